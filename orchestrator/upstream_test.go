@@ -77,8 +77,8 @@ func apisTable() string {
 	return strings.Join(lines, "")
 }
 
-// scoresTable has a line for each plugin of the scheduler that scores nodes by default: its name, and
-// its weight.
+// scoresTable has a line for each plugin of the scheduler that scores nodes by default: its name,
+// and its weight.
 func scoresTable() (string, error) {
 	defaults, err := latest.Default()
 	if err != nil {

@@ -34,8 +34,8 @@ func GateFlags(spec nodespec.Spec) []string {
 	return []string{"--feature-gates=" + strings.Join(words, ",")}
 }
 
-// acceptedGates returns the gates that a version accepts. A gate can depend on another, so the gates
-// that are rejected alone are tried again beside the accepted gates.
+// acceptedGates returns the gates that a version accepts. A gate can depend on another, so the
+// gates that are rejected alone are tried again beside the accepted gates.
 func acceptedGates(gates map[string]bool, emulated *version.Version) map[string]bool {
 	accepted := map[string]bool{}
 	for progress := true; progress; {

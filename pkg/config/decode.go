@@ -108,7 +108,9 @@ func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 // the field.
 func (d *decoder) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
-	if w.nearest == "" {
+	if reason := fixedSettings()[path+"."+key.Value]; reason != "" {
+		w = wrong{reason: "there is no such field: " + reason, hint: noRemedy}
+	} else if w.nearest == "" {
 		w.expected = oneOf(known)
 		var found []string
 		for _, k := range new(Config).kinds() {
@@ -403,6 +405,10 @@ func textExpectation(t reflect.Type) string {
 		return "32 bytes in base64"
 	case reflect.TypeFor[AddrPort]():
 		return "an IP address and a port"
+	case reflect.TypeFor[Threshold]():
+		return wantThreshold
+	case reflect.TypeFor[CPUSet]():
+		return wantCPUSet
 	}
 	return ""
 }

@@ -30,7 +30,7 @@ var (
 	either  = []bool{true, false}
 )
 
-// reservedGates are the gates on whose values the system depends.
+// reservedGates are the gates with values on which the system depends.
 var reservedGates = map[string]reservedGate{
 	"AllAlpha": {either, "it switches gates on which the system depends", "name the gates themselves"},
 	"AllBeta":  {either, "it switches gates on which the system depends", "name the gates themselves"},

@@ -80,7 +80,7 @@ spec:
 					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
-						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: APIServer{EventTTL: Duration(time.Hour)},
+						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: defaultAPIServer(), Kubelet: defaultKubelet(), ControllerManager: defaultControllerManager(),
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
 						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 					},
@@ -120,7 +120,7 @@ spec:
 					Etcd: Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
-						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: APIServer{EventTTL: Duration(time.Hour)},
+						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: defaultAPIServer(), Kubelet: defaultKubelet(), ControllerManager: defaultControllerManager(),
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},
 						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 						Authentication: Authentication{

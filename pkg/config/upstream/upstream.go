@@ -16,11 +16,11 @@ import (
 var tables embed.FS
 
 // Gate is a feature gate. Every component of Kubernetes in the system knows all gates, because the
-// components are linked into one program.
+// components are linked into the same program.
 type Gate struct {
 	Default  bool
 	Locked   bool     // only Default is possible
-	Requires []string // gates that must be on while this one is
+	Requires []string // gates that must be on while this gate is on
 }
 
 // Gates returns the feature gates by name.
@@ -45,7 +45,7 @@ func Gates() map[string]Gate {
 // AdmissionPlugins returns the names of the admission plugins, with their default.
 func AdmissionPlugins() map[string]bool { return switches("admission.txt") }
 
-// APIVersions returns the versions of API groups, such as apps/v1, with their default.
+// APIVersions returns the versions of API groups, for example apps/v1, with their default.
 func APIVersions() map[string]bool { return switches("apis.txt") }
 
 // ScorePlugins returns the sorted names of the plugins with which the scheduler scores nodes.
@@ -73,7 +73,8 @@ func Names[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(
 func lines(file string) (all [][]string) {
 	text, err := tables.ReadFile(file)
 	if err != nil {
-		panic(fmt.Sprintf("upstream: a file of the program is missing: %v", err)) // a test reads all files
+		// cannot happen: the file is a part of the program
+		panic(fmt.Sprintf("upstream: cannot read a table: %v", err))
 	}
 	for line := range strings.Lines(string(text)) {
 		all = append(all, strings.Fields(line))
