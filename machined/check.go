@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// checkTimeout bounds checkAccess, in which the orchestrator checks the expressions for
-// authentication and authorization. The check takes less than a second on real hardware.
+// checkTimeout bounds checkAccess and checkSettings, in which the orchestrator checks a part of the
+// configuration. A check takes less than a second on real hardware.
 const checkTimeout = time.Minute
 
 // parseRequest reads the documents of a request. It checks them without regard to this machine.
@@ -47,7 +47,10 @@ func (a *applier) checkTransition(ctx context.Context, before activeconfig.Activ
 	if err := transition.Check(before.Config, next, facts).Err(); err != nil {
 		return facts, err
 	}
-	return facts, a.checkAccess(ctx, next.Cluster)
+	if err := a.checkAccess(ctx, next.Cluster); err != nil {
+		return facts, err
+	}
+	return facts, a.checkSettings(ctx, next)
 }
 
 // checkAccess rejects expressions for authentication and authorization (Cluster document) that the
@@ -64,8 +67,31 @@ func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	text, err := a.commands.run(ctx, paths.UserAPI, "check-access", check)
+	return refusal(err, credentials.InDocument(string(text)))
+}
+
+// checkSettings rejects settings of components (Cluster document) with which a component would not
+// start. pkg/config validates them without the code of Kubernetes, so a difference between both is
+// found here.
+func (a *applier) checkSettings(ctx context.Context, next *config.Config) error {
+	if next.Cluster == nil {
+		return nil
+	}
+	settings := nodeplan.Settings(next)
+	if settings == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	text, err := a.commands.run(ctx, paths.UserAPI, "check-settings", settings)
+	return refusal(err, "Cluster.spec.kubernetes: "+strings.Join(strings.Split(strings.TrimSpace(string(text)), "\n"), "; "))
+}
+
+// refusal returns the error of a command that checks a configuration: with status 1, it has found
+// problems.
+func refusal(err error, problems string) error {
 	if failed := (*supervise.ExitError)(nil); errors.As(err, &failed) && failed.Exit.Code == 1 {
-		return transition.Refuse(errors.New(credentials.InDocument(string(text))))
+		return transition.Refuse(errors.New(problems))
 	}
 	return err
 }

@@ -227,7 +227,14 @@ func objectsEnabled(m *machine) bool {
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 	stopper := pods.New(pods.Deps{Services: m.processes.services, Containerd: containerd, Console: m.reports.events.LogConsole})
 	d := power.Deps{
-		StopPods:     stopper.Stop,
+		StopPods: stopper.Stop,
+		PodsGrace: func() time.Duration {
+			kubernetes := config.DefaultKubernetes()
+			if now := m.config.active.Current().Config; now != nil && now.Cluster != nil {
+				kubernetes = now.Cluster.Spec.Kubernetes
+			}
+			return time.Duration(kubernetes.Kubelet.Shutdown.GracePeriod)
+		},
 		StopServices: m.processes.services.Shutdown,
 		CloseLogs: func(ctx context.Context) error {
 			err := m.reports.shipping.Close(ctx)

@@ -98,6 +98,8 @@ func record(ctx context.Context, name string) (end func()) {
 }
 
 func testSpec() nodespec.Spec {
+	kubernetes := config.DefaultKubernetes()
+	kubernetes.FinishedPods = 10
 	return nodespec.Spec{
 		Cluster: "test",
 		Node: nodespec.Node{
@@ -116,13 +118,8 @@ func testSpec() nodespec.Spec {
 			DNSDomain:     "cluster.local",
 			Encapsulation: "wireguard",
 		},
-		DNS: nodespec.DNS{NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")}},
-		Kubernetes: config.Kubernetes{
-			MaxPods: 110, FinishedPods: 10, PodEvictionTimeout: config.Duration(5 * time.Minute),
-			APIServer:   config.APIServer{EventTTL: config.Duration(time.Hour)},
-			PodSecurity: config.PodSecurity{Default: config.PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
-			Audit:       config.Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
-		},
+		DNS:        nodespec.DNS{NodeUpstreams: []netip.Addr{netip.MustParseAddr("192.0.2.53")}},
+		Kubernetes: kubernetes,
 	}
 }
 

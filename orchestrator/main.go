@@ -10,11 +10,13 @@
 //
 //	orchestrator kube-controller-manager
 //
-// machined runs two commands before it accepts a configuration, because the compiler of expressions
-// comes with Kubernetes:
+// machined runs three commands before it accepts a configuration, because only the code of
+// Kubernetes can check it:
 //
 //	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if
 //	                           any
+//	orchestrator check-settings  reads a nodespec.Spec, of which the settings of components are
+//	                           checked; writes the problems; status 1 if any
 //	orchestrator match-disks   reads a disk match request, writes its result (package
 //	                           diskselector)
 //
@@ -83,6 +85,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/orchestrator/process"
+	"github.com/orlop-os/orlop/orchestrator/scheduler"
 	"github.com/orlop-os/orlop/orchestrator/skew"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -92,12 +95,14 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|match-disks|drain|delete-removed-nodes|list-versions|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|check-settings|match-disks|drain|delete-removed-nodes|list-versions|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
 	case "check-access":
 		os.Exit(checkAccess(os.Stdin, os.Stdout))
+	case "check-settings":
+		os.Exit(checkSettings(os.Stdin, os.Stdout))
 	case "match-disks":
 		if err := diskselector.Answer(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintf(os.Stderr, "orchestrator: match-disks: %v\n", err)
@@ -148,6 +153,33 @@ func checkAccess(in io.Reader, out io.Writer) int {
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
+	return writeProblems(out, problems)
+}
+
+// checkSettings writes the reasons for which components would not start with the settings on in,
+// and returns the status of the process.
+func checkSettings(in io.Reader, out io.Writer) int {
+	spec, err := nodespec.ReadRequest[nodespec.Spec](in)
+	if err != nil {
+		return writeProblems(out, []string{err.Error()})
+	}
+	var problems []string
+	for _, c := range []struct {
+		name  string
+		check func(nodespec.Spec) error
+	}{
+		{kubeapiserver.Name, kubeapiserver.Check}, {scheduler.Name, scheduler.Check},
+		{kubelet.Name, func(spec nodespec.Spec) error { return kubelet.Check(context.Background(), spec) }},
+	} {
+		if err := c.check(spec); err != nil {
+			problems = append(problems, c.name+": "+err.Error())
+		}
+	}
+	return writeProblems(out, problems)
+}
+
+// writeProblems writes each problem as a line, and returns the status of the process.
+func writeProblems(out io.Writer, problems []string) int {
 	for _, p := range problems {
 		fmt.Fprintln(out, strings.Join(strings.Fields(p), " "))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
@@ -75,6 +76,58 @@ func TestEmulation(t *testing.T) {
 		}
 	}
 	golden.Assert(t, b.String(), "emulation.golden")
+}
+
+// TestSettings shows the flags and files that differ with the settings of components in the
+// reference of the configuration, which has an example of each.
+func TestSettings(t *testing.T) {
+	before := Services(testSpec(), dirs.System())
+	var b strings.Builder
+	for i, c := range Services(referenceSpec(t), dirs.System()) {
+		was, is := strings.Split(before[i].String(), "\n"), strings.Split(c.String(), "\n")
+		for _, line := range was {
+			if !slices.Contains(is, line) {
+				fmt.Fprintf(&b, "- %s %s\n", c.Name, line)
+			}
+		}
+		for _, line := range is {
+			if !slices.Contains(was, line) {
+				fmt.Fprintf(&b, "+ %s %s\n", c.Name, line)
+			}
+		}
+	}
+	golden.Assert(t, b.String(), "settings.golden")
+}
+
+// referenceSpec returns testSpec with the settings of components in the reference of the
+// configuration.
+func referenceSpec(t *testing.T) nodespec.Spec {
+	t.Helper()
+	reference, problems := config.Parse("reference", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	spec := testSpec()
+	spec.Kubernetes = reference.Cluster.Spec.Kubernetes
+	return spec
+}
+
+// TestEmulatedGates checks that a component that emulates a former version gets the gates that this
+// version accepts, and each with the gates that it requires.
+func TestEmulatedGates(t *testing.T) {
+	spec := testSpec()
+	spec.Kubernetes.FeatureGates = config.FeatureGates{
+		"GenericWorkload": true, "TopologyAwareWorkloadScheduling": true, "CompositePodGroup": true, "EvictionRequestAPI": true, "WatchList": false,
+	}
+	for minor, want := range map[int]string{
+		37: "--feature-gates=CompositePodGroup=true,EvictionRequestAPI=true,GenericWorkload=true,TopologyAwareWorkloadScheduling=true,WatchList=false",
+		36: "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true,WatchList=false",
+	} {
+		spec.Emulated = emulation.Minor{Major: 1, Minor: minor}
+		if got := component.GateFlags(spec); len(got) != 1 || got[0] != want {
+			t.Errorf("1.%d: %q, want %q", minor, got, want)
+		}
+	}
 }
 
 // TestExternal checks that an external component is named, and has neither flags nor files.

@@ -196,7 +196,7 @@ func workerDocuments(c *config.Config, name string) *config.Config {
 	out.Cluster.Spec.DNS, out.Cluster.Spec.LocalVolumes = c.Cluster.Spec.DNS, c.Cluster.Spec.LocalVolumes
 	out.Cluster.Spec.JoinRequests = c.Cluster.Spec.JoinRequests
 	out.Cluster.Spec.PodCertificates = c.Cluster.Spec.PodCertificates
-	out.Cluster.Spec.Kubernetes.MaxPods = c.Cluster.Spec.Kubernetes.MaxPods
-	out.Cluster.Spec.Kubernetes.MachineObjects = c.Cluster.Spec.Kubernetes.MachineObjects
+	was, is := &c.Cluster.Spec.Kubernetes, &out.Cluster.Spec.Kubernetes
+	is.MaxPods, is.MachineObjects, is.FeatureGates, is.Kubelet = was.MaxPods, was.MachineObjects, was.FeatureGates, was.Kubelet
 	return out
 }

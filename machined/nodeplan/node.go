@@ -3,6 +3,7 @@ package nodeplan
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -37,6 +38,7 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 			PauseImage:     release.PauseImage,
 			ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 			ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
+			ReservedCPUs:   string(c.Machine.Spec.Reserved.CPUs),
 		},
 		Network: nodespec.Network{
 			PodCIDRs:      cluster.Networks.Pods,
@@ -63,6 +65,22 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 		spec.DNS.NodeUpstreams = spec.Network.DNSIPs
 	}
 	return spec, nil
+}
+
+// Settings returns the settings of components that only the code of Kubernetes can check
+// completely, for `orchestrator check-settings`; nil if all of them are the defaults.
+func Settings(c *config.Config) *nodespec.Spec {
+	parts := func(k config.Kubernetes, r config.Reserved) []any {
+		return []any{k.FeatureGates, k.APIServer.Admission, k.APIServer.RuntimeConfig, k.Audit.Rules, k.Kubelet, k.Scheduler, r}
+	}
+	kube, reserved := c.Cluster.Spec.Kubernetes, c.Machine.Spec.Reserved
+	if reflect.DeepEqual(parts(kube, reserved), parts(config.DefaultKubernetes(), config.New("", "").Machine.Spec.Reserved)) {
+		return nil
+	}
+	return &nodespec.Spec{
+		Kubernetes: kube,
+		Node:       nodespec.Node{ReservedMemory: int64(reserved.Memory), ReservedCPU: int64(reserved.CPU), ReservedCPUs: string(reserved.CPUs)},
+	}
 }
 
 // StubResolver is where the programs of the machine send queries that it forwards over TLS. It is

@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -205,6 +206,37 @@ func TestResolversRestartTheNodeAlone(t *testing.T) {
 	}
 }
 
+// TestSettingsRestart checks that a change of each setting of Kubernetes restarts the services that
+// read it, and no other.
+func TestSettingsRestart(t *testing.T) {
+	const api, controllers, node = nodespec.ServiceAPI, nodespec.ServiceControllers, nodespec.ServiceNode
+	readers := map[string][]string{
+		"MaxPods": {node}, "Kubelet": {node}, "FeatureGates": {api, controllers, node},
+		"APIServer": {api}, "Audit": {api}, "PodSecurity": {api}, "PodEvictionTimeout": {api},
+		"FinishedPods": {controllers}, "Scheduler": {controllers}, "ControllerManager": {controllers},
+	}
+	reference, problems := config.Parse("", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	from, to := reflect.ValueOf(config.DefaultKubernetes()), reflect.ValueOf(reference.Cluster.Spec.Kubernetes)
+	for i := range from.NumField() {
+		field := from.Type().Field(i)
+		if field.Tag.Get("json") == "-" {
+			continue
+		}
+		var before, after nodespec.Spec
+		reflect.ValueOf(&before.Kubernetes).Elem().Field(i).Set(from.Field(i))
+		reflect.ValueOf(&after.Kubernetes).Elem().Field(i).Set(to.Field(i))
+		for _, service := range []string{api, controllers, node} {
+			restarts := !reflect.DeepEqual(specFor(before, service), specFor(after, service))
+			if want := slices.Contains(readers[field.Name], service); restarts != want {
+				t.Errorf("%s: %s restarts: %t, want %t", field.Name, service, restarts, want)
+			}
+		}
+	}
+}
+
 // TestVirtualAddresses checks that the orchestrator gets the virtual addresses.
 func TestVirtualAddresses(t *testing.T) {
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
@@ -264,5 +296,46 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 	}
 	if without != 3 || with != 3 {
 		t.Errorf("%d files say false, and %d say true; want one in each of three directories", without, with)
+	}
+}
+
+// TestSettings checks that only settings that differ from the defaults are checked by the code of
+// Kubernetes, and that the processes of Kubernetes read them as the configuration states them.
+func TestSettings(t *testing.T) {
+	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
+	if got := Settings(c); got != nil {
+		t.Errorf("the defaults are checked: %+v", got)
+	}
+	c.Machine.Spec.Reserved.CPUs = "0-1"
+	if got := Settings(c); got == nil || got.Node.ReservedCPUs != "0-1" {
+		t.Errorf("processors: %+v", got)
+	}
+	reference, problems := config.Parse("", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for name, c := range map[string]*config.Config{"processors": c, "the reference": reference} {
+		settings := Settings(c)
+		if settings == nil {
+			t.Errorf("%s: no settings", name)
+			continue
+		}
+		text, err := nodespec.Encode(settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := nodespec.ReadRequest[nodespec.Spec](bytes.NewReader(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		want, got := settings.Kubernetes, read.Kubernetes
+		for what, pair := range map[string][2]any{
+			"kubelet": {want.Kubelet, got.Kubelet}, "API server": {want.APIServer, got.APIServer}, "audit": {want.Audit, got.Audit},
+			"scheduler": {want.Scheduler, got.Scheduler}, "controllers": {want.ControllerManager, got.ControllerManager}, "gates": {want.FeatureGates, got.FeatureGates},
+		} {
+			if !reflect.DeepEqual(pair[0], pair[1]) {
+				t.Errorf("%s: %s: %+v is read as %+v", name, what, pair[0], pair[1])
+			}
+		}
 	}
 }

@@ -106,13 +106,26 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 }
 
 // specFor returns the part of the node's description that a service reads: a change of the
-// resolvers, for example by a new lease, or of the volumes does not restart etcd and the API
-// server.
+// resolvers, for example by a new lease, of the volumes, or of the kubelet's settings does not
+// restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
-	if service != nodespec.ServiceNode {
-		spec.DNS = nodespec.DNS{}
-		spec.LocalVolumes.Pools, spec.LocalVolumes.Volume = nil, ""
+	kube := spec.Kubernetes
+	switch service {
+	case nodespec.ServiceNode:
+		spec.Kubernetes = config.Kubernetes{MaxPods: kube.MaxPods, Kubelet: kube.Kubelet, FeatureGates: kube.FeatureGates}
+		return spec
+	case nodespec.ServiceAPI:
+		spec.Kubernetes = config.Kubernetes{
+			PodEvictionTimeout: kube.PodEvictionTimeout, APIServer: kube.APIServer, PodSecurity: kube.PodSecurity, Audit: kube.Audit, FeatureGates: kube.FeatureGates,
+		}
+	case nodespec.ServiceControllers:
+		spec.Kubernetes = config.Kubernetes{
+			FinishedPods: kube.FinishedPods, Scheduler: kube.Scheduler, ControllerManager: kube.ControllerManager, FeatureGates: kube.FeatureGates,
+		}
 	}
+	spec.DNS = nodespec.DNS{}
+	spec.LocalVolumes.Pools, spec.LocalVolumes.Volume = nil, ""
+	spec.Node.ReservedCPUs = ""
 	return spec
 }
 

@@ -16,14 +16,12 @@ import (
 // Request is a request to shut down.
 type Request struct {
 	To          Mode
-	GracePeriod time.Duration // for services and pods; 0 for defaultGracePeriod
+	GracePeriod time.Duration // for services and pods; 0 for that of defaultGracePeriod
 	Wipe        []string      // labels of the volumes to wipe
 	Why         string
 }
 
 const (
-	// defaultGracePeriod is the time for services and pods to stop.
-	defaultGracePeriod = 60 * time.Second
 	// unmountTime is the additional time for unmounts and the like.
 	unmountTime = 30 * time.Second
 	// wipeTime is the additional time of a reset: STATE, 256 MiB, is overwritten and read back, and
@@ -35,8 +33,10 @@ const (
 
 // Deps is the environment of a Controller.
 type Deps struct {
-	// StopPods stops the pods, and the services that would restart them.
-	StopPods func(context.Context) error
+	// StopPods stops the pods, and the services that would restart them. The kubelet has PodsGrace
+	// for it, as configured at the time of the call.
+	StopPods  func(context.Context) error
+	PodsGrace func() time.Duration
 	// StopServices stops all services. CloseLogs ships and stores their last log lines.
 	StopServices, CloseLogs func(context.Context) error
 	// Wipe erases the volumes with these labels after all file systems are unmounted.
@@ -48,6 +48,13 @@ type Deps struct {
 	// Enter sets the step that clients and the console show, with its reason.
 	Enter   func(step, why string)
 	Console func(line string)
+}
+
+// defaultGracePeriod returns the time for services and pods to stop, in which the kubelet has pods
+// and 2 s more: of the whole time, 45 % are for pods (Plan), and 2/3 of them for the kubelet
+// (machined/pods).
+func defaultGracePeriod(pods time.Duration) time.Duration {
+	return (pods+2*time.Second)*100/45*3/2 - unmountTime
 }
 
 // Controller shuts the machine down once.
@@ -132,7 +139,7 @@ func (c *Controller) Perform(r Request) {
 // pods, so that they do not restart stopped pods.
 func (c *Controller) shutDown(r Request) {
 	if r.GracePeriod == 0 {
-		r.GracePeriod = defaultGracePeriod
+		r.GracePeriod = defaultGracePeriod(c.deps.PodsGrace())
 	}
 	c.cancel(errors.New("the machine is shutting down"))
 	c.deps.Enter("going down", r.Why)

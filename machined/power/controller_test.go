@@ -2,6 +2,7 @@ package power
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -62,5 +63,20 @@ func TestPerform(t *testing.T) {
 	}
 	if len(performed) > 0 {
 		t.Errorf("a second shutdown was started: %v", <-performed)
+	}
+}
+
+// TestDefaultGracePeriod checks that a shutdown leaves the kubelet the time that pods have, and 2
+// s.
+func TestDefaultGracePeriod(t *testing.T) {
+	for pods, want := range map[time.Duration]time.Duration{25 * time.Second: time.Minute, 2 * time.Second: -50 * time.Second / 3, 5 * time.Minute: 302*time.Second*10/3 - 30*time.Second} {
+		got := defaultGracePeriod(pods)
+		if difference := got - want; difference.Abs() > time.Second {
+			t.Errorf("pods %s: %s, want %s", pods, got, want)
+		}
+		part := Plan(got + unmountTime)[0].By * 2 / 3 // of the kubelet (machined/pods)
+		if part < pods+time.Second || part > pods+3*time.Second {
+			t.Errorf("pods %s: the kubelet has %s", pods, part)
+		}
 	}
 }

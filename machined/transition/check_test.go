@@ -173,14 +173,17 @@ func TestCheckReserved(t *testing.T) {
 	for _, c := range []struct {
 		memory config.Bytes
 		cpu    config.MilliCPU
+		cpus   config.CPUSet
 		want   string
 	}{
-		{512 << 20, 200, ""},
-		{2 << 30, 1999, ""},
-		{2<<30 + 1, 200, "Machine.spec.reserved.memory: "},
-		{512 << 20, 2000, "Machine.spec.reserved.cpu: 2 are all of the machine's 2 processors"},
+		{512 << 20, 200, "", ""},
+		{2 << 30, 1999, "1", ""},
+		{2<<30 + 1, 200, "", "Machine.spec.reserved.memory: "},
+		{512 << 20, 2000, "", "Machine.spec.reserved.cpu: 2 are all of the machine's 2 processors"},
+		{512 << 20, 200, "0-1", "Machine.spec.reserved.cpus: 0-1 are all of the machine's 2 processors"},
+		{512 << 20, 200, "0,2", "Machine.spec.reserved.cpus: the machine has no processor 2; name processors from 0 to 1"},
 	} {
-		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu}, has).Err()
+		err := checkReserved(config.Reserved{Memory: c.memory, CPU: c.cpu, CPUs: c.cpus}, has).Err()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, %v: %v, want %q", c.memory, c.cpu, err, c.want)
 		}

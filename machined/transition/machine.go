@@ -107,6 +107,12 @@ func checkReserved(r config.Reserved, has Machine) Problems {
 	if most := int64(has.CPUs) * 1000; int64(r.CPU) >= most {
 		return problem("Machine.spec.reserved.cpu", fmt.Sprintf("%s are all of the machine's %d processors", r.CPU, has.CPUs), "reserve less")
 	}
+	switch size, highest := r.CPUs.Bounds(); {
+	case highest >= has.CPUs:
+		return problem("Machine.spec.reserved.cpus", fmt.Sprintf("the machine has no processor %d", highest), fmt.Sprintf("name processors from 0 to %d", has.CPUs-1))
+	case size >= has.CPUs:
+		return problem("Machine.spec.reserved.cpus", fmt.Sprintf("%s are all of the machine's %d processors", r.CPUs, has.CPUs), "reserve less")
+	}
 	return nil
 }
 

@@ -118,10 +118,6 @@ func ServingFlags(dir, kubeconfig string, port int) []string {
 	}
 }
 
-// PodCertificateGates enables the features of certificates of pods, which are off by default before
-// Kubernetes 1.37.
-const PodCertificateGates = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true"
-
 // EmulationFlags are the flags with which an upstream component of the control plane emulates the
 // level of the cluster (docs/decisions/0096-two-phases.md); none at the own version. The minimum
 // compatibility version is upstream's default, one minor version below.

@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -65,11 +66,24 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
-	}, component.EmulationFlags(spec))
+	}, settingFlags(spec.Kubernetes.ControllerManager), component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
 		args = append(args, component.PodCertificateGates) // it publishes the trust bundles
 	}
 	return args
+}
+
+// settingFlags are the flags of the configured settings of controllers.
+func settingFlags(c config.ControllerManager) []string {
+	hpa := c.PodAutoscaler
+	return []string{
+		"--node-monitor-grace-period=" + c.NodeMonitorGracePeriod.String(),
+		"--horizontal-pod-autoscaler-sync-period=" + hpa.SyncPeriod.String(),
+		fmt.Sprintf("--horizontal-pod-autoscaler-tolerance=%g", float64(hpa.TolerancePercent)/100),
+		"--horizontal-pod-autoscaler-downscale-stabilization=" + hpa.DownscaleStabilization.String(),
+		"--horizontal-pod-autoscaler-cpu-initialization-period=" + hpa.CPUInitializationPeriod.String(),
+		"--horizontal-pod-autoscaler-initial-readiness-delay=" + hpa.InitialReadinessDelay.String(),
+	}
 }
 
 // Run works with upstream's flags args until ctx is done. It calls rights after the preparation;

@@ -5,8 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
+	"sigs.k8s.io/yaml"
+
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -22,7 +29,7 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 	}
 	return []component.File{
 		file(admissionFile, admissionConfig(spec)),
-		file(auditFile, audit),
+		file(auditFile, auditPolicy(spec.Kubernetes.Audit.Rules)),
 	}
 }
 
@@ -56,10 +63,94 @@ plugins:
       namespaces: %[2]s
 - name: %[3]s
   configuration: %[4]s
-`, spec.Kubernetes.PodSecurity.Default, exempt, MachinePorts, reservedConfig(spec))
+%[5]s`, spec.Kubernetes.PodSecurity.Default, exempt, MachinePorts, reservedConfig(spec), pluginConfigs(spec.Kubernetes.APIServer.Admission))
 }
 
-// audit is the audit policy of every cluster; the first rule that matches a request decides.
+// object is a part of a document.
+type object = map[string]any
+
+// pluginConfigs returns the configured settings of upstream's admission plugins as items of the
+// list of plugins.
+func pluginConfigs(a config.Admission) string {
+	var items []object
+	if len(a.EventRateLimits) > 0 {
+		var limits []object
+		for _, l := range a.EventRateLimits {
+			limits = append(limits, object{"type": l.Type, "qps": l.QPS, "burst": l.Burst, "cacheSize": l.CacheSize})
+		}
+		items = append(items, object{"name": eventratelimit.PluginName, "configuration": object{
+			"apiVersion": "eventratelimit.admission.k8s.io/v1alpha1", "kind": "Configuration", "limits": limits,
+		}})
+	}
+	if !a.PodNodeSelector.IsZero() {
+		selectors := map[string]string{"clusterDefaultNodeSelector": labels.Set(a.PodNodeSelector.Default).String()}
+		for _, n := range a.PodNodeSelector.Allowed {
+			selectors[n.Namespace] = labels.Set(n.Labels).String()
+		}
+		items = append(items, object{"name": podnodeselector.PluginName, "configuration": object{"podNodeSelectorPluginConfig": selectors}})
+	}
+	if len(a.ResourceQuota.Limited) > 0 {
+		var limited []object
+		for _, l := range a.ResourceQuota.Limited {
+			limited = append(limited, object{"apiGroup": l.APIGroup.String(), "resource": l.Resource, "matchContains": l.Contains})
+		}
+		items = append(items, object{"name": resourcequota.PluginName, "configuration": object{
+			"apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration", "limitedResources": limited,
+		}})
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	return text(items)
+}
+
+// text returns the YAML form of a value.
+func text(value any) string {
+	content, err := yaml.Marshal(value)
+	if err != nil {
+		// cannot happen
+		panic(fmt.Sprintf("kube-apiserver: plain values have no YAML form: %v", err))
+	}
+	return string(content)
+}
+
+// auditPolicy returns the audit policy: the rules of what is always recorded, the configured rules,
+// and the rules of everything else.
+func auditPolicy(rules []config.AuditRule) string {
+	var items []object
+	for _, r := range rules {
+		item := object{"level": r.Level}
+		for field, list := range map[string][]string{
+			"users": r.Users, "userGroups": r.UserGroups, "verbs": r.Verbs, "namespaces": r.Namespaces, "nonResourceURLs": r.NonResourceURLs,
+		} {
+			if len(list) > 0 {
+				item[field] = list
+			}
+		}
+		if len(r.OmitStages) > 0 {
+			item["omitStages"] = r.OmitStages
+		}
+		if r.OmitManagedFields {
+			item["omitManagedFields"] = true
+		}
+		var resources []object
+		for _, res := range r.Resources {
+			resources = append(resources, object{"group": res.Group.String(), "resources": res.Resources, "resourceNames": res.ResourceNames})
+		}
+		if len(resources) > 0 {
+			item["resources"] = resources
+		}
+		items = append(items, item)
+	}
+	if len(items) == 0 {
+		return auditFirst + auditRest
+	}
+	return auditFirst + text(items) + auditRest
+}
+
+// auditFirst is the begin of the audit policy of every cluster, and auditRest its end; the first
+// rule that matches a request decides. The rules of the configuration are between them: no rule of
+// it can hide the access to Secrets, a command in a pod or a change of rights, or record a token.
 //
 // The policy records nothing for the server's own reads, leases and health, and nothing for the
 // constant reads of the cluster's topology by system components. Their reads of users' objects
@@ -68,7 +159,7 @@ plugins:
 // content: a Secret's content, a token or a command line must not end in a log (for URLs see
 // auditlog.go). Reads of Secrets are audited for all users, because after the theft of a machine
 // the operator has to know which Secrets to replace.
-const audit = `apiVersion: audit.k8s.io/v1
+const auditFirst = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:
 - RequestReceived
@@ -110,7 +201,22 @@ rules:
   resources:
   - group: ""
     resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy]
-- level: None # constant reads by components of every node: machines and routing
+- level: Metadata # the content is a token
+  resources:
+  - group: authentication.k8s.io
+    resources: [tokenreviews]
+- level: RequestResponse
+  verbs:
+  - create
+  - update
+  - patch
+  - delete
+  - deletecollection
+  resources:
+  - group: rbac.authorization.k8s.io
+`
+
+const auditRest = `- level: None # constant reads by components of every node: machines and routing
   userGroups:
   - system:nodes
   - orlop:node-agents
@@ -174,14 +280,5 @@ rules:
   - system:kube-scheduler
   - orlop:metrics
   verbs: [get, list, watch]
-- level: RequestResponse
-  verbs:
-  - create
-  - update
-  - patch
-  - delete
-  - deletecollection
-  resources:
-  - group: rbac.authorization.k8s.io
 - level: Metadata
 `

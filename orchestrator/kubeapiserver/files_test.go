@@ -1,18 +1,22 @@
 package kubeapiserver
 
 import (
+	"strings"
 	"testing"
 
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	auditpolicy "k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // TestAudit checks that every read of users' objects produces a line, also of system components,
 // and that their constant reads of the cluster's topology do not.
 func TestAudit(t *testing.T) {
-	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(audit))
+	policy, err := auditpolicy.LoadPolicyFromBytes([]byte(auditPolicy(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,5 +72,62 @@ func TestAudit(t *testing.T) {
 		if got.Level != c.want || late != c.late {
 			t.Errorf("%s %s %s/%s: %s, without its beginning: %v", c.who.GetName(), c.verb, c.resource, c.subobject, got.Level, late)
 		}
+	}
+}
+
+// TestAuditRules checks that the configured rules decide before the system's rules, and that no
+// rule hides the access to Secrets, commands in pods or changes of rights, or records a Secret or a
+// token.
+func TestAuditRules(t *testing.T) {
+	person := &user.DefaultInfo{Name: "jane", Groups: []string{"system:authenticated"}}
+	const none, line, request, all = auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse
+	for level, own := range map[config.AuditLevel]auditinternal.Level{config.AuditNone: none, config.AuditRequest: request} {
+		policy, err := auditpolicy.LoadPolicyFromBytes([]byte(auditPolicy([]config.AuditRule{{Level: level}})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := auditpolicy.NewPolicyRuleEvaluator(policy)
+		for _, c := range []struct {
+			verb, group, resource, subobject string
+			want                             auditinternal.Level
+		}{
+			{"get", "apps", "deployments", "", own},
+			{"create", "", "pods", "", own},
+			{"get", "", "secrets", "", line},
+			{"create", "", "secrets", "", line},
+			{"create", "", "serviceaccounts", "token", line},
+			{"create", "authentication.k8s.io", "tokenreviews", "", line},
+			{"create", "", "pods", "exec", line},
+			{"create", "rbac.authorization.k8s.io", "clusterrolebindings", "", all},
+		} {
+			got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{
+				User: person, Verb: c.verb, APIGroup: c.group, Resource: c.resource, Subresource: c.subobject, ResourceRequest: true,
+			})
+			if got.Level != c.want {
+				t.Errorf("rules of level %s: %s %s/%s: %s, want %s", level, c.verb, c.resource, c.subobject, got.Level, c.want)
+			}
+		}
+	}
+}
+
+// TestSettings checks that upstream accepts the settings of the reference, which has an example of
+// each.
+func TestSettings(t *testing.T) {
+	reference, problems := config.Parse("", []byte(config.Reference))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	spec := nodespec.Spec{Kubernetes: reference.Cluster.Spec.Kubernetes}
+	if err := Check(spec); err != nil {
+		t.Error(err)
+	}
+	spec.Kubernetes.APIServer.Admission.EventRateLimits[0].Type = "Cluster"
+	if err := Check(spec); err == nil || !strings.Contains(err.Error(), "Cluster") {
+		t.Errorf("an unknown type: %v", err)
+	}
+	spec = nodespec.Spec{Kubernetes: config.DefaultKubernetes()}
+	spec.Kubernetes.Audit.Rules = []config.AuditRule{{Level: "All"}}
+	if err := Check(spec); err == nil || !strings.Contains(err.Error(), "All") {
+		t.Errorf("an unknown level: %v", err)
 	}
 }

@@ -2,13 +2,18 @@ package kubeapiserver
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
+
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -35,14 +40,14 @@ func Issuer(spec nodespec.Spec) string {
 
 func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), auditFlags(spec, dirs, at), []string{
+	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), admissionFlags(spec.Kubernetes.APIServer.Admission), auditFlags(spec, dirs, at), []string{
 		// During its shutdown the server sends clients away instead of waiting a minute for open
 		// watches.
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
-	args = append(args, component.EmulationFlags(spec)...)
+	args = slices.Concat(args, requestFlags(spec.Kubernetes.APIServer), component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates {
 		args = append(args, podCertificateFlags(spec)...)
 	}
@@ -52,6 +57,41 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 			"--authentication-token-webhook-version=v1",
 			"--authentication-token-webhook-cache-ttl="+w.CacheTTL,
 		)
+	}
+	return args
+}
+
+// requestFlags are the flags of the served versions, and of the requests that are served at a time.
+func requestFlags(a config.APIServer) []string {
+	args := []string{
+		fmt.Sprintf("--enable-priority-and-fairness=%t", a.Requests.PriorityAndFairness),
+		fmt.Sprintf("--max-requests-inflight=%d", a.Requests.MaxInFlight),
+		fmt.Sprintf("--max-mutating-requests-inflight=%d", a.Requests.MaxMutatingInFlight),
+	}
+	for _, version := range slices.Sorted(maps.Keys(a.RuntimeConfig)) {
+		args = append(args, fmt.Sprintf("--runtime-config=%s=%t", version, a.RuntimeConfig[version]))
+	}
+	return args
+}
+
+// admissionFlags switch the admission plugins. The flags have no order.
+func admissionFlags(a config.Admission) []string {
+	on := []string{"NodeRestriction", NodeAgentAccess, NodeAnnotations, ReservedNamespaces, MachineAccess, MachinePorts}
+	if len(a.EventRateLimits) > 0 {
+		on = append(on, eventratelimit.PluginName)
+	}
+	if !a.PodNodeSelector.IsZero() {
+		on = append(on, podnodeselector.PluginName)
+	}
+	join := func(flag string, names []string, plugins []config.AdmissionPlugin) string {
+		for _, p := range plugins {
+			names = append(names, string(p))
+		}
+		return flag + strings.Join(names, ",")
+	}
+	args := []string{join("--enable-admission-plugins=", on, a.Enabled)}
+	if len(a.Disabled) > 0 {
+		args = append(args, join("--disable-admission-plugins=", nil, a.Disabled))
 	}
 	return args
 }
@@ -101,7 +141,6 @@ func accessFlags(spec nodespec.Spec, at func(name string) string) []string {
 		"--client-ca-file=" + at(nodespec.CA),
 		"--authentication-config=" + at(nodespec.Authentication),
 		"--authorization-config=" + at(nodespec.Authorization),
-		"--enable-admission-plugins=NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachineAccess + "," + MachinePorts,
 		"--admission-control-config-file=" + at(admissionFile),
 		fmt.Sprintf("--default-not-ready-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),
 		fmt.Sprintf("--default-unreachable-toleration-seconds=%d", spec.Kubernetes.PodEvictionTimeout.Seconds()),

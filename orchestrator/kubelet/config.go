@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
@@ -28,19 +29,19 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Node, name) }
 	client := kubeconfig.NodeFile(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
 	resolvers := component.File{Path: at("resolv.conf"), Mode: 0o644, Content: resolvConf(spec)}
-	config := component.File{Path: at("kubelet.yaml"), Mode: 0o600, Content: configuration(spec, dirs, resolvers.Path)}
+	settings := component.File{Path: at("kubelet.yaml"), Mode: 0o600, Content: configuration(spec, dirs, resolvers.Path)}
 	return component.Component{
 		Process: component.Node,
 		Name:    Name,
 		Args: []string{
-			"--config=" + config.Path,
+			"--config=" + settings.Path,
 			"--kubeconfig=" + client.Path,
 			"--hostname-override=" + spec.Node.Name,
 			"--node-ip=" + nodeIPs(spec.Node.IPs),
 			"--root-dir=" + dirs.Kubelet.Data,
 			"--cert-dir=" + filepath.Join(dirs.Kubelet.Data, "pki"),
 		},
-		Files: []component.File{client, resolvers, config},
+		Files: []component.File{client, resolvers, settings},
 	}
 }
 
@@ -113,6 +114,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	for _, ip := range spec.Network.DNSIPs {
 		dns = append(dns, ip.String())
 	}
+	kube := spec.Kubernetes.Kubelet
 	content := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
@@ -123,7 +125,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"clusterDomain":  spec.Network.DNSDomain,
 		"resolvConf":     resolvConf,
 		"maxPods":        spec.Kubernetes.MaxPods,
-		"podPidsLimit":   4096, // so one pod's fork bomb leaves processes to the other pods
+		"podPidsLimit":   kube.PodPidsLimit,
 
 		// The runtime and the machine.
 		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
@@ -131,18 +133,25 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"failCgroupV1":             true,
 		"protectKernelDefaults":    true,
 		"podLogsDir":               dirs.Kubelet.PodLogs,
-		"containerLogMaxSize":      "10Mi",
-		"containerLogMaxFiles":     3,
+		"containerLogMaxSize":      fmt.Sprint(int64(kube.ContainerLogs.MaxSize)),
+		"containerLogMaxFiles":     kube.ContainerLogs.MaxFiles,
 
 		// The time in which pods have to end at a shutdown; see logind.go.
-		"shutdownGracePeriod":             shutdownGrace.String(),
-		"shutdownGracePeriodCriticalPods": criticalGrace.String(),
+		"shutdownGracePeriod":             kube.Shutdown.GracePeriod.String(),
+		"shutdownGracePeriodCriticalPods": kube.Shutdown.CriticalPods.String(),
 
 		"nodeStatusUpdateFrequency": "10s",
 		"nodeStatusReportFrequency": "1m0s",
 	}
 	maps.Copy(content, serverSettings(dirs))
 	maps.Copy(content, resourceSettings(spec))
+	maps.Copy(content, managerSettings(spec))
+	if len(kube.AllowedUnsafeSysctls) > 0 {
+		content["allowedUnsafeSysctls"] = kube.AllowedUnsafeSysctls
+	}
+	if gates := spec.Kubernetes.FeatureGates; len(gates) > 0 {
+		content["featureGates"] = gates
+	}
 	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}
@@ -183,23 +192,70 @@ func serverSettings(dirs dirs.Dirs) map[string]any {
 }
 
 // resourceSettings are the reservations for the system, and the thresholds at which the kubelet
-// evicts pods to preserve them.
+// evicts pods and removes images to preserve them.
 func resourceSettings(spec nodespec.Spec) map[string]any {
-	return map[string]any{
+	kube := spec.Kubernetes.Kubelet
+	settings := map[string]any{
 		"systemReserved": map[string]string{
 			"cpu":    fmt.Sprintf("%dm", spec.Node.ReservedCPU),
 			"memory": fmt.Sprint(spec.Node.ReservedMemory),
 			"pid":    fmt.Sprint(reservedPIDs),
 		},
-		"enforceNodeAllocatable": []string{"pods"},
-		"evictionHard": map[string]string{
-			"memory.available":   "100Mi",
-			"nodefs.available":   "10%",
-			"nodefs.inodesFree":  "5%",
-			"imagefs.available":  "15%",
-			"imagefs.inodesFree": "5%",
-		},
-		"imageGCHighThresholdPercent": 80,
-		"imageGCLowThresholdPercent":  70,
+		"enforceNodeAllocatable":      []string{"pods"},
+		"evictionHard":                quantities(kube.Eviction.Hard.Thresholds()),
+		"imageGCHighThresholdPercent": kube.ImageGC.HighPercent,
+		"imageGCLowThresholdPercent":  kube.ImageGC.LowPercent,
+		"imageMinimumGCAge":           kube.ImageGC.MinimumAge.String(),
+		"imageMaximumGCAge":           kube.ImageGC.MaximumAge.String(),
 	}
+	if soft := quantities(kube.Eviction.Soft.Thresholds()); len(soft) > 0 {
+		grace := map[string]string{}
+		for signal := range soft {
+			grace[signal] = kube.Eviction.SoftGracePeriod.String()
+		}
+		settings["evictionSoft"], settings["evictionSoftGracePeriod"] = soft, grace
+	}
+	if spec.Node.ReservedCPUs != "" {
+		settings["reservedSystemCPUs"] = spec.Node.ReservedCPUs
+	}
+	return settings
+}
+
+// quantities returns thresholds in the form of the kubelet.
+func quantities(all map[string]config.Threshold) map[string]string {
+	out := map[string]string{}
+	for signal, t := range all {
+		out[signal] = t.Quantity()
+	}
+	return out
+}
+
+// managerSettings are the settings of the managers of processors, memory and topology. The static
+// policy of the memory manager requires the NUMA nodes of all memory that pods cannot use.
+func managerSettings(spec nodespec.Spec) map[string]any {
+	kube := spec.Kubernetes.Kubelet
+	settings := map[string]any{
+		"cpuManagerPolicy":      string(kube.CPUManager.Policy),
+		"topologyManagerPolicy": string(kube.TopologyManager.Policy),
+		"topologyManagerScope":  string(kube.TopologyManager.Scope),
+	}
+	if len(kube.CPUManager.Options) > 0 {
+		options := map[string]string{}
+		for _, o := range kube.CPUManager.Options {
+			options[string(o)] = "true"
+		}
+		settings["cpuManagerPolicyOptions"] = options
+	}
+	if kube.TopologyManager.Policy != config.TopologyNone {
+		settings["topologyManagerPolicyOptions"] = map[string]string{
+			"prefer-closest-numa-nodes": fmt.Sprint(kube.TopologyManager.PreferClosest),
+			"max-allowable-numa-nodes":  fmt.Sprint(kube.TopologyManager.MaximumNUMANodes),
+		}
+	}
+	if kube.MemoryManager.Policy == config.MemoryManagerStatic {
+		reserved := spec.Node.ReservedMemory + int64(kube.Eviction.Hard.MemoryAvailable.Amount)
+		settings["memoryManagerPolicy"] = "Static"
+		settings["reservedMemory"] = []map[string]any{{"numaNode": 0, "limits": map[string]string{"memory": fmt.Sprint(reserved)}}}
+	}
+	return settings
 }

@@ -19,6 +19,8 @@ import (
 )
 
 func spec() nodespec.Spec {
+	kubernetes := config.DefaultKubernetes()
+	kubernetes.MaxPods = 60
 	return nodespec.Spec{
 		Cluster: "c",
 		Node: nodespec.Node{
@@ -29,15 +31,14 @@ func spec() nodespec.Spec {
 			ReservedCPU:    250,
 		},
 		Network:    nodespec.Network{DNSDomain: "cluster.local", DNSIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}},
-		Kubernetes: config.Kubernetes{MaxPods: 60},
+		Kubernetes: kubernetes,
 	}
 }
 
-// TestUpstreamTakesTheConfiguration decodes the file strictly and checks the settings that must not
-// be lost.
-func TestUpstreamTakesTheConfiguration(t *testing.T) {
-	dirs := dirs.In(t.TempDir())
-	c := Component(spec(), dirs)
+// parsed returns upstream's options for spec.
+func parsed(t *testing.T, spec nodespec.Spec) *options.KubeletServer {
+	t.Helper()
+	c := Component(spec, dirs.In(t.TempDir()))
 	if err := c.WriteFiles(); err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +46,13 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return server
+}
+
+// TestUpstreamTakesTheConfiguration decodes the file strictly and checks the settings that must not
+// be lost.
+func TestUpstreamTakesTheConfiguration(t *testing.T) {
+	server := parsed(t, spec())
 	validated := *server
 	validated.FailCgroupV1 = false // validation would inspect the test machine
 	if err := options.ValidateKubeletServer(&validated); err != nil {
@@ -67,7 +75,7 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 		t.Errorf("the node's description is lost: %d pods, taints %v, reserved %v", config.MaxPods, config.RegisterWithTaints, config.SystemReserved)
 	}
 	if len(config.AllowedUnsafeSysctls) != 0 || config.PodPidsLimit != 4096 {
-		t.Error("docs/limits.md says: no unsafe sysctls, at most 4096 processes in a pod")
+		t.Error("by default, pods set unsafe sysctls, or a pod has more than 4096 processes")
 	}
 	if len(config.TLSCipherSuites) == 0 || config.TLSMinVersion == "" {
 		t.Error("any TLS will do")
@@ -77,11 +85,6 @@ func TestUpstreamTakesTheConfiguration(t *testing.T) {
 // TestUpstreamTakesTheLabels checks that a new Node has the configured labels at once and accepts
 // no pods before its taints are set.
 func TestUpstreamTakesTheLabels(t *testing.T) {
-	dirs := dirs.In(t.TempDir())
-	c := Component(spec(), dirs)
-	if err := c.WriteFiles(); err != nil {
-		t.Fatal(err)
-	}
 	reference, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -90,10 +93,7 @@ func TestUpstreamTakesTheLabels(t *testing.T) {
 	for _, key := range []string{"feature.node.kubernetes.io/x", "a.kubelet.kubernetes.io/x", "node.kubernetes.io/instance-type", "x"} {
 		labels[key] = "y"
 	}
-	server, err := parse(context.Background(), c.Args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := parsed(t, spec())
 	registerLabels(server, nodespec.NodeLabels{})
 	if len(server.NodeLabels) != 0 || len(server.RegisterWithTaints) != 1 {
 		t.Errorf("nothing is given, and the Node has %v, %v", server.NodeLabels, server.RegisterWithTaints)

@@ -28,15 +28,12 @@ import (
 const (
 	logindInterface = "org.freedesktop.login1.Manager"
 	logindPath      = dbus.ObjectPath("/org/freedesktop/login1")
-	// shutdownGrace is the time for all pods, and criticalGrace is the part of it for critical
-	// pods.
-	shutdownGrace = 25 * time.Second
-	criticalGrace = 5 * time.Second
 )
 
 // logind is a D-Bus server for a kubelet.
 type logind struct {
 	listener net.Listener
+	delay    time.Duration // for which a lock can delay the shutdown
 	mu       sync.Mutex
 	clients  map[net.Conn]*sync.Mutex // a mutex is held while a message is written
 	// read ends of pipes: they reach EOF when the kubelet releases its lock
@@ -44,8 +41,8 @@ type logind struct {
 }
 
 // newLogind listens at path and makes the socket this process's system bus. Only this process may
-// have access to the directory.
-func newLogind(path string) (*logind, error) {
+// have access to the directory. A lock can delay the shutdown by delay.
+func newLogind(path string, delay time.Duration) (*logind, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("logind: cannot remove the former socket: %w", err)
 	}
@@ -56,7 +53,7 @@ func newLogind(path string) (*logind, error) {
 	if err := os.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path); err != nil {
 		return nil, errors.Join(fmt.Errorf("logind: cannot name the bus: %w", err), listener.Close())
 	}
-	l := &logind{listener: listener, clients: map[net.Conn]*sync.Mutex{}}
+	l := &logind{listener: listener, delay: delay, clients: map[net.Conn]*sync.Mutex{}}
 	go l.accept()
 	return l, nil
 }
@@ -136,7 +133,7 @@ func (l *logind) reply(call *dbus.Message) *dbus.Message {
 		body = []any{":1.1"}
 	case member == "AddMatch":
 	case member == "Get" && len(call.Body) == 2 && call.Body[1] == "InhibitDelayMaxUSec":
-		body = []any{dbus.MakeVariant(uint64(shutdownGrace / time.Microsecond))}
+		body = []any{dbus.MakeVariant(uint64(l.delay / time.Microsecond))}
 	case member == "Inhibit":
 		lock, err := l.inhibit()
 		if err == nil {

@@ -14,7 +14,7 @@ import (
 // shutdown signal, and that the shutdown waits for the lock.
 func TestLogind(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "") // newLogind sets it; t.Setenv restores it
-	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"))
+	l, err := newLogind(filepath.Join(t.TempDir(), "logind.sock"), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestLogind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if delay, err := client.CurrentInhibitDelay(); err != nil || delay != shutdownGrace {
+	if delay, err := client.CurrentInhibitDelay(); err != nil || delay != time.Minute {
 		t.Errorf("delay %v, %v", delay, err)
 	}
 	lock, err := client.InhibitShutdown()

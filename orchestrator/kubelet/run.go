@@ -2,10 +2,12 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -38,7 +40,14 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		return err
 	}
 	registerLabels(server, labels)
-	logind, err := newLogind(bus)
+	assignments, err := assignmentsOf(server.KubeletConfiguration)
+	if err != nil {
+		return err
+	}
+	if err := resetAssignments(server.RootDirectory, assignments); err != nil {
+		return err
+	}
+	logind, err := newLogind(bus, server.ShutdownGracePeriod.Duration)
 	if err != nil {
 		return err
 	}
@@ -59,6 +68,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 			return err
 		}
 	}
+	var stopped atomic.Bool
 	go func() {
 		select {
 		case <-down:
@@ -68,6 +78,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		if err := logind.shutdown(ctx); err != nil {
 			return
 		}
+		stopped.Store(true)
 		if err := awaitReports(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
 			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know about all of them: %v\n", err)
 		}
@@ -76,7 +87,12 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
 		return nil // stopped before the kubelet began
 	}
-	return app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
+	err = app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
+	if stopped.Load() {
+		// The version after the boot may be one that knows no assignments (a rollback).
+		return errors.Join(err, resetAssignments(server.RootDirectory, ""))
+	}
+	return err
 }
 
 // reportTimeout bounds the time in which the kubelet reports the ends of the pods to the API

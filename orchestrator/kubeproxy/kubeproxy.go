@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -18,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -76,7 +79,17 @@ conntrack:
   tcpCloseWaitTimeout: 0s
 featureGates:
   AllowServiceExternalIPs: %t
-`, spec.Node.Name, spec.Node.IPs[0], client, component.JoinPrefixes(spec.Network.PodCIDRs), component.JoinPrefixes(nodePorts(spec.Node.IPs)), HealthPort, len(spec.Network.ExternalIPs) > 0)
+%s`, spec.Node.Name, spec.Node.IPs[0], client, component.JoinPrefixes(spec.Network.PodCIDRs), component.JoinPrefixes(nodePorts(spec.Node.IPs)),
+		HealthPort, len(spec.Network.ExternalIPs) > 0, gateLines(spec.Kubernetes.FeatureGates))
+}
+
+// gateLines returns the configured feature gates as lines of the file.
+func gateLines(gates config.FeatureGates) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		fmt.Fprintf(&b, "  %s: %t\n", name, gates[name])
+	}
+	return b.String()
 }
 
 // nodePorts returns the addresses of node ports: the node's first address of each family, which the

@@ -10,12 +10,18 @@ import (
 	"slices"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
+	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -29,18 +35,19 @@ const Port = 10259
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
-	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(client.Path)}
+	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(spec, client.Path)}
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
-		Args:    slices.Concat([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port), component.EmulationFlags(spec)),
-		Files:   []component.File{client, config},
+		Args: slices.Concat([]string{"--config=" + config.Path}, component.ServingFlags(dirs.Controllers, client.Path, Port),
+			component.EmulationFlags(spec), component.GateFlags(spec)),
+		Files: []component.File{client, config},
 	}
 }
 
 // configuration returns the scheduler's configuration file. The scheduler's own leader election is
 // off, because package leaderelection runs the controllers of a single process.
-func configuration(client string) string {
+func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:
@@ -49,7 +56,101 @@ leaderElection:
   leaderElect: false
 enableProfiling: false
 enableContentionProfiling: false
-`, client)
+%s`, client, profiles(spec.Kubernetes.Scheduler.Profiles))
+}
+
+// apiVersion is the version of the documents.
+const apiVersion = "kubescheduler.config.k8s.io/v1"
+
+// object is a part of a document.
+type object = map[string]any
+
+// profiles returns the profiles as a field of the configuration file; none without profiles, so
+// that upstream's profile applies.
+func profiles(all []config.SchedulerProfile) string {
+	if len(all) == 0 {
+		return ""
+	}
+	var items []object
+	for _, p := range all {
+		item := object{"schedulerName": p.Name, "pluginConfig": pluginConfigs(p)}
+		if p.PercentageOfNodesToScore > 0 {
+			item["percentageOfNodesToScore"] = p.PercentageOfNodesToScore
+		}
+		var on, off []object
+		for _, w := range p.Weights {
+			if w.Weight > 0 {
+				on = append(on, object{"name": w.Plugin, "weight": w.Weight})
+			} else {
+				off = append(off, object{"name": w.Plugin})
+			}
+		}
+		if len(p.Weights) > 0 {
+			item["plugins"] = object{"score": object{"enabled": on, "disabled": off}}
+		}
+		items = append(items, item)
+	}
+	text, err := yaml.Marshal(object{"profiles": items})
+	if err != nil {
+		// cannot happen
+		panic(fmt.Sprintf("%s: plain values have no YAML form: %v", Name, err))
+	}
+	return string(text)
+}
+
+// pluginConfigs returns the settings of the plugins of a profile.
+func pluginConfigs(p config.SchedulerProfile) []object {
+	var resources, shape, constraints []object
+	for _, r := range p.Scoring.Resources {
+		resources = append(resources, object{"name": r.Name, "weight": r.Weight})
+	}
+	for _, point := range p.Scoring.Shape {
+		shape = append(shape, object{"utilization": point.Utilization, "score": point.Score})
+	}
+	strategy := object{"type": p.Scoring.Strategy, "resources": resources}
+	if len(shape) > 0 {
+		strategy["requestedToCapacityRatio"] = object{"shape": shape}
+	}
+	args := func(name string, fields object) object {
+		fields["apiVersion"], fields["kind"] = apiVersion, name+"Args"
+		return object{"name": name, "args": fields}
+	}
+	configs := []object{args("NodeResourcesFit", object{"scoringStrategy": strategy})}
+	for _, c := range p.TopologySpread {
+		constraints = append(constraints, object{"topologyKey": c.TopologyKey, "maxSkew": c.MaxSkew, "whenUnsatisfiable": c.WhenUnsatisfiable})
+	}
+	if len(constraints) > 0 {
+		configs = append(configs, args("PodTopologySpread", object{"defaultingType": "List", "defaultConstraints": constraints}))
+	}
+	return configs
+}
+
+// Check returns why the scheduler would not start with the settings of spec; nil if it would.
+func Check(spec nodespec.Spec) error {
+	decoded, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(configuration(spec, "/kubeconfig")), nil, nil)
+	if err != nil {
+		return err
+	}
+	config, ok := decoded.(*schedulerconfig.KubeSchedulerConfiguration)
+	if !ok {
+		return fmt.Errorf("the configuration is a %T", decoded)
+	}
+	config.APIVersion = apiVersion
+	if errs := validation.ValidateKubeSchedulerConfiguration(config); errs != nil {
+		return errs
+	}
+	// Upstream does not find these arguments by the name of their plugin; the plugin itself checks
+	// them when it starts.
+	for i, p := range config.Profiles {
+		for _, c := range p.PluginConfig {
+			if args, ok := c.Args.(*schedulerconfig.NodeResourcesFitArgs); ok {
+				if err := validation.ValidateNodeResourcesFitArgs(field.NewPath("profiles").Index(i).Child(c.Name), args); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Run runs the scheduler with upstream's flags args until ctx is done. After the preparation it

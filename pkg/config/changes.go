@@ -102,10 +102,10 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	}
 }
 
-// entry returns the text for a value in a map of strings. Unlike an empty field, an empty value
-// differs from a missing key.
+// entry returns the text for a value in a map. Unlike an empty field, an empty value differs from a
+// missing key.
 func entry(v reflect.Value) string {
-	if v.IsValid() && v.Len() == 0 {
+	if v.IsValid() && v.Kind() == reflect.String && v.Len() == 0 {
 		return `""`
 	}
 	return shown(v)

@@ -144,17 +144,20 @@ func (c CertKey) PEM() (cert, key []byte) { return []byte(c.Cert.PEM()), []byte(
 // machined translates: the taint of the node, the documents of authenticators and authorizers,
 // which contain secrets, and the objects of machines.
 type Kubernetes struct {
-	AllowSchedulingOnControlPlane bool           `yaml:"allowSchedulingOnControlPlane" json:"-"`
-	MaxPods                       int            `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
-	FinishedPods                  int            `yaml:"finishedPods" limits:"1 to 100000"`
-	PodEvictionTimeout            Duration       `yaml:"podEvictionTimeout" limits:"whole seconds, 10s to 24h"`
-	APIServer                     APIServer      `yaml:"apiServer"`
-	Kubelet                       Kubelet        `yaml:"kubelet"`
-	PodSecurity                   PodSecurity    `yaml:"podSecurity"`
-	Audit                         Audit          `yaml:"audit"`
-	Authentication                Authentication `yaml:"authentication" json:"-"`
-	Authorization                 Authorization  `yaml:"authorization" json:"-"`
-	MachineObjects                MachineObjects `yaml:"machineObjects" json:"-"`
+	AllowSchedulingOnControlPlane bool              `yaml:"allowSchedulingOnControlPlane" json:"-"`
+	MaxPods                       int               `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
+	FinishedPods                  int               `yaml:"finishedPods" limits:"1 to 100000"`
+	PodEvictionTimeout            Duration          `yaml:"podEvictionTimeout" limits:"whole seconds, 10s to 24h"`
+	FeatureGates                  FeatureGates      `yaml:"featureGates,omitempty"`
+	APIServer                     APIServer         `yaml:"apiServer"`
+	Kubelet                       Kubelet           `yaml:"kubelet"`
+	PodSecurity                   PodSecurity       `yaml:"podSecurity"`
+	Audit                         Audit             `yaml:"audit"`
+	Scheduler                     Scheduler         `yaml:"scheduler"`
+	ControllerManager             ControllerManager `yaml:"controllerManager"`
+	Authentication                Authentication    `yaml:"authentication" json:"-"`
+	Authorization                 Authorization     `yaml:"authorization" json:"-"`
+	MachineObjects                MachineObjects    `yaml:"machineObjects" json:"-"`
 }
 
 // MachineObjects configures objects of Kubernetes that describe the machines of the cluster, with
@@ -164,19 +167,6 @@ type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
 	// Inventory lets machines without a configuration describe themselves.
 	Inventory bool `yaml:"inventory"`
-}
-
-// APIServer configures the API server.
-type APIServer struct {
-	ExtraSANs []string `yaml:"extraSANs,omitempty"`
-	EventTTL  Duration `yaml:"eventTTL" limits:"1m to 168h"`
-}
-
-// Kubelet restricts access to the kubelets' port, 10250, by clients other than the API server. Each
-// client also needs a certificate or a token.
-type Kubelet struct {
-	ClosedToPods     bool     `yaml:"closedToPods"`
-	OpenToNamespaces []string `yaml:"openToNamespaces,omitempty"`
 }
 
 // PodSecurity is the cluster-wide Pod Security admission. The labels of a namespace take
@@ -201,12 +191,6 @@ func (PodSecurityLevel) Names() []string {
 	return []string{string(PodSecurityBaseline), string(PodSecurityPrivileged), string(PodSecurityRestricted)}
 }
 
-// Audit limits the size of the audit log on disk.
-type Audit struct {
-	MaxFileSize Bytes `yaml:"maxFileSize" limits:"whole MiB, 1MiB to 1GiB"`
-	MaxFiles    int   `yaml:"maxFiles" limits:"1 to 100"`
-}
-
 func (c *Cluster) defaults() {
 	c.Spec.Networks = ClusterNetworks{
 		Pods:          []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 0, 0}), 16)},
@@ -218,13 +202,20 @@ func (c *Cluster) defaults() {
 	c.Spec.DNS.CacheTTL = Duration(30 * time.Second)
 	c.Spec.Etcd.Snapshots = defaultSnapshots()
 	c.Spec.LocalVolumes.Enabled = true
-	c.Spec.Kubernetes = Kubernetes{
+	c.Spec.Kubernetes = DefaultKubernetes()
+}
+
+// DefaultKubernetes returns the settings of the components without a configuration.
+func DefaultKubernetes() Kubernetes {
+	return Kubernetes{
 		AllowSchedulingOnControlPlane: true,
 		MaxPods:                       110,
 		FinishedPods:                  1000,
 		PodEvictionTimeout:            Duration(5 * time.Minute),
-		APIServer:                     APIServer{EventTTL: Duration(time.Hour)},
+		APIServer:                     defaultAPIServer(),
+		Kubelet:                       defaultKubelet(),
 		PodSecurity:                   PodSecurity{Default: PodSecurityBaseline, ExemptNamespaces: []string{"kube-system"}},
 		Audit:                         Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
+		ControllerManager:             defaultControllerManager(),
 	}
 }

@@ -108,7 +108,9 @@ func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 // the field.
 func (d *decoder) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
-	if w.nearest == "" {
+	if reason := fixedSettings()[path+"."+key.Value]; reason != "" {
+		w = wrong{reason: "there is no such field: " + reason, hint: noRemedy}
+	} else if w.nearest == "" {
 		w.expected = oneOf(known)
 		var found []string
 		for _, k := range new(Config).kinds() {
@@ -188,8 +190,8 @@ func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping decodes a map of strings. It accepts integers as written. Values can be empty, as they
-// often are for labels.
+// mapping decodes a map of strings or of booleans. Among strings it accepts integers as written.
+// Strings can be empty, as they often are for labels.
 func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, path, v.Type())
@@ -203,7 +205,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 		if !d.key(key, at, seen) {
 			continue
 		}
-		if child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
+		if v.Type().Elem().Kind() == reflect.String && child.Kind == yaml.ScalarNode && (child.Tag == "!!int" || child.Tag == "!!str" && child.Value == "") {
 			d.origins[at] = Origin{File: d.file, Line: child.Line, Column: child.Column}
 			m.SetMapIndex(reflect.ValueOf(key.Value), reflect.ValueOf(child.Value))
 			continue
@@ -329,6 +331,9 @@ func expectation(t reflect.Type) string {
 	case reflect.Slice:
 		return "a list; each item " + expectation(t.Elem())
 	case reflect.Map:
+		if t.Elem().Kind() == reflect.Bool {
+			return "a mapping from names to true or false"
+		}
 		return "a mapping from text to text"
 	case reflect.Bool:
 		return "true or false"
@@ -400,6 +405,10 @@ func textExpectation(t reflect.Type) string {
 		return "32 bytes in base64"
 	case reflect.TypeFor[AddrPort]():
 		return "an IP address and a port"
+	case reflect.TypeFor[Threshold]():
+		return wantThreshold
+	case reflect.TypeFor[CPUSet]():
+		return wantCPUSet
 	}
 	return ""
 }

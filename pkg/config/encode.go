@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -146,5 +145,10 @@ func isEmpty(v reflect.Value) bool {
 }
 
 func sortedKeys(m reflect.Value) []string {
-	return slices.Sorted(maps.Keys(m.Interface().(map[string]string)))
+	var keys []string
+	for _, key := range m.MapKeys() {
+		keys = append(keys, key.String())
+	}
+	slices.Sort(keys)
+	return keys
 }

@@ -174,7 +174,7 @@ func (v machineValidator) node(path string, n *Node) {
 const labelKey = `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, after a DNS name and "/" or alone, such as example.com/rack`
 
 // labelValue validates the value of a label or a taint.
-func (v machineValidator) labelValue(path, value string) {
+func (v checks) labelValue(path, value string) {
 	if err := nameOf63(value); err != nil && value != "" {
 		v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(value), err), expected: `up to 63 letters, digits, "-", "_" and ".", beginning and ending with a letter or digit, or nothing`})
 	}

@@ -80,7 +80,7 @@ spec:
 					Etcd:     Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
-						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: APIServer{EventTTL: Duration(time.Hour)},
+						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: defaultAPIServer(), Kubelet: defaultKubelet(), ControllerManager: defaultControllerManager(),
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{"kube-system"}},
 						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 					},
@@ -120,7 +120,7 @@ spec:
 					Etcd: Etcd{Snapshots: Snapshots{Every: Duration(6 * time.Hour), Keep: 4}}, LocalVolumes: LocalVolumes{Enabled: true},
 					Kubernetes: Kubernetes{
 						AllowSchedulingOnControlPlane: true, MaxPods: 110, FinishedPods: 1000,
-						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: APIServer{EventTTL: Duration(time.Hour)},
+						PodEvictionTimeout: Duration(5 * time.Minute), APIServer: defaultAPIServer(), Kubelet: defaultKubelet(), ControllerManager: defaultControllerManager(),
 						PodSecurity: PodSecurity{Default: "baseline", ExemptNamespaces: []string{}},
 						Audit:       Audit{MaxFileSize: 100 << 20, MaxFiles: 10},
 						Authentication: Authentication{
@@ -297,8 +297,8 @@ func TestNearest(t *testing.T) {
 // (160 KiB), which detects a mistyped public key: an unreadable snapshot would otherwise be noticed
 // only at a restore.
 func TestImports(t *testing.T) {
-	// the latter is a table
-	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/sysctl"}
+	// the latter two are tables
+	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/sysctl", "github.com/orlop-os/orlop/pkg/config/upstream"}
 	files, err := filepath.Glob("*.go")
 	check(t, err)
 	for _, file := range files {

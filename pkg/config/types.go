@@ -79,6 +79,7 @@ type Trust struct {
 type Reserved struct {
 	Memory Bytes    `yaml:"memory"`
 	CPU    MilliCPU `yaml:"cpu"`
+	CPUs   CPUSet   `yaml:"cpus,omitempty"`
 }
 
 // DefaultUpgradeDeadline is Upgrade.Deadline of a machine without a configuration.

@@ -33,17 +33,10 @@ func (v clusterValidator) cluster(c *Cluster) {
 	}
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
-	seen := map[string]bool{}
-	for i, san := range k.APIServer.ExtraSANs {
-		path := fmt.Sprintf("%s.apiServer.extraSANs[%d]", kube, i)
-		if err := hostOrAddr(san); err != nil && san != "" {
-			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(san), err), expected: "a DNS name in lower case or an IP address"})
-		}
-		if seen[san] && san != "" {
-			v.on(path, wrong{reason: fmt.Sprintf("%s is given twice", quote(san))})
-		}
-		seen[san] = true
-	}
+	v.apiServer(kube+".apiServer", k)
+	v.audit(kube+".audit.rules", k.Audit.Rules)
+	v.scheduler(kube+".scheduler.profiles", k.Scheduler.Profiles)
+	v.featureGates(kube+".featureGates", &c.Spec)
 	v.kubelet(kube+".kubelet", &c.Spec)
 	v.namespaces(kube+".podSecurity.exemptNamespaces", k.PodSecurity.ExemptNamespaces)
 	if o := k.MachineObjects; o.Inventory && !o.Enabled {
@@ -52,27 +45,6 @@ func (v clusterValidator) cluster(c *Cluster) {
 	access := accessValidator{v.checks}
 	access.authentication(kube+".authentication", &k.Authentication)
 	access.authorization(kube+".authorization", &k.Authorization)
-}
-
-// maxOpen is the maximum number of namespaces with access to the kubelets.
-const maxOpen = 64
-
-func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
-	const field = ".openToNamespaces"
-	k := &spec.Kubernetes.Kubelet
-	if k.ClosedToPods && spec.HasExternal(PartNetwork) {
-		v.on(path+".closedToPods", wrong{
-			reason:   "applies only to the built-in network, which Cluster.spec.external replaces",
-			expected: "a network policy of the replacement",
-		})
-	}
-	switch n := len(k.OpenToNamespaces); {
-	case n > 0 && !k.ClosedToPods:
-		v.on(path+field, wrong{reason: "has no effect while the port is open to all pods", expected: "closedToPods: true"})
-	case n > maxOpen:
-		v.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
-	}
-	v.namespaces(path+field, k.OpenToNamespaces)
 }
 
 func (v clusterValidator) controlPlanes(path string, list []netip.Addr) {

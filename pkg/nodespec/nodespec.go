@@ -70,6 +70,9 @@ type Node struct {
 	// and not available to pods.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
+	// ReservedCPUs are the processors that no container gets alone, such as 0-1,8; their number
+	// then counts instead of ReservedCPU. Empty: any.
+	ReservedCPUs string `json:"reservedCPUs,omitempty"`
 }
 
 // Network holds the ranges and addresses of the cluster.

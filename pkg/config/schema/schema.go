@@ -211,6 +211,9 @@ func scalar(t reflect.Type) *jsonschema.Schema {
 		}
 		return s
 	}
+	if t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Bool {
+		return &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{Type: "boolean"}}
+	}
 	if t.Kind() == reflect.Map {
 		return &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Type: "integer"}}}}
 	}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/orlop-os/orlop/pkg/config/upstream"
+)
+
+// FeatureGates are gates of Kubernetes with their values, for all components.
+type FeatureGates map[string]bool
+
+// reservedGate is a gate that a configuration cannot set to a value.
+type reservedGate struct {
+	refused []bool // the values
+	reason  string
+	remedy  string
+}
+
+const (
+	hardeningGate = "the gate is a part of the hardening of the system"
+	noRemedy      = "omit it"
+)
+
+var (
+	onlyOn  = []bool{false}
+	onlyOff = []bool{true}
+	either  = []bool{true, false}
+)
+
+// reservedGates are the gates with values on which the system depends.
+var reservedGates = map[string]reservedGate{
+	"AllAlpha": {either, "it switches gates on which the system depends", "name the gates themselves"},
+	"AllBeta":  {either, "it switches gates on which the system depends", "name the gates themselves"},
+
+	"AllowServiceExternalIPs":            {either, "Cluster.spec.networks.externalIPs decides it", "set the ranges there"},
+	"CBORServingAndStorage":              {onlyOff, "etcd would hold objects that the API server cannot read after a rollback", noRemedy},
+	"ClientsAllowCARotation":             {onlyOn, "the components could not follow the rotation of a CA", noRemedy},
+	"GracefulNodeShutdown":               {onlyOn, "the kubelet could not end the pods in order before the machine is off", noRemedy},
+	"ReloadKubeletClientCAFile":          {onlyOn, "the kubelet could not follow the rotation of a CA", noRemedy},
+	"ReloadKubeletServerCertificateFile": {onlyOn, "the kubelet would serve an expired certificate after its renewal", noRemedy},
+
+	"AllowDNSOnlyNodeCSR":                            {onlyOff, hardeningGate, noRemedy},
+	"AllowInsecureKubeletCertificateSigningRequests": {onlyOff, hardeningGate, noRemedy},
+	"AuthorizePodWebsocketUpgradeCreatePermission":   {onlyOn, hardeningGate, noRemedy},
+	"DRAResourceClaimGranularStatusAuthorization":    {onlyOn, hardeningGate, noRemedy},
+	"KubeletEnsureSecretPulledImages":                {onlyOn, hardeningGate, noRemedy},
+	"ServiceAccountNodeAudienceRestriction":          {onlyOn, hardeningGate, noRemedy},
+	"StrictIPCIDRValidation":                         {onlyOn, hardeningGate, noRemedy},
+	"TokenRequestServiceAccountUIDValidation":        {onlyOn, hardeningGate, noRemedy},
+	"UnauthenticatedHTTP2DOSMitigation":              {onlyOn, hardeningGate, noRemedy},
+}
+
+// podCertificateGates are the gates of Cluster.spec.podCertificates.
+var podCertificateGates = []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
+
+// featureGates validates the gates: Kubernetes knows each, and no component rejects it.
+func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
+	gates := spec.Kubernetes.FeatureGates
+	if len(gates) == 0 {
+		return
+	}
+	known := upstream.Gates()
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		at, value := path+`["`+shorten(name)+`"]`, gates[name]
+		gate, is := known[name]
+		reserved := reservedGates[name]
+		switch {
+		case !is:
+			v.on(at, wrong{
+				reason: "Kubernetes has no such gate in this version", expected: "a gate of the present version of Kubernetes",
+				nearest: nearest(name, upstream.Names(known)), hint: "omit it if its feature has become permanent",
+			})
+		case slices.Contains(reserved.refused, value):
+			v.on(at, wrong{reason: fmt.Sprintf("%t is not possible: %s", value, reserved.reason), hint: reserved.remedy})
+		case !value && spec.PodCertificates.Enabled && slices.Contains(podCertificateGates, name):
+			v.on(at, wrong{reason: "false is not possible: Cluster.spec.podCertificates requires it", hint: "omit it, or disable the certificates of pods"})
+		case gate.Locked && value != gate.Default:
+			v.on(at, wrong{reason: fmt.Sprintf("Kubernetes has locked the gate to %t", gate.Default), hint: noRemedy})
+		}
+	}
+	v.requiredGates(path, gates, known)
+}
+
+// requiredGates checks that the gates that a gate requires are on.
+func (v clusterValidator) requiredGates(path string, gates FeatureGates, known map[string]upstream.Gate) {
+	on := func(name string) bool {
+		if value, given := gates[name]; given {
+			return value
+		}
+		return known[name].Default
+	}
+	dependents := map[string][]string{} // gates that are on by default, by the gate that they lack
+	for _, name := range upstream.Names(known) {
+		missing := slices.DeleteFunc(slices.Clone(known[name].Requires), on)
+		if !on(name) || len(missing) == 0 {
+			continue
+		}
+		if _, given := gates[name]; given {
+			v.on(path+`["`+name+`"]`, wrong{reason: "it requires gates that are off: " + strings.Join(missing, ", "), hint: "set them to true, too"})
+			continue
+		}
+		for _, other := range missing {
+			dependents[other] = append(dependents[other], name)
+		}
+	}
+	for name, others := range dependents {
+		v.on(path+`["`+name+`"]`, wrong{reason: "gates that are on require it: " + strings.Join(others, ", "), hint: "set them to false, too"})
+	}
+}

@@ -1,0 +1,47 @@
+package config
+
+// Settings of Kubernetes that other systems have and that no configuration can change here.
+const (
+	fixedHardening = "the system sets it for its hardening, and no configuration can change it"
+	fixedAccess    = "only clients with a certificate or a token of the cluster have access, and no configuration can change it"
+	fixedFlags     = "flags of components have no field, because the system depends on many of them"
+)
+
+// fixedSettings returns the reasons for fields that do not exist, by the path of the field. They
+// are the names of Kubernetes and of other systems, for which "unknown field" would be no answer.
+func fixedSettings() map[string]string {
+	const kube = "Cluster.spec.kubernetes."
+	all := map[string]string{
+		kube + "apiServer.anonymousAuth":         fixedAccess,
+		kube + "apiServer.authorizationMode":     "Node authorizer and RBAC always decide; Cluster.spec.kubernetes.authorization adds webhooks",
+		kube + "apiServer.auditPolicy":           "Cluster.spec.kubernetes.audit.rules has the rules of the audit policy",
+		kube + "apiServer.featureGates":          "Cluster.spec.kubernetes.featureGates is for all components",
+		kube + "controllerManager.featureGates":  "Cluster.spec.kubernetes.featureGates is for all components",
+		kube + "scheduler.featureGates":          "Cluster.spec.kubernetes.featureGates is for all components",
+		kube + "kubelet.featureGates":            "Cluster.spec.kubernetes.featureGates is for all components",
+		kube + "kubelet.reservedSystemCPUs":      "Machine.spec.reserved.cpus has the processors of the machine",
+		kube + "kubelet.systemReserved":          "Machine.spec.reserved has the capacity for the system",
+		kube + "kubelet.kubeReserved":            "Machine.spec.reserved has the capacity for the system",
+		kube + "kubelet.maxPods":                 "Cluster.spec.kubernetes.maxPods has it",
+		kube + "kubelet.staticPodPath":           "pods of files would bypass the admission of the API server",
+		kube + "kubelet.staticPodURL":            "pods of a URL would bypass the admission of the API server",
+		kube + "kubelet.failSwapOn":              "the system has no swap for pods",
+		kube + "kubelet.enableDebuggingHandlers": fixedHardening,
+	}
+	for _, name := range []string{"anonymous", "authentication", "authorization", "readOnlyPort"} {
+		all[kube+"kubelet."+name] = fixedAccess
+	}
+	for _, name := range []string{
+		"protectKernelDefaults", "seccompDefault", "tlsCipherSuites", "tlsMinVersion", "rotateCertificates", "serverTLSBootstrap",
+		"enableSystemLogHandler", "enableSystemLogQuery", "enableProfilingHandler",
+	} {
+		all[kube+"kubelet."+name] = fixedHardening
+	}
+	for _, name := range []string{"tlsCipherSuites", "tlsMinVersion", "profiling"} {
+		all[kube+"apiServer."+name] = fixedHardening
+	}
+	for _, component := range []string{"apiServer", "controllerManager", "kubelet", "scheduler"} {
+		all[kube+component+".extraArgs"] = fixedFlags
+	}
+	return all
+}

@@ -1,0 +1,83 @@
+// Package upstream lists names of Kubernetes that a configuration can contain: feature gates,
+// admission plugins, versions of API groups, and plugins of the scheduler. PID 1 and orlopctl link
+// no code of Kubernetes, so the lists are text files; TestUpstreamTables of the orchestrator writes
+// them, and compares them with the linked Kubernetes. The package decides nothing.
+package upstream
+
+import (
+	"embed"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+//go:embed *.txt
+var tables embed.FS
+
+// Gate is a feature gate. Every component of Kubernetes in the system knows all gates, because the
+// components are linked into the same program.
+type Gate struct {
+	Default  bool
+	Locked   bool     // only Default is possible
+	Requires []string // gates that must be on while this gate is on
+}
+
+// Gates returns the feature gates by name.
+func Gates() map[string]Gate {
+	gates := map[string]Gate{}
+	// name, stage, value, then "locked" and "requires=NAME"
+	for _, words := range lines("gates.txt") {
+		gate := Gate{Default: words[2] == "on"}
+		for _, word := range words[3:] {
+			name, requires := strings.CutPrefix(word, "requires=")
+			if requires {
+				gate.Requires = append(gate.Requires, name)
+			} else {
+				gate.Locked = true
+			}
+		}
+		gates[words[0]] = gate
+	}
+	return gates
+}
+
+// AdmissionPlugins returns the names of the admission plugins, with their default.
+func AdmissionPlugins() map[string]bool { return switches("admission.txt") }
+
+// APIVersions returns the versions of API groups, for example apps/v1, with their default.
+func APIVersions() map[string]bool { return switches("apis.txt") }
+
+// ScorePlugins returns the sorted names of the plugins with which the scheduler scores nodes.
+func ScorePlugins() []string {
+	var names []string
+	for _, words := range lines("scores.txt") {
+		names = append(names, words[0])
+	}
+	return names
+}
+
+// switches reads a table of names with the value on or off.
+func switches(file string) map[string]bool {
+	values := map[string]bool{}
+	for _, words := range lines(file) {
+		values[words[0]] = words[1] == "on"
+	}
+	return values
+}
+
+// Names returns the sorted names of a table.
+func Names[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(table)) }
+
+// lines returns the words of each line.
+func lines(file string) (all [][]string) {
+	text, err := tables.ReadFile(file)
+	if err != nil {
+		// cannot happen: the file is a part of the program
+		panic(fmt.Sprintf("upstream: cannot read a table: %v", err))
+	}
+	for line := range strings.Lines(string(text)) {
+		all = append(all, strings.Fields(line))
+	}
+	return all
+}
