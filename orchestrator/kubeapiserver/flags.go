@@ -43,6 +43,9 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--contention-profiling=false",
 	})
 	args = append(args, component.EmulationFlags(spec)...)
+	if spec.Network.Forwarder {
+		args = append(args, "--egress-selector-config-file="+at(egressFile))
+	}
 	if spec.PodCertificates {
 		args = append(args, podCertificateFlags(spec)...)
 	}
