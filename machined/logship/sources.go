@@ -104,13 +104,17 @@ func kubernetesSource(dir string) sender.Source {
 	return sender.Source{
 		Newest: func() map[string]uint64 { return map[string]uint64{name: kubeaudit.Newest(dir)} },
 		Follow: func(ctx context.Context, after func(string) uint64, each func(sender.Record) error) error {
-			last := after(name)
-			if last > kubeaudit.Newest(dir) {
-				last = 0 // the log was restarted
-			}
+			last, checked := after(name), false
 			tick := time.NewTicker(kubernetesPoll)
 			defer tick.Stop()
 			for r := (&kubeaudit.Reader{Dir: dir}); ; {
+				// before the disk is mounted, and before the first request, there is no log
+				if !checked {
+					newest := kubeaudit.Newest(dir)
+					if checked = newest > 0; checked && last > newest {
+						last = 0 // the log was restarted
+					}
+				}
 				err := r.Read(last, func(number uint64, line []byte) error {
 					if err := each(kubernetesRecord(name, number, line)); err != nil {
 						return err

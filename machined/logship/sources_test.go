@@ -72,6 +72,41 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 }
 
+// TestKubernetesAuditLater checks that a log that appears after the start, with its disk, is read from
+// the stored position.
+func TestKubernetesAuditLater(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	stop := errors.New("stop")
+	err := kubernetesSource(dir).Follow(t.Context(), func(string) uint64 {
+		time.AfterFunc(10*time.Millisecond, func() {
+			hidden := t.TempDir()
+			file, err := os.Create(filepath.Join(hidden, kubeaudit.File))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer file.Close()
+			w, err := kubeaudit.NewWriter(hidden, file)
+			for range 7 {
+				_, e := w.Write([]byte("{\"kind\":\"Event\"}\n"))
+				err = errors.Join(err, e)
+			}
+			if err := errors.Join(err, os.Rename(hidden, dir)); err != nil {
+				t.Error(err)
+			}
+		})
+		return 6
+	}, func(l sender.Record) error {
+		if l.Number != 7 {
+			t.Errorf("line %d", l.Number)
+		}
+		return stop
+	})
+	if err != stop {
+		t.Error(err)
+	}
+}
+
 // TestRings checks that the line numbers of a service continue in its next log, and that unread
 // lines leave a gap.
 func TestRings(t *testing.T) {
