@@ -5,14 +5,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/apiserver/pkg/server/egressselector"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -80,5 +85,18 @@ func TestEgressConfig(t *testing.T) {
 	}
 	if _, err := io.ReadFull(conn, said); err != nil || string(said) != "hello" {
 		t.Errorf("%q, %v", said, err)
+	}
+}
+
+// TestForwarderFlag checks that only a machine with a proxy has the flag and its file.
+func TestForwarderFlag(t *testing.T) {
+	for _, forwarder := range []bool{false, true} {
+		spec := nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}}, Network: nodespec.Network{Forwarder: forwarder}}
+		c := Component(spec, dirs.Dirs{API: "/api"})
+		flag := slices.Contains(c.Args, "--egress-selector-config-file=/api/egress.yaml")
+		file := slices.ContainsFunc(c.Files, func(f component.File) bool { return f.Path == "/api/egress.yaml" && f.Content == egressConfig })
+		if flag != forwarder || file != forwarder {
+			t.Errorf("with a proxy %t: flag %t, file %t", forwarder, flag, file)
+		}
 	}
 }
