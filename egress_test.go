@@ -14,7 +14,6 @@ import (
 var ownConnections = map[string]string{
 	"apid/credentials.go":                   "it is the server of the management API",
 	"machined/membership/certificates.go":   "the certificates of the machine's own cluster",
-	"machined/resolver/forward_linux.go":    "resolvers, which have their own CA, and no HTTP",
 	"machined/resolver/upstream_linux.go":   "resolvers, which have their own CA, and no HTTP",
 	"machined/timesync/nts/exchange.go":     "time servers, which have their own CA, and no HTTP",
 	"machined/upgrade/probes.go":            "apid of this machine",

@@ -72,8 +72,8 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 }
 
-// TestKubernetesAuditLater checks that a log that appears after the start, with its disk, is read from
-// the stored position.
+// TestKubernetesAuditLater checks that a log that appears after the start, with its disk, is read
+// from the stored position.
 func TestKubernetesAuditLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	stop := errors.New("stop")
