@@ -36,7 +36,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
@@ -44,7 +44,7 @@ var layers = []layer{
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records
-		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/notify", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore", "pkg/registry",
 	}},
@@ -61,7 +61,7 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade", "machined/volumes",
 		// subjects: calls and tasks
-		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
+		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
 		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent",
 		"apid", "vm/...",
 	}},

@@ -47,7 +47,7 @@ func (a *applier) checkTransition(ctx context.Context, before activeconfig.Activ
 	if err := transition.Check(before.Config, next, facts).Err(); err != nil {
 		return facts, err
 	}
-	if err := a.checkAccess(ctx, next.Cluster); err != nil {
+	if err := a.checkAccess(ctx, next); err != nil {
 		return facts, err
 	}
 	return facts, a.checkSettings(ctx, next)
@@ -56,11 +56,11 @@ func (a *applier) checkTransition(ctx context.Context, before activeconfig.Activ
 // checkAccess rejects expressions for authentication and authorization (Cluster document) that the
 // API server could not compile: the API server would not start. Only the code of Kubernetes can
 // check them, so the orchestrator checks them, as the user of the API server.
-func (a *applier) checkAccess(ctx context.Context, c *config.Cluster) error {
-	if c == nil {
+func (a *applier) checkAccess(ctx context.Context, c *config.Config) error {
+	if c.Cluster == nil {
 		return nil
 	}
-	check := nodeplan.Access(c).Check(c.Spec.Networks.Domain)
+	check := nodeplan.Access(c, "").Check(c.Cluster.Spec.Networks.Domain)
 	if check == nil {
 		return nil
 	}

@@ -20,12 +20,14 @@ import (
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/suspend"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -99,7 +101,7 @@ func newIdentity(m *machine) *identity.Identity {
 func newEtcd(m *machine) *etcd.Manager {
 	d := etcd.Deps{
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) etcd.Config {
-			return etcd.Config{Config: now.Config, OnTrial: now.OnTrial()}
+			return etcd.Config{Config: now.Config, OnTrial: now.OnTrial(), Egress: nodeplan.Egress(now.Config)}
 		}),
 		Started:        m.reports.progress.Started(),
 		Stopping:       m.power.Running(),
@@ -139,6 +141,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 			return c, err
 		},
 		Serve:     machinedapi.Serve(m.power.Running().Done()),
+		Egress:    func() egress.Config { return egressOf(m) },
 		Extension: m.domains.extensions.Open,
 		Stopping:  m.power.Running(),
 		Event:     m.reports.events.Add,

@@ -81,7 +81,7 @@ func extensionSources(m *machine, c *config.Config, image config.Artifact) []ext
 	if c.Cluster != nil {
 		all = append(all, extensions.Source{Name: "control-plane machines", From: peers})
 	}
-	from, err := upgrade.RegistrySource(c, image.String()).Artifact()
+	from, err := upgrade.RegistrySource(c, nodeplan.Egress(c), image.String()).Artifact()
 	if err != nil {
 		from = unusable{err}
 	}

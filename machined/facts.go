@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"encoding/json"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
@@ -12,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/extensions"
+	"github.com/orlop-os/orlop/machined/forwarder"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -26,6 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -43,6 +46,7 @@ type facts struct {
 	active   *activeconfig.Manager
 
 	extensions *extensions.Manager
+	forwarder  *forwarder.Server
 }
 
 // transition returns the facts on which the change to the next configuration depends.
@@ -126,11 +130,28 @@ func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 	f.Artifacts, _ = r.images.Artifacts().Get()
 	f.LLDPLabels, _ = r.lldp.Labels().Get()
 	f.Extensions = r.extensions.Active()
+	f.Egress = r.egress(c)
 	if c != nil && c.Cluster != nil {
 		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)
 		if !f.InMemory && r.disks.StorageProblem() == "" {
 			f.Services.Volumes = r.volumes.Hold(nodeplan.Volumes(c))
+		}
+	}
+	return f
+}
+
+// egress returns the facts for programs that reach servers outside the cluster by the forwarder,
+// which it opens if the configuration needs it.
+func (r *facts) egress(c *config.Config) (f nodeplan.EgressFacts) {
+	e := nodeplan.Egress(c)
+	if e.Proxy != "" {
+		f.Proxy, f.Problem = r.forwarder.Open()
+	}
+	if e.CAs != "" && f.Problem == nil {
+		var text []byte
+		if text, f.Problem = os.ReadFile(paths.PublicCAs); f.Problem == nil {
+			f.PublicCAs = string(text)
 		}
 	}
 	return f

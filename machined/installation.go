@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/transfer"
@@ -107,6 +108,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		},
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now := m.config.active.Current(); return now.Config },
+			Egress:  func() egress.Config { return egressOf(m) },
 			Command: m.processes.commands.run,
 			Drain:   upgradeDrain{m},
 		},

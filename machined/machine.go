@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/firewall"
+	"github.com/orlop-os/orlop/machined/forwarder"
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -82,6 +83,7 @@ type domains struct {
 	hosts   *hosts.Register     // waiting machines, on a control-plane machine
 
 	extensions *extensions.Manager
+	forwarder  *forwarder.Server // to servers outside the cluster
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
@@ -122,6 +123,7 @@ func assemble(m *machine) {
 	m.domains.dns = newResolver(m)
 	m.domains.volumes = newVolumes(m)
 	m.domains.extensions = newExtensions(m)
+	m.domains.forwarder = newForwarder(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.domains.hosts = newHosts(m)
@@ -142,7 +144,7 @@ func assemble(m *machine) {
 func newFacts(m *machine) *facts {
 	return &facts{
 		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, volumes: m.domains.volumes, identity: m.identity,
-		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions,
+		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions, forwarder: m.domains.forwarder,
 	}
 }
 
@@ -306,7 +308,7 @@ func newLogShipping(m *machine) *logship.Shipper {
 			if now.Config == nil {
 				return logship.Config{}
 			}
-			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers}
+			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers, Egress: nodeplan.Egress(now.Config)}
 		}),
 		Dir: func() string {
 			if m.domains.disks.StorageProblem() != "" {
@@ -315,6 +317,12 @@ func newLogShipping(m *machine) *logship.Shipper {
 			return paths.LogShipping
 		},
 		AuditLogs: m.reports.auditLog.Records,
+		KubernetesAudit: func() string {
+			if now := m.config.active.Current().Config; now == nil || now.Cluster == nil || now.IsWorker() {
+				return ""
+			}
+			return paths.AuditLog
+		},
 		Events: logship.Events{
 			Newest: func() uint64 { last, _ := m.reports.events.Last().Get(); return last },
 			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {
@@ -381,7 +389,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 				if err := m.config.facts.checkMachine(next); err != nil {
 					return err
 				}
-				return m.config.applier.checkAccess(ctx, next.Cluster)
+				return m.config.applier.checkAccess(ctx, next)
 			},
 			MissingLinks: m.domains.network.Controller.MissingLinks,
 		},

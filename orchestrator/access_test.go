@@ -415,6 +415,9 @@ func TestCheckAccess(t *testing.T) {
 		want   string // empty: no problem
 	}{
 		{"all well", func(*credentials.Access) {}, ""},
+		{"a proxy and a CA of the site", func(a *credentials.Access) {
+			a.Issuers = credentials.IssuerAccess{Proxy: true, CAs: certificate.PEM()}
+		}, ""},
 		{"a user name that is no text", func(a *credentials.Access) { a.Authentication.JWT[0].Username = "claims.sub ==" }, "Cluster.spec.kubernetes.authentication.jwt[0].username: Invalid value"},
 		{"a rule that is no yes or no", func(a *credentials.Access) {
 			a.Authentication.JWT[0].ClaimRules = []config.Rule{{Expression: "claims.sub + 'x'"}}

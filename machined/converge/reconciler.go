@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -45,7 +46,7 @@ type Deps struct {
 	// MemberProblem returns why a worker is no member of its cluster; empty if it is.
 	MemberProblem func() string
 	// ConfigureRegistries writes the configuration of the image registries.
-	ConfigureRegistries func(*config.Config) error
+	ConfigureRegistries func(*config.Config, egress.Config) error
 	// Enter sets the current step of the boot, with the resource for which it waits.
 	Enter func(step, waitsFor string)
 	// Stopping reports that the machine shuts down: no domain changes any more.

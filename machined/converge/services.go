@@ -58,7 +58,7 @@ func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) er
 	if err := prepareKubernetes(w.Node); err != nil {
 		return err
 	}
-	if err := r.deps.ConfigureRegistries(g.config); err != nil {
+	if err := r.deps.ConfigureRegistries(g.config, nodeplan.Egress(g.config)); err != nil {
 		return err
 	}
 	if w.Services.Problem != nil {

@@ -23,6 +23,14 @@ import (
 type Access struct {
 	Authentication config.Authentication
 	Authorization  config.Authorization
+	Issuers        IssuerAccess
+}
+
+// IssuerAccess says how the API server reaches the issuers of tokens.
+type IssuerAccess struct {
+	Proxy bool // by the forwarder
+	// CAs of the site, and the public CAs for issuers without a CA of their own, in PEM
+	CAs, PublicCAs string
 }
 
 // NamedFile is a file in the directory of the API server.
@@ -47,7 +55,7 @@ func (a Access) Files(dir string) []NamedFile {
 		kubeconfigs = append(kubeconfigs, filepath.Join(dir, f.Name))
 	}
 	return append(files,
-		NamedFile{nodespec.Authentication, text(authentication(a.Authentication))},
+		NamedFile{nodespec.Authentication, text(authentication(a.Authentication, a.Issuers))},
 		NamedFile{nodespec.Authorization, text(authorization(a.Authorization, kubeconfigs))})
 }
 
@@ -128,10 +136,10 @@ func text(o object) []byte {
 const accessVersion = "apiserver.config.k8s.io/v1"
 
 // authentication permits anonymous requests to the health endpoints only.
-func authentication(a config.Authentication) object {
+func authentication(a config.Authentication, access IssuerAccess) object {
 	issuers := []object{}
 	for _, j := range a.JWT {
-		issuers = append(issuers, issuer(j))
+		issuers = append(issuers, issuer(j, access))
 	}
 	return object{
 		"apiVersion": accessVersion,
@@ -144,13 +152,20 @@ func authentication(a config.Authentication) object {
 	}
 }
 
-func issuer(j config.JWTIssuer) object {
+func issuer(j config.JWTIssuer, access IssuerAccess) object {
 	where := object{"url": j.URL, "audiences": j.Audiences, "audienceMatchPolicy": "MatchAny"}
 	if j.DiscoveryURL != "" {
 		where["discoveryURL"] = j.DiscoveryURL
 	}
-	if !j.CA.IsZero() {
-		where["certificateAuthority"] = j.CA.PEM()
+	// Without the field, the API server trusts the public CAs.
+	switch {
+	case !j.CA.IsZero():
+		where["certificateAuthority"] = j.CA.PEM() + access.CAs
+	case access.CAs != "":
+		where["certificateAuthority"] = access.PublicCAs + access.CAs
+	}
+	if access.Proxy {
+		where["egressSelectorType"] = "controlplane"
 	}
 	mapped := object{"username": object{"expression": j.Username}}
 	if j.Groups != "" {

@@ -59,6 +59,7 @@ func access(t *testing.T) (Access, config.CertKey) {
 			Timeout: config.Duration(3 * time.Second), AuthorizedTTL: config.Duration(5 * time.Minute), UnauthorizedTTL: config.Duration(30 * time.Second),
 			FailurePolicy: config.FailureDeny, MatchConditions: []string{"has(request.resourceAttributes)"},
 		}}},
+		IssuerAccess{},
 	}, pair
 }
 
@@ -66,7 +67,9 @@ func access(t *testing.T) (Access, config.CertKey) {
 // without them.
 func TestAccessGolden(t *testing.T) {
 	full, pair := access(t)
-	for name, a := range map[string]Access{"access": full, "access-none": {}} {
+	site := full // with a proxy and a CA of the site
+	site.Issuers = IssuerAccess{Proxy: true, CAs: "the CA of the site\n", PublicCAs: "the public CAs\n"}
+	for name, a := range map[string]Access{"access": full, "access-none": {}, "access-site": site} {
 		var got strings.Builder
 		for _, f := range a.Files(paths.KubeAPI) {
 			fmt.Fprintf(&got, "-- %s --\n%s", f.Name, f.Content)

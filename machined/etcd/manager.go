@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -37,6 +38,7 @@ const (
 type Config struct {
 	Config  *config.Config // nil if the machine has none, or an unreadable one
 	OnTrial bool           // the previous configuration may become active again
+	Egress  egress.Config  // how the store of snapshots is reached
 }
 
 // Deps is the environment of a Manager.

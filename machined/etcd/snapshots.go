@@ -134,7 +134,7 @@ func (k *Manager) ListSnapshots(ctx context.Context) (*api.EtcdListSnapshotsResp
 		return nil, err
 	}
 	want, _ := k.wantedSnapshots()
-	target := snapshotTarget(want).Place
+	target := k.target(want).Place
 	stored, err := listSnapshots(ctx, k.deps.ReadCommand, target)
 	if err != nil {
 		return nil, commandError(err)
@@ -164,7 +164,7 @@ func (k *Manager) TakeSnapshot() (*api.EtcdTakeSnapshotResponse, error) {
 		return nil, err
 	}
 	problem := k.uploadNow(want)
-	if list, err := listSnapshots(k.deps.Stopping, k.deps.Command, snapshotTarget(want).Place); err == nil {
+	if list, err := listSnapshots(k.deps.Stopping, k.deps.Command, k.target(want).Place); err == nil {
 		if i := slices.IndexFunc(list, func(s *api.EtcdStoredSnapshot) bool { return s.Name == made.Name }); i >= 0 {
 			made = list[i] // with the time of its upload
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -85,16 +86,23 @@ func (s *uploader) problem(place string) string {
 	return s.state.problem
 }
 
-// snapshotTarget returns the upload target of the configuration; the zero value if there is none.
-func snapshotTarget(want config.Snapshots) nodespec.EtcdTarget {
+// snapshotTarget returns the upload target of the configuration; the zero value if there is none. e
+// says how it is reached.
+func snapshotTarget(want config.Snapshots, e egress.Config) nodespec.EtcdTarget {
 	t := want.Target
 	if t == nil || len(want.Recipients) == 0 {
 		return nodespec.EtcdTarget{}
 	}
 	return nodespec.EtcdTarget{
 		Place: t.URL(), Endpoint: t.Endpoint.String(), Region: t.Region, Bucket: t.Bucket, Prefix: t.Prefix,
-		AccessKey: t.AccessKey.Reveal(), SecretKey: t.SecretKey.Reveal(), CA: t.CA.PEM(),
+		AccessKey: t.AccessKey.Reveal(), SecretKey: t.SecretKey.Reveal(), CA: t.CA.PEM(), Egress: e,
 	}
+}
+
+// target returns the upload target of the configuration, as it is reached now.
+func (k *Manager) target(want config.Snapshots) nodespec.EtcdTarget {
+	in, _ := k.deps.Config.Get()
+	return snapshotTarget(want, in.Egress)
 }
 
 // RunUploads uploads snapshots until shutdown.
@@ -124,7 +132,7 @@ func (k *Manager) uploadDue(now time.Time) bool {
 	}
 	defer k.uploader.busy.Unlock()
 	k.uploader.mu.Lock()
-	target := snapshotTarget(want)
+	target := k.target(want)
 	next := k.uploader.state.next(target, now)
 	k.uploader.mu.Unlock()
 	if !next {
@@ -161,7 +169,7 @@ func (k *Manager) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 // uploadNow uploads the newest snapshot without regard to a delay, and returns the problem if it
 // fails.
 func (k *Manager) uploadNow(want config.Snapshots) (problem string) {
-	target := snapshotTarget(want)
+	target := k.target(want)
 	if target.Place == "" {
 		return ""
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -71,13 +72,13 @@ func TestSnapshotTarget(t *testing.T) {
 		t.Fatal(problems)
 	}
 	want := ref.Cluster.Spec.Etcd.Snapshots
-	got := snapshotTarget(want)
+	got := snapshotTarget(want, egress.Config{})
 	if got.Place != "https://s3.example.com:443/backups/orlop/site-1" || got.Endpoint != "https://s3.example.com:443" || got.Region != "eu-central-1" || got.Prefix != "orlop/site-1" ||
 		got.AccessKey != want.Target.AccessKey.Reveal() || got.SecretKey != want.Target.SecretKey.Reveal() || !strings.HasPrefix(got.CA, "-----BEGIN CERTIFICATE-----") {
 		t.Error(strings.ReplaceAll(fmt.Sprintf("%+v", got), got.SecretKey, "…"))
 	}
 	want.Recipients = nil
-	if got := snapshotTarget(want); got != (nodespec.EtcdTarget{}) {
+	if got := snapshotTarget(want, egress.Config{}); got != (nodespec.EtcdTarget{}) {
 		t.Error("what is not encrypted has a target")
 	}
 }

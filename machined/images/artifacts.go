@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/registry"
@@ -56,7 +57,8 @@ type artifactManager struct {
 		Release(ctx context.Context, digests []string) error
 		Unpin(ctx context.Context, digests []string, then time.Time) error
 	}
-	event func(kind, message string)
+	egress func() egress.Config
+	event  func(kind, message string)
 	// up reports whether containerd runs; its content is unknown otherwise.
 	up bool
 	// last is the result of the last round.
@@ -137,7 +139,7 @@ func (k *artifactManager) fetchFromRegistries(ctx context.Context, w config.Addo
 
 // fetch fetches an artifact from a registry.
 func (k *artifactManager) fetch(ctx context.Context, a config.Artifact, r config.AddonRegistry) error {
-	from := registry.Source{Reference: a.In(r.Address), PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal()}
+	from := registry.Source{Reference: a.In(r.Address), PlainHTTP: r.PlainHTTP, Username: r.Username, Password: r.Password.Reveal(), Egress: k.egress()}
 	if !r.CA.IsZero() {
 		from.CA = []byte(r.CA.PEM())
 	}
@@ -206,7 +208,8 @@ func (m *Manager) Artifacts() cell.View[Artifacts] { return m.artifacts.View() }
 func (m *Manager) RunArtifacts(ctx context.Context) {
 	k := &artifactManager{
 		store: artifact.Store{Dir: paths.Addons, Group: paths.UserControllers}, local: m.store,
-		event: func(kind, message string) { m.deps.Event("addons", kind, message) },
+		egress: m.deps.Egress,
+		event:  func(kind, message string) { m.deps.Event("addons", kind, message) },
 	}
 	failures := 0
 	for configs := m.deps.Config.Watch(); ; {

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/artifact/artifacttest"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 )
 
 // importedStore is a containerd with imported artifacts.
@@ -94,7 +95,7 @@ func TestArtifactManager(t *testing.T) {
 	local := &importedStore{Source: artifacttest.Source{}}
 	here, bad := local.Put("b: 1"), local.Put()
 	nowhere := strings.Repeat("0", 64)
-	k := &artifactManager{store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, event: func(string, string) {}, up: true}
+	k := &artifactManager{egress: func() egress.Config { return egress.Config{} }, store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: local, event: func(string, string) {}, up: true}
 
 	var told []Artifacts
 	wanted := []config.AddonSpec{spec(remoteSum, gone, empty, address+"/outside"), spec(here), spec(nowhere, gone, empty), spec(bad)}

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -52,6 +53,8 @@ type Deps struct {
 	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
 	// transfer that stalls.
 	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
+	// Egress returns how registries are reached now.
+	Egress func() egress.Config
 	// Extension opens a file of an extension by its SHA-256; the error is fs.ErrNotExist if this
 	// machine does not have it.
 	Extension func(sha256 string) (io.ReadCloser, error)

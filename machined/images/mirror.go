@@ -23,6 +23,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/loopback"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -36,7 +37,7 @@ func hasPeers(c *config.Config) bool {
 // with separate connections for each pull and each registry that it calls through the mirror. Every
 // pod with hostNetwork can connect, so a connection without a token never displaces a connection
 // with a token.
-var mirrorLimits = mirror.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
+var mirrorLimits = loopback.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
 
 // localMirror is an endpoint of the mirror on loopback: for images imported in the cluster, or as
 // the proxy of mirrors.
@@ -70,7 +71,7 @@ func (m *Manager) openMirror() (images, proxy localMirror, err error) {
 		imageHandler.ServeHTTP(w, r)
 	})
 	panics.Go("mirror", func() {
-		m.deps.Event("image", "failure", "the mirror has ended: "+mirror.Serve(listener, both, mirrorLimits).Error())
+		m.deps.Event("image", "failure", "the mirror has ended: "+loopback.Serve(listener, both, mirrorLimits).Error())
 	})
 	return m.imageMirror, m.registryProxy, nil
 }

@@ -2,9 +2,6 @@ package images
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,12 +18,13 @@ import (
 
 	"github.com/orlop-os/orlop/machined/images/mirror"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // ConfigureRegistries writes the registry files of containerd, and opens the mirror if a file needs
-// it. It is not safe for concurrent use.
-func (m *Manager) ConfigureRegistries(c *config.Config) error {
+// it. e says how registries are reached. It is not safe for concurrent use.
+func (m *Manager) ConfigureRegistries(c *config.Config, e egress.Config) error {
 	all := c.Machine.Spec.Registries
 	var images, proxy localMirror
 	if hasPeers(c) || hasMirrors(all) {
@@ -39,17 +37,23 @@ func (m *Manager) ConfigureRegistries(c *config.Config) error {
 		}
 		proxy = localProxy
 	}
-	m.upstreams.set(all)
-	return writeRegistries(paths.ContainerdHosts, registryFiles(all, images, proxy))
+	if err := m.upstreams.set(all, e); err != nil {
+		return err
+	}
+	return writeRegistries(paths.ContainerdHosts, registryFiles(all, e.CAs, images, proxy))
 }
 
 // registryFiles returns the files, by path below paths.ContainerdHosts, that configure containerd's
 // access to registries: a directory for each configured registry, and a directory for all others
 // (containerd's docs/hosts.md). containerd reads them at every pull. If the machine has peers with
 // images, their mirror comes first. Registries that mirror others are called through proxy, which
-// gives up on a registry that does not answer (docs/decisions/0070-mirror-timeout.md).
-func registryFiles(all []config.ImageRegistry, images, proxy localMirror) map[string][]byte {
+// gives up on a registry that does not answer (docs/decisions/0070-mirror-timeout.md). siteCAs are
+// trusted for every registry, in PEM; empty for none.
+func registryFiles(all []config.ImageRegistry, siteCAs string, images, proxy localMirror) map[string][]byte {
 	files := map[string][]byte{}
+	if siteCAs != "" {
+		files[siteFile] = []byte(siteCAs)
+	}
 	for i, r := range all {
 		if !r.CA.IsZero() {
 			files[authorityFile(i)] = []byte(r.CA.PEM())
@@ -64,7 +68,7 @@ func registryFiles(all []config.ImageRegistry, images, proxy localMirror) map[st
 			names = append(names, string(m))
 		}
 	}
-	if images.url != "" {
+	if images.url != "" || siteCAs != "" {
 		names = append(names, string(config.AnyRegistry))
 	}
 	slices.Sort(names)
@@ -73,17 +77,40 @@ func registryFiles(all []config.ImageRegistry, images, proxy localMirror) map[st
 		if name == string(config.AnyRegistry) {
 			dir = "_default"
 		}
-		files[filepath.Join(dir, "hosts.toml")] = registryFile(name, all, images, proxy)
+		files[filepath.Join(dir, "hosts.toml")] = registryFile(name, all, siteCAs != "", images, proxy)
 	}
 	return files
 }
 
 func authorityFile(i int) string { return fmt.Sprintf("authorities/%d.crt", i) }
 
+// siteFile holds the CAs of the site.
+const siteFile = "authorities/site.crt"
+
+// caLine returns the line with the CAs of registry i; empty if only the public CAs are trusted.
+// With the line, containerd tries TLS first for any host.
+func caLine(i int, r config.ImageRegistry, site bool) string {
+	var list []string
+	if !r.CA.IsZero() {
+		list = append(list, fmt.Sprintf("%q", "../"+authorityFile(i)))
+	}
+	if site && !r.PlainHTTP {
+		list = append(list, fmt.Sprintf("%q", "../"+siteFile))
+	}
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return "ca = " + list[0] + "\n"
+	}
+	return "ca = [" + strings.Join(list, ", ") + "]\n"
+}
+
 // registryFile lists the hosts from which containerd pulls the images of a registry, and last the
-// access to the registry itself.
-func registryFile(name string, all []config.ImageRegistry, images, proxy localMirror) []byte {
+// access to the registry itself. site says whether the site has CAs.
+func registryFile(name string, all []config.ImageRegistry, site bool, images, proxy localMirror) []byte {
 	var own, mirrors bytes.Buffer
+	unnamed := true // the registry itself has no entry
 	if images.url != "" {
 		fmt.Fprintf(&mirrors, "\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n[host.%q.header]\nAuthorization = %q\n", images.url, images.url, "Bearer "+images.token)
 	}
@@ -97,7 +124,8 @@ func registryFile(name string, all []config.ImageRegistry, images, proxy localMi
 			if host != "docker.io" { // docker.io has another host name, which containerd knows
 				fmt.Fprintf(&own, "server = %q\n", url)
 			}
-			writeAccess(&own, "header", i, r)
+			writeAccess(&own, i, r, site)
+			unnamed = false
 			continue
 		}
 		if host == name || !slices.ContainsFunc(r.Mirrors, func(m config.RegistryName) bool { return string(m) == name || m == config.AnyRegistry }) {
@@ -107,32 +135,29 @@ func registryFile(name string, all []config.ImageRegistry, images, proxy localMi
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
 		// for the issuer of the registry's tokens, which containerd calls directly
-		if !r.CA.IsZero() {
-			fmt.Fprintf(&mirrors, "ca = %q\n", "../"+authorityFile(i))
-		}
+		mirrors.WriteString(caLine(i, r, site))
 		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, proxy.token)
 		if r.Username != "" {
 			fmt.Fprintf(&mirrors, "Authorization = %q\n", basic(r))
 		}
 	}
+	if unnamed {
+		own.WriteString(caLine(0, config.ImageRegistry{}, site))
+	}
 	return append(own.Bytes(), mirrors.Bytes()...)
 }
 
-// writeAccess writes the CA and the credentials of a registry. The table of headers comes last: the
-// lines after a table belong to it.
-func writeAccess(b *bytes.Buffer, header string, i int, r config.ImageRegistry) {
-	if !r.CA.IsZero() {
-		fmt.Fprintf(b, "ca = %q\n", "../"+authorityFile(i))
-	}
+// writeAccess writes the CAs and the credentials of a registry. The table of headers comes last:
+// the lines after a table belong to it.
+func writeAccess(b *bytes.Buffer, i int, r config.ImageRegistry, site bool) {
+	b.WriteString(caLine(i, r, site))
 	if r.Username != "" {
-		fmt.Fprintf(b, "[%s]\nAuthorization = %q\n", header, basic(r))
+		fmt.Fprintf(b, "[header]\nAuthorization = %q\n", basic(r))
 	}
 }
 
-// basic returns the Basic credentials of a registry's user (RFC 7617).
-func basic(r config.ImageRegistry) string {
-	return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.Username+":"+r.Password.Reveal()))
-}
+// basic returns the credentials of a registry's user.
+func basic(r config.ImageRegistry) string { return egress.Basic(r.Username, r.Password.Reveal()) }
 
 // hasMirrors reports whether a registry mirrors others.
 func hasMirrors(all []config.ImageRegistry) bool {
@@ -151,7 +176,7 @@ type upstream struct {
 }
 
 // set replaces the mirrors. Connections to the former mirrors end when they are idle.
-func (u *upstreams) set(all []config.ImageRegistry) {
+func (u *upstreams) set(all []config.ImageRegistry, e egress.Config) error {
 	var next []upstream
 	for _, r := range all {
 		if len(r.Mirrors) == 0 {
@@ -162,13 +187,18 @@ func (u *upstreams) set(all []config.ImageRegistry) {
 		if r.PlainHTTP {
 			scheme = "http"
 		}
+		transport, err := mirrorTransport(r, e)
+		if err != nil {
+			return fmt.Errorf("registry %s: %w", r.Address, err)
+		}
 		next = append(next, upstream{prefix: r.Address.Repository(), Upstream: mirror.Upstream{
-			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: mirrorTransport(r), CheckRedirect: checkRedirect},
+			Name: string(r.Address), URL: url.URL{Scheme: scheme, Host: host}, Client: &http.Client{Transport: transport, CheckRedirect: checkRedirect},
 		}})
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.all = next
+	return nil
 }
 
 // checkRedirect rejects a redirect away from TLS, which would reveal the password.
@@ -183,21 +213,16 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// mirrorTransport verifies a mirror as containerd does: with the public CAs and the mirror's own.
-func mirrorTransport(r config.ImageRegistry) *http.Transport {
+// mirrorTransport verifies a mirror as containerd does: with the public CAs, the CAs of the site
+// and the mirror's own.
+func mirrorTransport(r config.ImageRegistry, e egress.Config) (*http.Transport, error) {
 	const idle, mostHeaders = 30 * time.Second, 64 << 10
 	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: idle, DisableCompression: true, MaxResponseHeaderBytes: mostHeaders}
-	if !r.PlainHTTP {
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool() // the system has none
-		}
-		for _, ca := range r.CA.Certificates() {
-			pool.AddCert(ca.X509())
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	roots, err := e.Roots(r.CA.PEM(), true)
+	if err != nil {
+		return nil, err
 	}
-	return t
+	return t, e.Complete(t, roots)
 }
 
 // Upstream implements mirror.Upstreams. The longest matching prefix wins.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -29,7 +30,7 @@ func TestRegistryFiles(t *testing.T) {
 		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, CA: config.NewBundle(ca), Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
 		{Address: "own.example.com", CA: config.NewBundle(ca), Username: "me", Password: config.NewSecret("word")},
-	}, localMirror{}, proxy)
+	}, "", localMirror{}, proxy)
 	want := map[string]string{
 		"_default/hosts.toml": `
 [host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2"]
@@ -76,8 +77,33 @@ Orlop-Mirror = "through"
 	if all := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(want)), "authorities/0.crt", "authorities/2.crt"))); !slices.Equal(got, all) {
 		t.Errorf("files %v, want %v", got, all)
 	}
-	if none := registryFiles(nil, localMirror{}, proxy); len(none) != 0 {
+	if none := registryFiles(nil, "", localMirror{}, proxy); len(none) != 0 {
 		t.Errorf("nothing is configured, and there are %v", none)
+	}
+
+	// The CAs of the site are trusted for every registry with TLS.
+	site := registryFiles([]config.ImageRegistry{
+		{Address: "mirror.example.com", Mirrors: []config.RegistryName{"docker.io"}, CA: config.NewBundle(ca)},
+		{Address: "10.0.0.9:5000", PlainHTTP: true},
+	}, "the CA of the site", localMirror{}, proxy)
+	for name, text := range map[string]string{
+		"authorities/site.crt": "the CA of the site",
+		"_default/hosts.toml":  "ca = \"../authorities/site.crt\"\n",
+		"docker.io/hosts.toml": `ca = "../authorities/site.crt"
+
+[host."http://127.0.0.1:4444/through/mirror.example.com/v2"]
+capabilities = ["pull", "resolve"]
+override_path = true
+ca = ["../authorities/0.crt", "../authorities/site.crt"]
+[host."http://127.0.0.1:4444/through/mirror.example.com/v2".header]
+Orlop-Mirror = "through"
+`,
+		"mirror.example.com/hosts.toml": "server = \"https://mirror.example.com\"\nca = [\"../authorities/0.crt\", \"../authorities/site.crt\"]\n",
+		"10.0.0.9:5000/hosts.toml":      "server = \"http://10.0.0.9:5000\"\n",
+	} {
+		if got := string(site[name]); got != text {
+			t.Errorf("with a CA of the site, %s:\n%s\nwant:\n%s", name, got, text)
+		}
 	}
 
 	// Other machines come before all registries.
@@ -88,7 +114,7 @@ capabilities = ["pull", "resolve"]
 [host."http://127.0.0.1:4444".header]
 Authorization = "Bearer word"
 `
-	if all := registryFiles(nil, images, proxy); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
+	if all := registryFiles(nil, "", images, proxy); len(all) != 1 || string(all["_default/hosts.toml"]) != asked {
 		t.Errorf("with other machines there are %q", all)
 	}
 	outside := `
@@ -98,7 +124,7 @@ override_path = true
 [host."http://127.0.0.1:4444/through/10.0.0.9:5000/v2".header]
 Orlop-Mirror = "through"
 `
-	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, images, proxy)
+	all := registryFiles([]config.ImageRegistry{{Address: "10.0.0.9:5000", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true}}, "", images, proxy)
 	for name, text := range map[string]string{"_default/hosts.toml": asked, "docker.io/hosts.toml": asked + outside, "10.0.0.9:5000/hosts.toml": "server = \"http://10.0.0.9:5000\"\n" + asked} {
 		if got := string(all[name]); got != text {
 			t.Errorf("with other machines, %s:\n%s\nwant:\n%s", name, got, text)
@@ -154,12 +180,17 @@ func TestWriteRegistries(t *testing.T) {
 // TestUpstreams checks that a request goes to the mirror with the longest prefix of its path.
 func TestUpstreams(t *testing.T) {
 	var u upstreams
-	u.set([]config.ImageRegistry{
+	set := func(all ...config.ImageRegistry) {
+		if err := u.set(all, egress.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set([]config.ImageRegistry{
 		{Address: "mirror.example.com", Mirrors: []config.RegistryName{"quay.io"}},
 		{Address: "mirror.example.com/outside", Mirrors: []config.RegistryName{"docker.io"}, PlainHTTP: true},
 		{Address: "[fd00::9]:5000", Mirrors: []config.RegistryName{config.AnyRegistry}, PlainHTTP: true},
 		{Address: "own.example.com"},
-	})
+	}...)
 	for path, want := range map[string]string{
 		"mirror.example.com/v2/library/web/manifests/1":         "mirror.example.com https://mirror.example.com",
 		"mirror.example.com/v2/outside/library/web/manifests/1": "mirror.example.com/outside http://mirror.example.com",
@@ -178,7 +209,7 @@ func TestUpstreams(t *testing.T) {
 			t.Errorf("%s: %q, want %q", path, got, want)
 		}
 	}
-	if u.set(nil); len(u.all) != 0 {
+	if set(); len(u.all) != 0 {
 		t.Error("mirrors that are no longer configured are asked")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -27,6 +28,7 @@ import (
 type Config struct {
 	Machine   string // machine name, in each record
 	Receivers []config.Receiver
+	Egress    egress.Config // how receivers are reached
 }
 
 // Deps is the environment of a Shipper.
@@ -36,8 +38,11 @@ type Deps struct {
 	Dir func() string
 	// AuditLogs returns the two records of the audit log; nil for a record that cannot be written.
 	AuditLogs func() (changes, refused *audit.Log)
-	Events    Events             // source "events"
-	Services  *supervise.Manager // source "services"
+	// KubernetesAudit returns the directory of the audit log of Kubernetes; empty on a machine
+	// without an API server.
+	KubernetesAudit func() string
+	Events          Events             // source "events"
+	Services        *supervise.Manager // source "services"
 	// Restarter runs the senders.
 	Restarter panics.Restarter
 	// Event adds an event about log shipping to the machine's events.
@@ -60,6 +65,7 @@ func New(d Deps) *Shipper { return &Shipper{deps: d} }
 // shipment is a receiver with its sender.
 type shipment struct {
 	machine string
+	egress  egress.Config
 	to      config.Receiver
 	sender  *sender.Sender
 	stop    context.CancelFunc
@@ -91,7 +97,7 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 	s.all = nil
 	for _, r := range c.Receivers {
 		i := slices.IndexFunc(before, func(old *shipment) bool { return old.to.Name == r.Name })
-		if i >= 0 && before[i].machine == c.Machine && reflect.DeepEqual(before[i].to, r) {
+		if i >= 0 && before[i].machine == c.Machine && before[i].egress == c.Egress && reflect.DeepEqual(before[i].to, r) {
 			s.all = append(s.all, before[i])
 			continue
 		}
@@ -99,7 +105,12 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 		if i >= 0 {
 			last = before[i].ended
 		}
-		s.all = append(s.all, s.startSender(ctx, c.Machine, r, dir, last))
+		next, startErr := s.startSender(ctx, c, r, dir, last)
+		if startErr != nil {
+			err = errors.Join(err, fmt.Errorf("receiver %s: %w", r.Name, startErr))
+			continue
+		}
+		s.all = append(s.all, next)
 		s.deps.Event("operation", fmt.Sprintf("send to receiver %s at %s", r.Name, r.Address))
 	}
 	for _, old := range before {
@@ -112,21 +123,25 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 }
 
 // startSender starts the sender of a receiver after the end of the former sender.
-func (s *Shipper) startSender(ctx context.Context, machine string, r config.Receiver, dir string, last <-chan struct{}) *shipment {
+func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receiver, dir string, last <-chan struct{}) (*shipment, error) {
+	secure, err := receiverTLS(r, from.Egress)
+	if err != nil {
+		return nil, err
+	}
 	encode := sender.JSON
 	if r.Format == config.FormatSyslog {
 		encode = sender.Syslog
 	}
 	c := sender.Config{
-		Name: r.Name, Address: r.Address.String(), TLS: receiverTLS(r), Sources: s.sources(r.Sources),
-		Encode: func(l sender.Record) []byte { return encode(machine, l) },
+		Name: r.Name, Address: r.Address.String(), TLS: secure, Egress: from.Egress, Sources: s.sources(r.Sources),
+		Encode: func(l sender.Record) []byte { return encode(from.Machine, l) },
 		Event:  s.deps.Event,
 	}
 	if dir != "" {
 		c.Cursors = filepath.Join(dir, r.Name+".json")
 	}
 	ctx, stop := context.WithCancel(ctx)
-	one := &shipment{machine: machine, to: r, sender: sender.New(c), stop: stop, ended: make(chan struct{})}
+	one := &shipment{machine: from.Machine, egress: from.Egress, to: r, sender: sender.New(c), stop: stop, ended: make(chan struct{})}
 	go func() {
 		defer close(one.ended)
 		if last != nil {
@@ -134,7 +149,7 @@ func (s *Shipper) startSender(ctx context.Context, machine string, r config.Rece
 		}
 		s.deps.Restarter.Run(ctx, "log shipping to "+r.Name, one.sender.Run)
 	}()
-	return one
+	return one, nil
 }
 
 // cursors returns the directory of the cursor files; empty without a disk. It removes the cursors
@@ -197,11 +212,12 @@ func (s *Shipper) States() ([]sender.State, error) {
 }
 
 // receiverTLS returns the TLS configuration for a receiver.
-func receiverTLS(r config.Receiver) *tls.Config {
-	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: cmp.Or(r.ServerName, r.Address.Host)}
-	for _, ca := range r.CA.Certificates() {
-		c.RootCAs.AddCert(ca.X509())
+func receiverTLS(r config.Receiver, e egress.Config) (*tls.Config, error) {
+	roots, err := e.Roots(r.CA.PEM(), false)
+	if err != nil {
+		return nil, err
 	}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: cmp.Or(r.ServerName, r.Address.Host)}
 	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return machineCertificate(request, filepath.Join(paths.ApidDir, "server.crt"), filepath.Join(paths.ApidDir, "server.key"))
 	}
@@ -209,7 +225,7 @@ func receiverTLS(r config.Receiver) *tls.Config {
 		configured := &tls.Certificate{Certificate: [][]byte{r.Client.Cert.X509().Raw}, PrivateKey: r.Client.Key.Signer()}
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return configured, nil }
 	}
-	return c
+	return c, nil
 }
 
 // machineCertificate returns the present certificate of the machine for a receiver that trusts its

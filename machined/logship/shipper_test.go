@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"net"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -139,11 +142,11 @@ func TestShipping(t *testing.T) {
 		}
 	}
 	record(3)
-	check(t, m.set(t.Context(), Config{"m1", []config.Receiver{first.receiver(t, "first", config.SourceAudit)}}))
+	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{first.receiver(t, "first", config.SourceAudit)}}))
 	first.wait(t, "audit", 3)
 	record(2)
 	both := []config.Receiver{second.receiver(t, "second", config.SourceEvents, config.SourceAudit), first.receiver(t, "first", config.SourceAudit)}
-	check(t, m.set(t.Context(), Config{"m1", both}))
+	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: both}))
 	events.add("disk", "operation", "grow DATA")
 	second.wait(t, "audit", 5)
 	told := strings.Join(second.wait(t, "events", 3), "\n")
@@ -166,7 +169,7 @@ func TestShipping(t *testing.T) {
 		t.Errorf("%+v", states)
 	}
 
-	check(t, m.set(t.Context(), Config{"m1", both[:1]}))
+	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: both[:1]}))
 	record(1)
 	second.wait(t, "audit", 6)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -175,7 +178,8 @@ func TestShipping(t *testing.T) {
 	if lines, _ := first.lines.Get(); len(texts(t, lines, "audit")) != 5 || len(texts(t, lines, "events")) > 0 {
 		t.Errorf("a receiver that is not configured has got %v", lines)
 	}
-	check(t, m.set(t.Context(), Config{"m1", both})) // during the shutdown no sender starts
+	// during the shutdown no sender starts
+	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: both}))
 	if states, err = m.States(); len(states) != 1 || !states[0].Connected.IsZero() || err != nil {
 		t.Errorf("%+v, %v", states, err)
 	}
@@ -207,5 +211,46 @@ func TestMachineCertificate(t *testing.T) {
 		if err != nil || (len(got.Certificate) > 0) != c.shown {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// TestShippingThroughProxy checks that lines go through the proxy of the site, by the CA of the
+// site only, and that their delivery is confirmed although the proxy ends the TCP connections.
+func TestShippingThroughProxy(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	check(t, err)
+	check(t, l.Append(time.Now(), audit.Call{Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"}))
+	a := newArchive(t)
+	p := &egresstest.Proxy{Username: "machines", Password: "word", Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, a.Addr().String())
+	}}
+	proxy := httptest.NewServer(p)
+	defer proxy.Close()
+	dir := t.TempDir()
+	m := New(Deps{
+		Dir: func() string { return dir }, AuditLogs: func() (changes, refused *audit.Log) { return l, nil },
+		Event: func(kind, message string) {
+			if kind == "failure" || strings.Contains(message, "word") {
+				t.Error(message)
+			}
+		},
+	})
+	to := a.receiver(t, "archive", config.SourceAudit)
+	to.Address, to.CA = config.HostPort{Host: "logs.example.com", Port: 6514}, config.Bundle{}
+	c := Config{Machine: "m1", Receivers: []config.Receiver{to}}
+	if err := m.set(t.Context(), c); err == nil || !strings.Contains(err.Error(), "receiver archive: no CA is given") {
+		t.Errorf("without any CA: %v", err)
+	}
+	c.Egress = egress.Config{Proxy: strings.Replace(proxy.URL, "//", "//machines:word@", 1), CAs: string(a.CA.CertPEM())}
+	check(t, m.set(t.Context(), c))
+	a.wait(t, "audit", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	check(t, m.Close(ctx))
+	if got := p.Targets(); !slices.Equal(got, []string{"logs.example.com:6514"}) {
+		t.Errorf("%q", got)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "archive.json")); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
+		t.Errorf("%s, %v", text, err)
 	}
 }

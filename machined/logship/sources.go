@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/kmsg"
@@ -37,6 +39,10 @@ func (s *Shipper) sources(want []config.LogSource) (list []sender.Source) {
 			}
 			if refused != nil {
 				list = append(list, auditSource(string(source)+"-"+audit.Refused, refused))
+			}
+		case config.SourceKubernetes:
+			if dir := s.deps.KubernetesAudit(); dir != "" {
+				list = append(list, kubernetesSource(dir))
 			}
 		case config.SourceEvents:
 			list = append(list, eventSource(s.deps.Events, boot))
@@ -86,6 +92,61 @@ func auditSource(name string, log *audit.Log) sender.Source {
 			}
 		},
 	}
+}
+
+// kubernetesPoll is the interval at which the audit log of Kubernetes is read.
+const kubernetesPoll = time.Second
+
+// kubernetesSource is the audit log of Kubernetes in a directory, line by line as written, so that
+// its chain can be verified.
+func kubernetesSource(dir string) sender.Source {
+	const name = string(config.SourceKubernetes)
+	return sender.Source{
+		Newest: func() map[string]uint64 { return map[string]uint64{name: kubeaudit.Newest(dir)} },
+		Follow: func(ctx context.Context, after func(string) uint64, each func(sender.Record) error) error {
+			last, checked := after(name), false
+			tick := time.NewTicker(kubernetesPoll)
+			defer tick.Stop()
+			for r := (&kubeaudit.Reader{Dir: dir}); ; {
+				// before the disk is mounted, and before the first request, there is no log
+				if !checked {
+					newest := kubeaudit.Newest(dir)
+					if checked = newest > 0; checked && last > newest {
+						last = 0 // the log was restarted
+					}
+				}
+				err := r.Read(last, func(number uint64, line []byte) error {
+					if err := each(kubernetesRecord(name, number, line)); err != nil {
+						return err
+					}
+					last = number
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		},
+	}
+}
+
+// kubernetesRecord returns the record of a line of the audit log of Kubernetes.
+func kubernetesRecord(name string, number uint64, line []byte) sender.Record {
+	var e struct {
+		StageTimestamp time.Time
+		ResponseStatus struct{ Code int }
+	}
+	l := sender.Record{Source: name, Number: number, Facility: facilityAudit, Severity: severityInfo, App: name, Kind: "request", Text: string(line)}
+	if json.Unmarshal(line, &e) != nil || e.ResponseStatus.Code >= http.StatusBadRequest {
+		l.Severity = severityNotice
+	}
+	l.Time = e.StageTimestamp
+	return l
 }
 
 // Event is an event of the machine.

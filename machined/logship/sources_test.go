@@ -1,13 +1,17 @@
 package logship
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/kmsg"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -28,6 +32,78 @@ func TestRecordBegunAnew(t *testing.T) {
 		if err != stop || source.Newest()["audit"] != 1 {
 			t.Error(err)
 		}
+	}
+}
+
+// TestKubernetesAudit checks that lines of the audit log of Kubernetes come in order, also those
+// that are written while the receiver waits, and that a cursor beyond the log does not block it.
+func TestKubernetesAudit(t *testing.T) {
+	dir := t.TempDir()
+	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	check(t, err)
+	defer file.Close()
+	w, err := kubeaudit.NewWriter(dir, file)
+	check(t, err)
+	event := func(code int) {
+		_, err := fmt.Fprintf(w, "{\"kind\":\"Event\",\"responseStatus\":{\"code\":%d},\"stageTimestamp\":\"2026-11-29T12:00:00.000000Z\"}\n", code)
+		check(t, err)
+	}
+	event(200)
+	event(403)
+	source, stop := kubernetesSource(dir), errors.New("stop")
+	for after, first := range map[uint64]uint64{0: 1, 1: 2, 4711: 1} {
+		next := first
+		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l sender.Record) error {
+			if l.Source != "kubernetes-audit" || l.Boot != "" || l.Number != next || l.Time.Year() != 2026 || (l.Severity == severityNotice) != strings.Contains(l.Text, "403") {
+				t.Errorf("after %d: %+v", after, l)
+			}
+			if next++; l.Number == source.Newest()["kubernetes-audit"] {
+				if l.Number%2 == 1 {
+					return stop
+				}
+				event(200)
+			}
+			return nil
+		})
+		if err != stop {
+			t.Error(err)
+		}
+		event(403)
+	}
+}
+
+// TestKubernetesAuditLater checks that a log that appears after the start, with its disk, is read
+// from the stored position.
+func TestKubernetesAuditLater(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	stop := errors.New("stop")
+	err := kubernetesSource(dir).Follow(t.Context(), func(string) uint64 {
+		time.AfterFunc(10*time.Millisecond, func() {
+			hidden := t.TempDir()
+			file, err := os.Create(filepath.Join(hidden, kubeaudit.File))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer file.Close()
+			w, err := kubeaudit.NewWriter(hidden, file)
+			for range 7 {
+				_, e := w.Write([]byte("{\"kind\":\"Event\"}\n"))
+				err = errors.Join(err, e)
+			}
+			if err := errors.Join(err, os.Rename(hidden, dir)); err != nil {
+				t.Error(err)
+			}
+		})
+		return 6
+	}, func(l sender.Record) error {
+		if l.Number != 7 {
+			t.Errorf("line %d", l.Number)
+		}
+		return stop
+	})
+	if err != stop {
+		t.Error(err)
 	}
 }
 

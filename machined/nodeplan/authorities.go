@@ -45,6 +45,7 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if a, err = CAs(c.Cluster); err != nil {
 		return a, err
 	}
+	a.Access = Access(c, f.Egress.PublicCAs)
 	a.NodeLabels, a.MachineObjects, a.RevokedSet, a.BGPPasswords = labels, objects, revoked, passwords
 	if a.Addons, err = json.Marshal(addons(c.Addons, f.Artifacts)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)
@@ -100,14 +101,17 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	}
 	a.ServiceAccountPub = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})
 	a.EncryptionKeys = c.Spec.EncryptionKeys()
-	a.Access = Access(c)
 	return a, nil
 }
 
-// Access returns the authentication and authorization of the API server.
-func Access(c *config.Cluster) credentials.Access {
-	k := c.Spec.Kubernetes
-	return credentials.Access{Authentication: k.Authentication, Authorization: k.Authorization}
+// Access returns the authentication and authorization of the API server. publicCAs are the public
+// CAs of the system, in PEM; they are not necessary for a check of the documents.
+func Access(c *config.Config, publicCAs string) credentials.Access {
+	k, e := c.Cluster.Spec.Kubernetes, Egress(c)
+	return credentials.Access{
+		Authentication: k.Authentication, Authorization: k.Authorization,
+		Issuers: credentials.IssuerAccess{Proxy: e.Proxy != "", CAs: e.CAs, PublicCAs: publicCAs},
+	}
 }
 
 // addons converts the configured add-ons to the form of the orchestrator. found contains the state

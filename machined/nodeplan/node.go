@@ -49,13 +49,14 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 			ExternalIPs:   ranges(cluster.Networks.ExternalIPs),
 			BGP:           bgp(c.Network.Spec.BGP, ips),
 			AnnounceAPI:   cluster.Networks.AnnounceAPI == config.AnnounceBGP,
+			Forwarder:     c.Machine.Spec.Egress.Proxy != nil,
 		},
 		DNS:             clusterDNS(cluster.DNS, c.Network.Spec.DNS.TLS, r),
 		External:        nodespec.External{Proxy: cluster.HasExternal(config.PartProxy), DNS: cluster.HasExternal(config.PartDNS), Network: cluster.HasExternal(config.PartNetwork)},
 		LocalVolumes:    localVolumes(c),
 		Kubernetes:      kube,
 		PodCertificates: cluster.PodCertificates.Enabled,
-		TokenWebhook:    Access(c.Cluster).TokenWebhook(),
+		TokenWebhook:    Access(c, "").TokenWebhook(),
 	}
 	spec.DNS.NodeUpstreams, spec.DNS.NodeSearch = r.own, state.Search
 	for _, services := range cluster.Networks.Services {

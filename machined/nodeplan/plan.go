@@ -29,7 +29,18 @@ type Facts struct {
 	LLDPLabels map[string]string
 	// extensions that take effect until the next boot
 	Extensions []extension.Statement
+	Egress     EgressFacts
 	Services   ServiceFacts
+}
+
+// EgressFacts are the facts for the programs that reach servers outside the cluster by the
+// forwarder; zero for a configuration without egress.
+type EgressFacts struct {
+	// Proxy is the URL of the forwarder for containerd; empty if the configuration has no proxy.
+	Proxy string
+	// PublicCAs are the public CAs of the system, in PEM; empty without CAs of the site.
+	PublicCAs string
+	Problem   error // why they are unknown
 }
 
 // Member is the membership of a worker in its cluster.
@@ -102,6 +113,9 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 		return n, a, err
 	}
 	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network, f.Extensions)
+	if f.Egress.Problem != nil {
+		return n, a, f.Egress.Problem
+	}
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err
 	}

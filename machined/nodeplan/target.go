@@ -60,7 +60,7 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	}
 	node := Kubernetes(c.Machine.Spec.Role == config.RoleControlPlane)
 	if w.NodeProblem == nil {
-		node, s.Problem = withSpec(node, w.Node.Spec, a)
+		node, s.Problem = withSpec(withProxy(node, f.Egress.Proxy), w.Node.Spec, a)
 	} else if !errors.Is(w.NodeProblem, ErrNoAddress) {
 		s.Problem = w.NodeProblem
 	}
@@ -87,6 +87,17 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	return s
 }
 
+// withProxy makes containerd use the forwarder at a URL; empty for none. containerd reads the
+// variables at its start, and never uses a proxy for loopback addresses.
+func withProxy(services []supervise.Service, proxy string) []supervise.Service {
+	for i, s := range services {
+		if s.Name == nodespec.ServiceContainerd && proxy != "" {
+			services[i].Process.Env = append(s.Process.Env, "HTTP_PROXY="+proxy, "HTTPS_PROXY="+proxy)
+		}
+	}
+	return services
+}
+
 // withSpec adds to each service a hash of the files that it reads at its start: supervise.Diff
 // compares whole services.
 func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Authorities) ([]supervise.Service, error) {
@@ -109,6 +120,9 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 // resolvers, for example by a new lease, of the volumes, or of the kubelet's settings does not
 // restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
+	if service != nodespec.ServiceAPI {
+		spec.Network.Forwarder = false
+	}
 	kube := spec.Kubernetes
 	switch service {
 	case nodespec.ServiceNode:

@@ -30,6 +30,7 @@ var judgments = []judgment{
 	{"Machine.spec.node", false, "only the placement of pods depends on it"},
 	{"Machine.spec.upgrade", false, "only upgrades depend on it, which have a trial of their own"},
 	{"Machine.spec.extensions", false, "it takes effect at the next boot"},
+	{"Machine.spec.egress", false, "only connections of the machine to servers outside the cluster depend on it"},
 	{"Machine.spec.registries", false, "only images of pods depend on it"},
 	{"Machine.spec.logging", false, "the shipping of logs neither blocks a call nor fills the disk"},
 

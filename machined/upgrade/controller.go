@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disruption"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -121,6 +122,8 @@ type Network struct {
 type Node struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
+	// Egress returns how registries are reached now.
+	Egress func() egress.Config
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
 	// Drain drains the node before the machine shuts down.

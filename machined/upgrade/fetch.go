@@ -33,7 +33,7 @@ func (r *Receiver) find(ctx context.Context, request *api.FetchBundleRequest) (b
 	defer cancel()
 	switch {
 	case request.Peer == "":
-		from := registry.Source{Reference: request.Reference, CA: request.Ca, PlainHTTP: request.PlainHttp, Username: request.Username, Password: request.Password}
+		from := registry.Source{Reference: request.Reference, CA: request.Ca, PlainHTTP: request.PlainHttp, Username: request.Username, Password: request.Password, Egress: r.deps.Node.Egress()}
 		return from.Find(ctx, bundle.TypeArchive)
 	case request.Reference != "" || len(request.Ca) > 0 || request.PlainHttp || request.Username != "" || request.Password != "":
 		return nil, errors.New("upgrade refused: a bundle is fetched from a registry or from another machine, and not from both")

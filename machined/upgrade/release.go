@@ -12,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/registry"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
@@ -64,7 +65,7 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, e
 		problems = append(problems, err)
 	}
 	if to.Image != "" {
-		f, err := RegistrySource(r.deps.Node.Config(), to.Image).Find(ctx, bundle.TypeArchive)
+		f, err := RegistrySource(r.deps.Node.Config(), r.deps.Node.Egress(), to.Image).Find(ctx, bundle.TypeArchive)
 		if err == nil {
 			return f, nil
 		}
@@ -77,10 +78,10 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, e
 }
 
 // RegistrySource returns the artifact of an OCI reference, with the access data of its registry
-// from the configuration. Access data belong to a registry, so an object of Kubernetes contains
-// none.
-func RegistrySource(c *config.Config, image string) registry.Source {
-	from := registry.Source{Reference: image}
+// from the configuration (nil for none). Access data belong to a registry, so an object of
+// Kubernetes contains none. e says how registries are reached.
+func RegistrySource(c *config.Config, e egress.Config, image string) registry.Source {
+	from := registry.Source{Reference: image, Egress: e}
 	if c == nil {
 		return from
 	}

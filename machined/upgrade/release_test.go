@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
@@ -35,6 +36,7 @@ func TestReleaseSource(t *testing.T) {
 		{Address: "registry.example.com", CA: config.NewBundle(ca), Username: "machines", Password: config.NewSecret("pass")},
 		{Address: "10.0.0.2:5000", PlainHTTP: true},
 	}
+	e := egress.Config{Proxy: "http://proxy.example.com:3128"}
 	for _, test := range []struct {
 		image, username, password string
 		ca, plain                 bool
@@ -44,12 +46,12 @@ func TestReleaseSource(t *testing.T) {
 		{image: "registry.example.com.evil.example/orlop@sha256:00"},
 		{image: "other.example.com/registry.example.com@sha256:00"},
 	} {
-		s := RegistrySource(c, test.image)
-		if s.Reference != test.image || s.Username != test.username || s.Password != test.password || len(s.CA) > 0 != test.ca || s.PlainHTTP != test.plain {
+		s := RegistrySource(c, e, test.image)
+		if s.Reference != test.image || s.Username != test.username || s.Password != test.password || len(s.CA) > 0 != test.ca || s.Egress != e || s.PlainHTTP != test.plain {
 			t.Errorf("%s: %+v", test.image, s)
 		}
 	}
-	if s := RegistrySource(nil, "a/b"); s.Username != "" || s.Reference != "a/b" {
+	if s := RegistrySource(nil, e, "a/b"); s.Username != "" || s.Reference != "a/b" || s.Egress != e {
 		t.Errorf("without a configuration: %+v", s)
 	}
 }
@@ -83,11 +85,12 @@ func TestFindRelease(t *testing.T) {
 		return client.Endpoint{}, errors.New(address + " is no machine of the cluster")
 	}
 	m.Receiver.deps.Node.Config = func() *config.Config { return nil }
+	m.Receiver.deps.Node.Egress = func() egress.Config { return egress.Config{} }
 	_, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)})
 	if err == nil {
 		t.Fatal("a release was found")
 	}
-	for _, want := range []string{"version 3.0.0 was not found", "10.0.0.8 is no machine", "10.0.0.9 is no machine", "no CA is given for the registry", "Machine.spec.registries"} {
+	for _, want := range []string{"version 3.0.0 was not found", "10.0.0.8 is no machine", "10.0.0.9 is no machine", "no CA is given for the server", "Machine.spec.registries"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: no %q", err, want)
 		}

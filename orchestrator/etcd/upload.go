@@ -78,7 +78,7 @@ func (l uploader) next(ctx context.Context, target nodespec.EtcdTarget) (done no
 	}
 	to := s3.Bucket{
 		Endpoint: target.Endpoint, Region: target.Region, Name: target.Bucket,
-		AccessKey: target.AccessKey, SecretKey: target.SecretKey, CA: []byte(target.CA),
+		AccessKey: target.AccessKey, SecretKey: target.SecretKey, CA: target.CA, Egress: target.Egress,
 	}
 	if err := to.Put(ctx, path.Join(target.Prefix, l.spec.Cluster, l.spec.Node.Name, s.Name), f, s.Size); err != nil {
 		return done, err

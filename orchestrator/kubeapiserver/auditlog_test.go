@@ -1,11 +1,19 @@
 package kubeapiserver
 
 import (
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	auditing "k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/server/options"
+	logbackend "k8s.io/apiserver/plugin/pkg/audit/log"
+
+	auditchain "github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 )
 
 // recordedURLs is a backend that records the URLs of events.
@@ -35,5 +43,47 @@ func TestWithoutQueries(t *testing.T) {
 	want := []string{"/api/v1/namespaces/a/pods/db/exec", "/api/v1/namespaces/a/services/s/proxy/login", "/api/v1/pods?limit=500", "/metrics?x=1"}
 	if !slices.Equal(k.urls, want) || exec.RequestURI == want[0] {
 		t.Errorf("%q, want %q; the event of the request has %s", k.urls, want, exec.RequestURI)
+	}
+}
+
+// TestAuditChain checks that events are a chain after a restart of the server, and that a huge
+// event loses its request only.
+func TestAuditChain(t *testing.T) {
+	dir := t.TempDir()
+	o := options.AuditLogOptions{Path: filepath.Join(dir, "audit.log"), MaxSize: 1, MaxBackups: 2, Format: logbackend.FormatJson}
+	for range 2 { // a server, and its next start
+		backend, err := newAuditBackend(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []*auditinternal.Event{
+			{Level: auditinternal.LevelMetadata, RequestURI: "/api/v1/pods"},
+			{Level: auditinternal.LevelRequest, RequestURI: "/apis/rbac", RequestObject: &runtime.Unknown{Raw: []byte(`"` + strings.Repeat("x", maxAuditEvent) + `"`), ContentType: runtime.ContentTypeJSON}},
+		} {
+			if !backend.ProcessEvents(e) {
+				t.Errorf("%s is not recorded", e.RequestURI)
+			}
+		}
+	}
+	var uris []string
+	chain := auditchain.Chain{Record: kubeaudit.Record}
+	err := (&kubeaudit.Reader{Dir: dir}).Read(0, func(_ uint64, line []byte) error {
+		var e auditinternal.Event
+		if err := runtime.DecodeInto(auditing.Codecs.UniversalDecoder(), line, &e); err != nil {
+			return err
+		}
+		if e.RequestObject != nil || len(line) > 2000 {
+			t.Errorf("a line has %d bytes", len(line))
+		}
+		uris = append(uris, e.RequestURI)
+		_, err := chain.Check(line)
+		return err
+	})
+	if want := []string{"/api/v1/pods", "/apis/rbac", "/api/v1/pods", "/apis/rbac"}; err != nil || !slices.Equal(uris, want) || chain.Last.Number != 4 {
+		t.Errorf("%q, %v, up to %v", uris, err, chain.Last)
+	}
+	o.Path = filepath.Join(dir, "other.log")
+	if _, err := newAuditBackend(o); err == nil {
+		t.Error("a log that nothing reads is accepted")
 	}
 }

@@ -132,7 +132,11 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 		return fail("audit", err)
 	}
 	if config.AuditBackend != nil {
-		config.AuditBackend = withoutQueries{config.AuditBackend}
+		chain, err := newAuditBackend(opts.Audit.LogOptions)
+		if err != nil {
+			return fail("audit", err)
+		}
+		config.AuditBackend = withoutQueries{chain}
 	}
 	config.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	return config, shared, storage, nil

@@ -15,23 +15,42 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // The configuration files that the component writes into the process's directory.
 const (
 	admissionFile = "admission.yaml"
 	auditFile     = "audit-policy.yaml"
+	egressFile    = "egress.yaml"
 )
 
 func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 	file := func(name, content string) component.File {
 		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
 	}
-	return []component.File{
+	all := []component.File{
 		file(admissionFile, admissionConfig(spec)),
 		file(auditFile, auditPolicy(spec.Kubernetes.Audit.Rules)),
 	}
+	if spec.Network.Forwarder {
+		all = append(all, file(egressFile, egressConfig))
+	}
+	return all
 }
+
+// egressConfig makes the server reach webhooks with a URL, and issuers of tokens, by the forwarder
+// of machined. Without an entry for them, nodes, pods, Services and etcd are reached directly.
+var egressConfig = fmt.Sprintf(`apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: controlplane
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %s
+`, paths.ForwarderSocket)
 
 // admissionConfig enforces the cluster's Pod Security level in namespaces without their own. The
 // same level warns a client that applies a Deployment or another object with a pod template: only

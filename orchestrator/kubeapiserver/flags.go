@@ -48,6 +48,9 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		"--contention-profiling=false",
 	})
 	args = slices.Concat(args, requestFlags(spec.Kubernetes.APIServer), component.EmulationFlags(spec), component.GateFlags(spec))
+	if spec.Network.Forwarder {
+		args = append(args, "--egress-selector-config-file="+at(egressFile))
+	}
 	if spec.PodCertificates {
 		args = append(args, podCertificateFlags(spec)...)
 	}

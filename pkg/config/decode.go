@@ -373,6 +373,10 @@ func textExpectation(t reflect.Type) string {
 		return wantStore
 	case reflect.TypeFor[Recipient]():
 		return wantRecipient
+	case reflect.TypeFor[ProxyURL]():
+		return wantProxyURL
+	case reflect.TypeFor[DirectHosts]():
+		return wantDirectHosts
 	case reflect.TypeFor[HostPort]():
 		return "host:port"
 	case reflect.TypeFor[NameServer]():

@@ -20,7 +20,7 @@ type Receiver struct {
 	Name       string      `yaml:"name" jsonschema:"required"`
 	Address    HostPort    `yaml:"address" jsonschema:"required"`
 	Format     LogFormat   `yaml:"format"`
-	CA         Bundle      `yaml:"ca" jsonschema:"required"`
+	CA         Bundle      `yaml:"ca,omitempty"`
 	ServerName string      `yaml:"serverName,omitempty"`
 	Client     *CertKey    `yaml:"client,omitempty"`
 	Sources    []LogSource `yaml:"sources"`
@@ -46,14 +46,15 @@ type LogSource string
 
 // The sources.
 const (
-	SourceAudit    LogSource = "audit"
-	SourceEvents   LogSource = "events"
-	SourceServices LogSource = "services"
-	SourceKernel   LogSource = "kernel"
+	SourceAudit      LogSource = "audit"
+	SourceKubernetes LogSource = "kubernetes-audit"
+	SourceEvents     LogSource = "events"
+	SourceServices   LogSource = "services"
+	SourceKernel     LogSource = "kernel"
 )
 
 func logSources() []LogSource {
-	return []LogSource{SourceAudit, SourceEvents, SourceServices, SourceKernel}
+	return []LogSource{SourceAudit, SourceKubernetes, SourceEvents, SourceServices, SourceKernel}
 }
 
 // Names returns the sources.
@@ -113,8 +114,8 @@ func (h HostPort) String() string {
 // MarshalText returns String.
 func (h HostPort) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// logging validates the syntax of the fields.
-func (v machineValidator) logging(path string, l *Logging) {
+// logging validates the syntax of the fields. siteCA is the CA of all servers outside the cluster.
+func (v machineValidator) logging(path string, l *Logging, siteCA Bundle) {
 	if len(l.Receivers) > maxReceivers {
 		v.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})
 	}
@@ -126,6 +127,9 @@ func (v machineValidator) logging(path string, l *Logging) {
 		}
 		v.unique(at+".name", "receivers", r.Name, i, names)
 		v.bundle(at+".ca", r.CA)
+		if r.CA.IsZero() && siteCA.IsZero() && !v.broken[at+".ca"] {
+			v.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the receiver's certificate, or Machine.spec.egress.ca"})
+		}
 		v.client(at+".client", r.Client)
 		if r.ServerName != "" {
 			if err := hostOrAddr(r.ServerName); err != nil {

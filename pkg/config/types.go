@@ -48,6 +48,7 @@ type MachineSpec struct {
 	Node          Node              `yaml:"node"`
 	Upgrade       Upgrade           `yaml:"upgrade"`
 	Extensions    Extensions        `yaml:"extensions"`
+	Egress        Egress            `yaml:"egress"`
 	Registries    []ImageRegistry   `yaml:"registries,omitempty"`
 	Logging       Logging           `yaml:"logging"`
 }

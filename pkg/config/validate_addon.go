@@ -87,8 +87,8 @@ func (v addonValidator) addonSource(path string, s *AddonSpec) {
 			v.on(at+".address", wrong{reason: quote(string(r.Address)) + " is given twice", expected: "each once"})
 		}
 		v.bundle(at+".ca", r.CA)
-		if r.CA.IsZero() && !r.PlainHTTP && !v.broken[at+".ca"] {
-			v.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the registry's certificate, or plainHTTP: true"})
+		if r.CA.IsZero() && v.cfg.Machine.Spec.Egress.CA.IsZero() && !r.PlainHTTP && !v.broken[at+".ca"] {
+			v.on(at, wrong{reason: "has no ca, and public CAs are not trusted here", expected: "the CA of the registry's certificate, Machine.spec.egress.ca, or plainHTTP: true"})
 			continue
 		}
 		v.registryAccess(at, r.CA, r.PlainHTTP, r.Username, r.Password)

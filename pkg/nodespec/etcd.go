@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/egress"
 )
 
 // Input and output (JSON) of the orchestrator's commands for etcd that are no messages of the API.
@@ -30,6 +31,8 @@ type EtcdTarget struct {
 	AccessKey string `json:"accessKey"`
 	SecretKey string `json:"secretKey"`
 	CA        string `json:"ca"` // PEM; empty: public CAs only
+	// how the store is reached, with the password of a proxy
+	Egress egress.Config `json:"egress,omitzero"`
 }
 
 // UploadResult is the output of `orchestrator upload-snapshot`.

@@ -95,6 +95,9 @@ type Network struct {
 	// AnnounceAPI reports whether each control-plane machine with a ready API server announces
 	// VirtualAddresses by BGP; otherwise a single machine answers for them on the link.
 	AnnounceAPI bool `json:"announceAPI,omitempty"`
+	// Forwarder reports whether the API server reaches servers outside the cluster by the forwarder
+	// (paths.ForwarderSocket).
+	Forwarder bool `json:"forwarder,omitempty"`
 }
 
 // BGP configures the sessions of the machine with routers.

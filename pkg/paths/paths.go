@@ -36,6 +36,8 @@ const (
 	// ExtensionKeys are the public keys (PEM, Ed25519) that may sign extensions besides the release
 	// keys; usually missing.
 	ExtensionKeys = "/usr/share/orlop/extension-keys.pem"
+	// PublicCAs are the public CAs (PEM).
+	PublicCAs = "/etc/ssl/certs/ca-certificates.crt"
 	// EmbeddedConfig is the configuration of the image; usually missing.
 	EmbeddedConfig = "/usr/share/orlop/config.yaml"
 )
@@ -146,6 +148,9 @@ const (
 	// ObjectSocket is machined's gRPC socket for the machine's own object of Kubernetes; only root
 	// has access.
 	ObjectSocket = Run + "/machine-object.sock"
+	// ForwarderSocket is the forwarder of the API server to servers outside the cluster (package
+	// egress); its owner is root:UserAPI, mode 0660. It exists with a proxy only.
+	ForwarderSocket = Run + "/egress.sock"
 	// VolumeMounts holds the mount points of the volumes of the configuration (machined/volumes), a
 	// directory per volume.
 	VolumeMounts = Run + "/volumes"

@@ -5,7 +5,6 @@ package registry
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -25,16 +24,18 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
 // Source is an artifact in a registry, with the access data.
 type Source struct {
 	Reference string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
-	// PEM: the trusted CA of the registry. No other CA is trusted.
+	// PEM: the trusted CA of the registry. Besides it, only the CAs of Egress are trusted.
 	CA                 []byte
 	PlainHTTP          bool
-	Username, Password string // empty: anonymous
+	Username, Password string        // empty: anonymous
+	Egress             egress.Config // how the registry is reached
 }
 
 // answerTimeout is the timeout of each step of a request until its answer begins.
@@ -114,12 +115,14 @@ func (s Source) repository() (*remote.Repository, error) {
 		// The size and the digest of an answer belong to the content without compression.
 		DisableCompression: true,
 	}
+	var roots *x509.CertPool
 	if repository.PlainHTTP = s.PlainHTTP; !s.PlainHTTP {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(s.CA) {
-			return nil, errors.New("no CA is given for the registry, and this system trusts no public CA")
+		if roots, err = s.Egress.Roots(string(s.CA), false); err != nil {
+			return nil, err
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	if err := s.Egress.Complete(transport, roots); err != nil {
+		return nil, err
 	}
 	client := &auth.Client{Client: &http.Client{Transport: transport}, Cache: auth.NewCache()}
 	if s.Username != "" {

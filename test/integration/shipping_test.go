@@ -18,6 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
@@ -67,8 +68,10 @@ func texts(lines []string, source string) (list []string) {
 	return list
 }
 
+const receiverUsage = "receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE | requests DEADLINE REGEXP"
+
 func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, "receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE")
+	need(ts, neg, args, 1, 3, receiverUsage)
 	r := s.receiver
 	if r == nil && args[0] != "start" {
 		ts.Fatalf("receiver: there is none; begin with: receiver start FILE")
@@ -110,9 +113,26 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 			ts.Check(err)
 		}
 		s.note("the receiver has calls %d to %d, as they were recorded", chain.First.Number, chain.Last.Number)
+	case args[0] == "requests" && len(args) == 3:
+		s.receivedRequests(ts, args[1], args[2])
 	default:
-		ts.Fatalf("usage: receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE")
+		ts.Fatalf("usage: %s", receiverUsage)
 	}
+}
+
+// receivedRequests waits until a line of the audit log of Kubernetes matches, and verifies the
+// chain of all of its lines. A line about missing lines breaks it.
+func (s *story) receivedRequests(ts *testscript.TestScript, deadline, text string) {
+	pattern, err := regexp.Compile(text)
+	ts.Check(err)
+	const source = "kubernetes-audit"
+	got := texts(s.received(ts, deadline, text, func(lines []string) bool { return slices.ContainsFunc(texts(lines, source), pattern.MatchString) }), source)
+	chain := audit.Chain{Record: kubeaudit.Record}
+	for _, line := range got {
+		_, err := chain.Check([]byte(line))
+		ts.Check(err)
+	}
+	s.note("the receiver has requests %d to %d of Kubernetes, as they were recorded", chain.First.Number, chain.Last.Number)
 }
 
 // received waits until the received lines are enough.

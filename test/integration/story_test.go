@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
+	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 	"github.com/orlop-os/orlop/vm"
 )
 
@@ -178,6 +179,7 @@ type story struct {
 	history  *history
 	issuer   *site
 	receiver *receiver
+	proxy    *egresstest.Proxy
 	bucket   *s3test.Store
 	secure   *secureServer
 	bgp      *vm.BGPRouter // nil: the gateway does not speak BGP

@@ -187,6 +187,14 @@ import (
 //	    wait until a matching line has arrived
 //	receiver audit DEADLINE
 //	    wait until it has the whole audit log, in order, and verify its chain
+//	receiver requests DEADLINE REGEXP
+//	    wait until a line of the audit log of Kubernetes matches, and verify the chain of all of
+//	    its lines
+//	proxy start PATCH
+//	    a host in the network is an HTTP proxy with a user and a password; PATCH makes a machine
+//	    use it
+//	proxy used DEADLINE REGEXP
+//	    wait until a client has connected through it to a matching host:port
 //	down NAME [DEADLINE [REASON]]
 //	    wait until it has powered off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
@@ -267,6 +275,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"bucket":        s.bucketVerb,
 		"secure":        s.secureVerb,
 		"receiver":      s.receiverVerb,
+		"proxy":         s.proxyVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,
 		"ntp":           s.ntpVerb,

@@ -6,7 +6,6 @@ package mirror
 
 import (
 	"context"
-	"crypto/subtle"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,6 +15,8 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/orlop-os/orlop/pkg/loopback"
 )
 
 // Source provides the images.
@@ -40,28 +41,10 @@ func Handler(from Source, token string) http.Handler {
 		}
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if authorized(w, r, r.Header.Get("Authorization"), shows) {
+		if loopback.Authorized(w, r, r.Header.Get("Authorization"), shows) {
 			mux.ServeHTTP(w, r)
 		}
 	})
-}
-
-// authorized checks the token of a request, and counts its connection as a connection of the
-// container runtime. It answers the request and closes the connection if the token is wrong (403)
-// or too many connections are open (503).
-func authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
-	status, why := http.StatusOK, ""
-	switch {
-	case subtle.ConstantTimeCompare([]byte(shown), token) != 1:
-		status, why = http.StatusForbidden, "this registry is for the machine's container runtime alone"
-	case !proved(r.Context()):
-		status, why = http.StatusServiceUnavailable, "too many connections are open"
-	default:
-		return true
-	}
-	w.Header().Set("Connection", "close")
-	http.Error(w, why, status)
-	return false
 }
 
 // requestedName returns the name in a request in the form of Source; ok is false if the path has

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/loopback"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -84,7 +85,7 @@ func newProxy(known Upstreams, token string, failed func(string, error), l limit
 
 // ServeHTTP implements http.Handler.
 func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !authorized(w, r, r.Header.Get(ProxyHeader), t.token) {
+	if !loopback.Authorized(w, r, r.Header.Get(ProxyHeader), t.token) {
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -142,7 +142,7 @@ func TestThrough(t *testing.T) {
 		{"GET", "/through/m/v2/../admin", nil, 404, "404 page not found\n"},
 		{"GET", "/through/m/v2/web/..", nil, 404, "404 page not found\n"},
 		{"POST", "/through/m/v2/web/blobs/uploads/", nil, 405, "this registry accepts only pulls\n"},
-		{"GET", "/through/m/v2/web/manifests/1", []string{ProxyHeader, "other"}, 403, "this registry is for the machine's container runtime alone\n"},
+		{"GET", "/through/m/v2/web/manifests/1", []string{ProxyHeader, "other"}, 403, "this server is for programs of the machine alone\n"},
 	} {
 		response, content := f.ask(c.method, c.path, c.headers...)
 		if response.StatusCode != c.status || content != c.content {

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/orlop-os/orlop/pkg/loopback"
 )
 
 // serving starts a server with low limits and a shelf with one blob.
-func serving(t *testing.T, limits Limits) (address, blob string) {
+func serving(t *testing.T, limits loopback.Limits) (address, blob string) {
 	t.Helper()
 	blob = digest.FromString("a layer").String()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -22,7 +24,9 @@ func serving(t *testing.T, limits Limits) (address, blob string) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(l, Handler(shelf{blobs: map[string]string{blob: "a layer"}}, "word"), limits) }()
+	go func() {
+		ended <- loopback.Serve(l, Handler(shelf{blobs: map[string]string{blob: "a layer"}}, "word"), limits)
+	}()
 	t.Cleanup(func() {
 		l.Close()
 		if err := <-ended; !errors.Is(err, net.ErrClosed) {
@@ -69,7 +73,7 @@ func ended(c net.Conn) bool {
 // TestSilentConnections: silent connections block the container runtime neither on an open
 // connection nor on a new connection.
 func TestSilentConnections(t *testing.T) {
-	address, blob := serving(t, Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
+	address, blob := serving(t, loopback.Limits{Clients: 4, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	first := dial(t, address)
 	if status, kept, err := pull(first, blob, "word"); status != http.StatusOK || !kept || err != nil {
 		t.Fatalf("%d, kept %t, %v", status, kept, err)
@@ -96,7 +100,7 @@ func TestSilentConnections(t *testing.T) {
 // TestStrangersAreClosed: a client without the token gets one answer, and then its connection is
 // closed. Clients with the token have a limit, too.
 func TestStrangersAreClosed(t *testing.T) {
-	address, blob := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
+	address, blob := serving(t, loopback.Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Hour, Idle: time.Hour})
 	stranger := dial(t, address)
 	if status, kept, err := pull(stranger, blob, "wrong"); status != http.StatusForbidden || kept || err != nil {
 		t.Errorf("%d, kept %t, %v", status, kept, err)
@@ -113,7 +117,7 @@ func TestStrangersAreClosed(t *testing.T) {
 
 // TestSlowHeader: a request without a complete header times out.
 func TestSlowHeader(t *testing.T) {
-	address, _ := serving(t, Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Millisecond, Idle: time.Hour})
+	address, _ := serving(t, loopback.Limits{Clients: 2, MaxUnauthenticated: 4, Header: time.Millisecond, Idle: time.Hour})
 	c := dial(t, address)
 	if _, err := io.WriteString(c, "GET /v2/ HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)

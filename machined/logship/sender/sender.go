@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -52,6 +53,7 @@ type Config struct {
 	Name    string // of the receiver, for messages
 	Address string // host:port
 	TLS     *tls.Config
+	Egress  egress.Config // how the receiver is reached
 	Encode  func(Record) []byte
 	Sources []Source
 	// Cursors is a file that stores, over boots, the delivered numbers of sources with continuing
@@ -127,6 +129,7 @@ type Sender struct {
 
 	// The fields below belong to Run.
 	health     string // "", healthUp or healthLost: the last reported event
+	proxied    bool   // the connection goes through a proxy
 	unanswered int
 	orderly    bool    // the receiver has closed a connection in order before
 	stored     cursors // the content of the file Cursors
@@ -242,14 +245,17 @@ func (s *Sender) stream(ctx context.Context) error {
 func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.dial)
 	defer cancel()
-	d := tls.Dialer{Config: s.config.TLS, NetDialer: &net.Dialer{
+	raw, proxied, err := s.config.Egress.Dial(ctx, &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 4},
-	}}
-	conn, err := d.DialContext(ctx, "tcp", s.config.Address)
+	}, s.config.Address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot connect: %w", s.config.Address, err)
 	}
-	c := conn.(*tls.Conn) // guaranteed by tls.Dialer
+	s.proxied = proxied
+	c := tls.Client(raw, s.config.TLS)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: cannot connect: %w", s.config.Address, err), raw.Close())
+	}
 	if raw, ok := c.NetConn().(*net.TCPConn); ok {
 		if err := raw.SetWriteBuffer(inFlight); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: cannot set size of send buffer: %w", s.config.Address, err), c.Close())
@@ -320,7 +326,7 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 		case err := <-ended:
 			// errQuiet is not a failure: the event of a failure would be another line to send, and
 			// the cycle would never end.
-			if prove == nil && inOrder(err) && time.Since(began) >= s.times.steady {
+			if prove == nil && s.inOrder(err) && time.Since(began) >= s.times.steady {
 				return errQuiet
 			}
 			return s.broken(cmp.Or(err, io.EOF), nil)
@@ -337,8 +343,11 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 }
 
 // inOrder reports whether the receiver has closed its side in order, by the error of the read. Many
-// receivers close without a TLS close_notify; the missing TCP reset proves the same.
-func inOrder(err error) bool { return err == nil || errors.Is(err, io.ErrUnexpectedEOF) }
+// receivers close without a TLS close_notify; the missing TCP reset proves the same. Through a
+// proxy only the close_notify is proof: the TCP connection ends at the proxy.
+func (s *Sender) inOrder(err error) bool {
+	return err == nil || !s.proxied && errors.Is(err, io.ErrUnexpectedEOF)
+}
 
 // writer counts the written bytes and sets a write timeout.
 type writer struct {
@@ -429,7 +438,8 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	if err != nil {
 		return s.broken(err, ended)
 	}
-	if raw, ok := conn.NetConn().(*net.TCPConn); ok {
+	// A proxy can end both directions after a FIN, before the answer of the receiver.
+	if raw, ok := conn.NetConn().(*net.TCPConn); ok && !s.proxied {
 		// TCP FIN for its kernel. It fails if the receiver was faster; the select below gets its
 		// result.
 		_ = raw.CloseWrite()
@@ -439,7 +449,7 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	silent := false
 	select {
 	case err = <-ended:
-		if inOrder(err) {
+		if s.inOrder(err) {
 			s.unanswered, s.orderly = 0, true
 			s.markHealthy()
 			s.markDelivered()

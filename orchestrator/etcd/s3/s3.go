@@ -9,8 +9,6 @@ import (
 	"context"
 	"crypto/md5"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
@@ -25,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
+	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
@@ -36,7 +35,8 @@ type Bucket struct {
 	AccessKey string
 	SecretKey string
 	// PEM: CAs of the store in addition to the system's CAs; may be empty
-	CA []byte
+	CA     string
+	Egress egress.Config // how the store is reached
 }
 
 // MaxSize is the maximum size of an object in a single request, in bytes.
@@ -137,19 +137,19 @@ func refusal(answer *http.Response) error {
 
 // client returns an HTTP client that follows no redirects.
 func (b Bucket) client() (*http.Client, error) {
-	pool, err := x509.SystemCertPool()
+	roots, err := b.Egress.Roots(b.CA, true)
 	if err != nil {
-		pool = x509.NewCertPool()
+		return nil, err
 	}
-	if len(b.CA) > 0 && !pool.AppendCertsFromPEM(b.CA) {
-		return nil, errors.New("the given CA contains no certificate")
+	transport := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout,
+		ResponseHeaderTimeout: answerTimeout, ExpectContinueTimeout: refusalTimeout,
+	}
+	if err := b.Egress.Complete(transport, roots); err != nil {
+		return nil, err
 	}
 	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout,
-			TLSClientConfig:       &tls.Config{RootCAs: pool},
-			ResponseHeaderTimeout: answerTimeout, ExpectContinueTimeout: refusalTimeout,
-		},
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }

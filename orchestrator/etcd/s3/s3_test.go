@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
+	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 )
 
 const accessKey, secretKey = "EXAMPLE-ACCESS-KEY", "example/secret+key"
@@ -27,7 +30,7 @@ func serve(t *testing.T, h http.Handler) Bucket {
 	server := httptest.NewTLSServer(h)
 	t.Cleanup(server.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	return Bucket{Endpoint: server.URL, Region: "eu-central-1", Name: "backups", AccessKey: accessKey, SecretKey: secretKey, CA: ca}
+	return Bucket{Endpoint: server.URL, Region: "eu-central-1", Name: "backups", AccessKey: accessKey, SecretKey: secretKey, CA: string(ca)}
 }
 
 func newStore() *s3test.Store {
@@ -129,8 +132,8 @@ func TestRefused(t *testing.T) {
 		"another user":         {with(func(b *Bucket) { b.AccessKey = "SOMEBODY" }), "SignatureDoesNotMatch: the credential is another one"},
 		"another region":       {with(func(b *Bucket) { b.Region = "us-east-1" }), "SignatureDoesNotMatch"},
 		"another bucket":       {with(func(b *Bucket) { b.Name = "other" }), "NoSuchBucket: The specified bucket does not exist (HTTP 404)"},
-		"nobody vouches":       {with(func(b *Bucket) { b.CA = nil }), "certificate signed by unknown authority"},
-		"no certificate":       {with(func(b *Bucket) { b.CA = []byte("x") }), "the given CA contains no certificate"},
+		"nobody vouches":       {with(func(b *Bucket) { b.CA = "" }), "certificate signed by unknown authority"},
+		"no certificate":       {with(func(b *Bucket) { b.CA = "x" }), "the given CA contains no certificate"},
 		"nobody there":         {with(func(b *Bucket) { b.Endpoint = "https://" + listener.Addr().String() }), "connection refused"},
 		"sent elsewhere":       {stolen, "the store answers 307 Temporary Redirect"},
 		"not a store's answer": {broken, "the store answers 502 Bad Gateway"},
@@ -219,7 +222,32 @@ func TestAuthorities(t *testing.T) {
 	if err != nil {
 		pool = x509.NewCertPool()
 	}
-	if pool.AppendCertsFromPEM(b.CA); !client.Transport.(*http.Transport).TLSClientConfig.RootCAs.Equal(pool) {
+	if pool.AppendCertsFromPEM([]byte(b.CA)); !client.Transport.(*http.Transport).TLSClientConfig.RootCAs.Equal(pool) {
 		t.Error("other authorities count")
+	}
+}
+
+// TestPutThroughProxy checks that an object goes through the proxy of the site, with the CA of the
+// site only.
+func TestPutThroughProxy(t *testing.T) {
+	store := newStore()
+	b := serve(t, store)
+	address := strings.TrimPrefix(b.Endpoint, "https://")
+	p := &egresstest.Proxy{Username: "machines", Password: "word", Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
+	proxy := httptest.NewServer(p)
+	defer proxy.Close()
+	b.Endpoint = "https://example.com:443" // a name in the certificate of httptest
+	b.Egress, b.CA = egress.Config{Proxy: strings.Replace(proxy.URL, "//", "//machines:word@", 1), CAs: b.CA}, ""
+	if err := b.Put(t.Context(), "k", strings.NewReader("hello"), 5); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := store.Object("k"); !ok || string(got) != "hello" || !slices.Equal(p.Targets(), []string{"example.com:443"}) {
+		t.Errorf("%q, %t, through %q", got, ok, p.Targets())
+	}
+	b.Egress.Proxy = strings.Replace(proxy.URL, "//", "//machines:hunter2@", 1)
+	if err := b.Put(t.Context(), "k", strings.NewReader("hello"), 5); err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("with another password: %v", err)
 	}
 }

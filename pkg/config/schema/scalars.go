@@ -33,6 +33,11 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.StoreEndpoint](): {Type: "string", Pattern: `^https://[^/?#@]+/?$`, Examples: []any{"https://s3.example.com", "https://10.0.0.5:9000"}},
 	reflect.TypeFor[config.Recipient]():     {Type: "string", Pattern: `^age1[0-9a-z]+$`, Examples: []any{"age1suheuk8f2wayuxgxqwurclv5zatmqx468h3fna50ae82r0fw0a5q5x2er9"}},
 	reflect.TypeFor[config.HostPort]():      {Type: "string", Pattern: `^([^/?#@:\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$`, Examples: []any{"logs.example.com:6514"}},
+	reflect.TypeFor[config.ProxyURL]():      {Type: "string", Pattern: `^https?://[^/?#@]+:[0-9]{1,5}/?$`, Examples: []any{"http://proxy.example.com:3128", "https://10.0.0.5:3129"}},
+	reflect.TypeFor[config.DirectHosts](): {
+		Type: "string", Pattern: `^((\.?([A-Za-z0-9-]+\.)*([A-Za-z]|[0-9]+[A-Za-z-])[A-Za-z0-9-]*|[0-9]+(\.[0-9]+){3}|\[` + addr6 + `\])(:[0-9]{1,5})?|` + addr6 + `|([0-9]+(\.[0-9]+){3}|` + addr6 + `)/[0-9]{1,3})$`,
+		Examples: []any{"example.com", ".example.com:8443", "10.0.0.7", "10.0.0.0/8", "2001:db8::/32"},
+	},
 	reflect.TypeFor[config.NameServer](): {
 		Type: "string", Pattern: `^([0-9]+(\.[0-9]+){3}(:[0-9]{1,5})?|` + addr6 + `|\[` + addr6 + `\]:[0-9]{1,5})$`,
 		Examples: []any{"10.0.0.2", "[2001:db8::2]:5353"},

@@ -1,7 +1,11 @@
-package mirror
+// Package loopback serves HTTP on a loopback address to the programs of the machine that show a
+// token. It limits the connections: every process in the machine's network namespace, such as a pod
+// with hostNetwork, can connect, and TCP does not identify the process.
+package loopback
 
 import (
 	"context"
+	"crypto/subtle"
 	"io"
 	"log"
 	"net"
@@ -11,9 +15,8 @@ import (
 	"time"
 )
 
-// Limits bounds the connections of a server. Every process in the machine's network namespace can
-// connect to a server on loopback, and TCP does not identify the process. Each connection uses a
-// file descriptor of this process.
+// Limits bounds the connections of a server. Each connection uses a file descriptor of this
+// process.
 type Limits struct {
 	// Clients is the maximum number of connections that have shown the token; further connections
 	// are closed.
@@ -25,8 +28,8 @@ type Limits struct {
 	Idle               time.Duration // timeout between two requests
 }
 
-// Serve serves a handler of Handler or Proxy, or both, on a listener until the listener fails. It
-// closes the listener.
+// Serve serves a handler that calls Authorized for each request, on a listener until the listener
+// fails. It closes the listener.
 func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: 16 << 10,
@@ -37,6 +40,24 @@ func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 }
 
 type connKey struct{}
+
+// Authorized checks the token of a request, and counts its connection as a connection of a client.
+// It answers the request and closes the connection if the token is wrong (403) or too many
+// connections are open (503).
+func Authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
+	status, why := http.StatusOK, ""
+	switch {
+	case subtle.ConstantTimeCompare([]byte(shown), token) != 1:
+		status, why = http.StatusForbidden, "this server is for programs of the machine alone"
+	case !proved(r.Context()):
+		status, why = http.StatusServiceUnavailable, "too many connections are open"
+	default:
+		return true
+	}
+	w.Header().Set("Connection", "close")
+	http.Error(w, why, status)
+	return false
+}
 
 // proved records that the connection of a request has shown the token. It returns false if too many
 // connections are open.

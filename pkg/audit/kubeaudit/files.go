@@ -1,0 +1,301 @@
+package kubeaudit
+
+import (
+	"bufio"
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLine is the maximum size of a line in bytes; longer lines are skipped. The API server cuts
+// events at a quarter of it.
+const maxLine = 1 << 20
+
+// openFile opens a file of the directory. The directory belongs to the API server, which could put
+// a link or a pipe there.
+func openFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: is no file", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// older returns the paths of the rotated files, the newest first. A file that is being compressed
+// is there twice; the complete one counts.
+func older(dir string) ([]string, error) {
+	all, err := filepath.Glob(filepath.Join(dir, "audit-*.log*"))
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(name string) bool {
+		plain, packed := strings.CutSuffix(name, ".gz")
+		return !strings.HasSuffix(plain, ".log") || packed && slices.Contains(all, plain)
+	})
+	slices.Sort(all) // the names contain the time of the rotation
+	slices.Reverse(all)
+	return all, nil
+}
+
+// readFile calls do for each numbered line of a file. It returns the first error of do.
+func readFile(name string, do func(number uint64, line []byte) error) error {
+	f, err := openFile(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil { // as in Reader.Read
+		return err
+	}
+	if !strings.HasSuffix(name, ".gz") {
+		_, err = readLines(f, do)
+		return err
+	}
+	packed, err := gzip.NewReader(f)
+	if err == nil {
+		_, err = readLines(packed, do)
+	}
+	if cut := flate.CorruptInputError(0); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &cut) {
+		return nil // a power cut damaged the file; the numbers show the missing lines
+	}
+	return err
+}
+
+// readLines calls do for each numbered line, and returns the number of bytes in the whole lines.
+func readLines(from io.Reader, do func(number uint64, line []byte) error) (whole int64, err error) {
+	r := bufio.NewReaderSize(from, 64<<10)
+	var line []byte
+	var size int64
+	for {
+		part, err := r.ReadSlice('\n')
+		size += int64(len(part))
+		if len(line)+len(part) <= maxLine {
+			line = append(line, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF):
+			return whole, nil // an incomplete line is being written
+		case err != nil:
+			return whole, err
+		}
+		if number := numberOf(line); number > 0 && size <= maxLine {
+			if err := do(number, line[:len(line)-1]); err != nil {
+				return whole, err
+			}
+		}
+		whole, size, line = whole+size, 0, line[:0]
+	}
+}
+
+// numberOf returns the number of a line; 0 if it has none, as lines of version 0.2.0 and before, or
+// if it is a part of a line: the number of a part is used again.
+func numberOf(line []byte) uint64 {
+	rest, ok := bytes.CutPrefix(line, []byte(`{"number":`))
+	digits, _, more := bytes.Cut(rest, []byte(","))
+	if !ok || !more {
+		return 0
+	}
+	number, err := strconv.ParseUint(string(digits), 10, 64)
+	if err != nil || !json.Valid(line) {
+		return 0
+	}
+	return number
+}
+
+// end is the end of the log.
+type end struct {
+	number uint64 // of the last numbered line; 0 if there is none
+	line   []byte
+	torn   bool // the present file ends within a line
+}
+
+// findEnd searches the last numbered line, in the last bytes of the present file first. Version
+// 0.2.0 and before write lines without numbers, also after a rollback.
+func findEnd(dir string) (found end, err error) {
+	present := filepath.Join(dir, File)
+	found, err = tail(present)
+	if err != nil || found.number > 0 {
+		return found, err
+	}
+	names, err := older(dir)
+	if err != nil {
+		return found, err
+	}
+	for _, name := range append([]string{present}, names...) {
+		err := readFile(name, func(number uint64, line []byte) error {
+			found.number, found.line = number, append(found.line[:0], line...)
+			return nil
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return found, err
+		}
+		if found.number > 0 {
+			break
+		}
+	}
+	return found, nil
+}
+
+// tail searches the last numbered line among the last bytes of a file.
+func tail(name string) (found end, err error) {
+	f, err := openFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return found, nil
+	}
+	if err != nil {
+		return found, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return found, err
+	}
+	text := make([]byte, min(info.Size(), maxLine))
+	if _, err := f.ReadAt(text, info.Size()-int64(len(text))); err != nil && !errors.Is(err, io.EOF) {
+		return found, err
+	}
+	lines := bytes.Split(text, []byte("\n"))
+	last := len(lines) - 1 // the text after the last newline
+	found.torn = len(lines[last]) > 0
+	for _, line := range slices.Backward(lines[:last]) {
+		if number := numberOf(line); number > 0 {
+			found.number, found.line = number, bytes.Clone(line)
+			break
+		}
+	}
+	return found, nil
+}
+
+// Newest returns the number of the last line; 0 if the log is empty or cannot be read.
+func Newest(dir string) uint64 {
+	found, err := findEnd(dir)
+	if err != nil {
+		return 0
+	}
+	return found.number
+}
+
+// firstNumber returns the number of the first numbered line of a file; 0 if there is none.
+func firstNumber(name string) (first uint64, err error) {
+	found := errors.New("found")
+	err = readFile(name, func(number uint64, _ []byte) error {
+		first = number
+		return found
+	})
+	if errors.Is(err, found) {
+		err = nil
+	}
+	return first, err
+}
+
+// Reader reads new lines of the log. It holds no file open between calls, so that the file system
+// can be unmounted.
+type Reader struct {
+	Dir string
+
+	file   os.FileInfo // the present file at the last call; nil before the first
+	offset int64       // bytes of it that were read
+}
+
+// Read calls do for each line with a higher number than after, in order; the line is valid during
+// the call and has no newline. Read returns the first error of do, and then begins at the same file
+// again. A file that the API server renames or removes meanwhile is no error: the next call has its
+// lines, if they still exist.
+func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) error {
+	last := after
+	newer := func(number uint64, line []byte) error {
+		if number <= last {
+			return nil
+		}
+		if err := do(number, line); err != nil {
+			return err
+		}
+		last = number
+		return nil
+	}
+	f, err := openFile(filepath.Join(r.Dir, File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if r.file == nil || !os.SameFile(r.file, now) || now.Size() < r.offset {
+		r.file = nil
+		if err := r.readOlder(last, newer); err != nil {
+			return ignoreGone(err)
+		}
+		r.file, r.offset = now, 0
+	}
+	if now.Size() == r.offset {
+		return nil
+	}
+	// A line that is only in memory could be lost in a power cut after its delivery, and its number
+	// would be used again.
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	whole, err := readLines(io.NewSectionReader(f, r.offset, now.Size()-r.offset), newer)
+	r.offset += whole
+	return err
+}
+
+// ignoreGone returns nil for a file that no longer exists.
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// readOlder reads the rotated files that contain lines after a number.
+func (r *Reader) readOlder(after uint64, do func(number uint64, line []byte) error) error {
+	names, err := older(r.Dir)
+	if err != nil {
+		return err
+	}
+	var missing []string // the newest first
+	for _, name := range names {
+		missing = append(missing, name)
+		first, err := firstNumber(name)
+		if err != nil {
+			return err
+		}
+		if first > 0 && first <= after+1 {
+			break
+		}
+	}
+	for _, name := range slices.Backward(missing) {
+		if err := readFile(name, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}

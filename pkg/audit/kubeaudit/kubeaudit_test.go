@@ -1,0 +1,277 @@
+package kubeaudit
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/audit"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// log is a directory to which a writer appends. rotate renames the present file as lumberjack does.
+type log struct {
+	t      *testing.T
+	dir    string
+	w      *Writer
+	events int
+	turned int
+}
+
+func newLog(t *testing.T) *log {
+	l := &log{t: t, dir: t.TempDir()}
+	l.restart()
+	return l
+}
+
+// Write implements io.Writer.
+func (l *log) Write(line []byte) (int, error) {
+	f, err := os.OpenFile(l.present(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err := f.Write(line)
+	return n, errors.Join(err, f.Close())
+}
+
+func (l *log) present() string { return filepath.Join(l.dir, File) }
+
+// restart starts the API server again.
+func (l *log) restart() {
+	l.t.Helper()
+	w, err := NewWriter(l.dir, l)
+	check(l.t, err)
+	l.w = w
+}
+
+// add writes n events.
+func (l *log) add(n int) {
+	l.t.Helper()
+	for range n {
+		l.events++
+		_, err := fmt.Fprintf(l.w, "{\"kind\":\"Event\",\"auditID\":\"%d\"}\n", l.events)
+		check(l.t, err)
+	}
+}
+
+// rotate starts the next file, and compresses the previous one if packed.
+func (l *log) rotate(packed bool) (name string) {
+	l.t.Helper()
+	l.turned++
+	name = filepath.Join(l.dir, fmt.Sprintf("audit-2026-11-29T12-%02d-00.000.log", l.turned))
+	check(l.t, os.Rename(l.present(), name))
+	check(l.t, os.WriteFile(l.present(), nil, 0o600))
+	if !packed {
+		return name
+	}
+	text, err := os.ReadFile(name)
+	check(l.t, err)
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err = z.Write(text)
+	check(l.t, errors.Join(err, z.Close(), os.WriteFile(name+".gz", b.Bytes(), 0o600), os.Remove(name)))
+	return name + ".gz"
+}
+
+// read returns the numbers of the new lines of a reader, and verifies their chain.
+func read(t *testing.T, r *Reader, after uint64) (numbers []uint64) {
+	t.Helper()
+	chain := audit.Chain{Record: Record}
+	check(t, r.Read(after, func(number uint64, line []byte) error {
+		e, err := chain.Check(line)
+		if err == nil && e.Number != number {
+			err = fmt.Errorf("line %d has the number %d", number, e.Number)
+		}
+		numbers = append(numbers, number)
+		return err
+	}))
+	return numbers
+}
+
+func upTo(first, last uint64) (all []uint64) {
+	for n := first; n <= last; n++ {
+		all = append(all, n)
+	}
+	return all
+}
+
+// TestChain checks that each line is read once, in order and with an intact chain, over rotations,
+// compression and restarts of the API server.
+func TestChain(t *testing.T) {
+	l := newLog(t)
+	r := &Reader{Dir: l.dir}
+	var got []uint64
+	next := func() {
+		t.Helper()
+		var after uint64
+		if len(got) > 0 {
+			after = got[len(got)-1]
+		}
+		got = append(got, read(t, r, after)...)
+	}
+	next()
+	l.add(3)
+	next()
+	next()
+	l.add(2)
+	l.restart()
+	l.add(1)
+	next()
+	l.add(2) // read from the older file
+	l.rotate(true)
+	l.add(2)
+	l.rotate(false)
+	l.restart() // with an empty present file
+	l.add(4)
+	next()
+	l.rotate(true)
+	next()
+	l.add(1)
+	next()
+	if want := upTo(1, 15); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if all := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(all, upTo(1, 15)) || Newest(l.dir) != 15 {
+		t.Errorf("a new receiver gets %v, of %d", all, Newest(l.dir))
+	}
+	if some := read(t, &Reader{Dir: l.dir}, 7); !slices.Equal(some, upTo(8, 15)) {
+		t.Errorf("after 7, there are %v", some)
+	}
+}
+
+// TestEventStays checks that a line is the event with the fields of the chain before it.
+func TestEventStays(t *testing.T) {
+	l := newLog(t)
+	l.add(2)
+	text, err := os.ReadFile(l.present())
+	check(t, err)
+	first, second, _ := strings.Cut(string(text), "\n")
+	if want := `{"number":1,"record":"kubernetes","kind":"Event","auditID":"1"}`; first != want {
+		t.Errorf("%s, want %s", first, want)
+	}
+	if want := `{"number":2,"before":"` + digestOf([]byte(first)) + `","record":"kubernetes","kind":"Event","auditID":"2"}` + "\n"; second != want {
+		t.Errorf("%s, want %s", second, want)
+	}
+	for _, bad := range []string{"", "x\n", "{}", "{\"a\":\n1}\n"} {
+		if _, err := l.w.Write([]byte(bad)); err == nil {
+			t.Errorf("%q was written", bad)
+		}
+	}
+}
+
+// TestFormerLines checks that lines of a version without numbers, before and after a rollback, are
+// skipped, and that the chain continues.
+func TestFormerLines(t *testing.T) {
+	l := newLog(t)
+	former := []byte("{\"kind\":\"Event\",\"auditID\":\"former\"}\n")
+	_, err := l.Write(former)
+	check(t, err)
+	l.restart()
+	l.add(2)
+	_, err = l.Write(bytes.Repeat(former, maxLine/len(former)+1)) // no number in the last bytes
+	check(t, err)
+	l.restart()
+	l.add(1)
+	if got := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(got, upTo(1, 3)) {
+		t.Errorf("%v", got)
+	}
+}
+
+// full fails after some bytes.
+type full struct {
+	*log
+	left int
+}
+
+func (f *full) Write(line []byte) (int, error) {
+	if f.left >= len(line) {
+		return f.log.Write(line)
+	}
+	n, err := f.log.Write(line[:f.left])
+	return n, cmp.Or(err, error(unix.ENOSPC))
+}
+
+// TestTornLine checks that a part of a line, after a full disk or a power cut, costs no other line.
+func TestTornLine(t *testing.T) {
+	l := newLog(t)
+	l.add(1)
+	disk := &full{l, 20}
+	l.w.out = disk
+	if _, err := l.w.Write([]byte("{\"kind\":\"Event\"}\n")); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v", err)
+	}
+	r := &Reader{Dir: l.dir}
+	if got := read(t, r, 0); !slices.Equal(got, upTo(1, 1)) {
+		t.Errorf("%v", got)
+	}
+	disk.left = 1 << 20
+	l.add(1)
+	if got := read(t, r, 1); !slices.Equal(got, upTo(2, 2)) {
+		t.Errorf("%v", got)
+	}
+	text, err := os.ReadFile(l.present())
+	check(t, err)
+	check(t, os.WriteFile(l.present(), text[:len(text)-5], 0o600)) // the power is cut
+	l.restart()
+	l.add(1)
+	if got := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(got, upTo(1, 2)) {
+		t.Errorf("after a power cut: %v", got)
+	}
+}
+
+// TestDamagedFiles checks that files that the API server deleted or that a power cut damaged, and
+// lines that are too long, are a gap in the numbers and no error.
+func TestDamagedFiles(t *testing.T) {
+	l := newLog(t)
+	l.add(2)
+	check(t, os.Remove(l.rotate(true)))
+	l.add(2)
+	check(t, os.Truncate(l.rotate(true), 0))
+	l.add(2)
+	cut := l.rotate(true)
+	info, err := os.Stat(cut)
+	check(t, err)
+	check(t, os.Truncate(cut, info.Size()/2))
+	l.add(1)
+	_, err = fmt.Fprintf(l, "{\"number\":1000,%s}\n", strings.Repeat("x", maxLine))
+	check(t, err)
+	l.add(1)
+	got := []uint64{}
+	check(t, (&Reader{Dir: l.dir}).Read(0, func(number uint64, _ []byte) error { got = append(got, number); return nil }))
+	if len(got) < 2 || !slices.Equal(got[len(got)-2:], upTo(7, 8)) || got[0] < 5 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestNoFile checks that the reader follows no link and waits for no pipe, which a compromised API
+// server could put in the place of the log.
+func TestNoFile(t *testing.T) {
+	for what, put := range map[string]func(name string) error{
+		"a link": func(name string) error { return os.Symlink("/etc/passwd", name) },
+		"a pipe": func(name string) error { return unix.Mkfifo(name, 0o600) },
+	} {
+		dir := t.TempDir()
+		check(t, put(filepath.Join(dir, File)))
+		if err := (&Reader{Dir: dir}).Read(0, func(uint64, []byte) error { return nil }); err == nil {
+			t.Errorf("%s was read", what)
+		}
+		if n := Newest(dir); n != 0 {
+			t.Errorf("%s has line %d", what, n)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+// Package kubeaudit makes a chain of the lines of the audit log of Kubernetes, in which a changed
+// or removed line is detectable, and reads them by number (package audit has the same for the audit
+// log of the machine).
+//
+// Each line is an event of Kubernetes (audit.k8s.io/v1) with three more fields, so that programs
+// for such logs read it: its number, the SHA-256 of the previous line, and the name of the record.
+// The lines are in audit.log of a directory and in older files beside it, which the API server
+// rotates, compresses and deletes (lumberjack). audit.Chain verifies the lines.
+//
+// The package does not write the files itself, and sends no line anywhere.
+package kubeaudit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Record is the name of the record in each line.
+const Record = "kubernetes"
+
+// File is the name of the present file in the directory.
+const File = "audit.log"
+
+// Writer adds the fields of the chain to events. It is safe for concurrent use.
+type Writer struct {
+	mu     sync.Mutex
+	out    io.Writer
+	number uint64 // of the last line
+	digest string // of the last line
+	torn   bool   // the file ends within a line
+}
+
+// NewWriter returns a writer that continues the chain in a directory. Each write to out appends to
+// File there.
+func NewWriter(dir string, out io.Writer) (*Writer, error) {
+	end, err := findEnd(dir)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	w := &Writer{out: out, number: end.number, torn: end.torn}
+	if end.number > 0 {
+		w.digest = digestOf(end.line)
+	}
+	return w, nil
+}
+
+// Write writes an event: a JSON object on one line, with the newline. After a failure the next
+// event begins on a line of its own.
+func (w *Writer) Write(event []byte) (int, error) {
+	object, ok := bytes.CutPrefix(event, []byte("{"))
+	text, ended := bytes.CutSuffix(object, []byte("\n"))
+	if !ok || !ended || bytes.IndexByte(text, '\n') >= 0 {
+		return 0, errors.New("audit: the event is not one line of JSON")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := fmt.Appendf(nil, `{"number":%d,`, w.number+1)
+	if w.digest != "" {
+		line = fmt.Appendf(line, `"before":%q,`, w.digest)
+	}
+	line = append(fmt.Appendf(line, `"record":%q,`, Record), text...)
+	out := append(bytes.Clone(line), '\n')
+	if w.torn {
+		out = append([]byte("\n"), out...)
+	}
+	if _, err := w.out.Write(out); err != nil {
+		w.torn = true // a part can be in the file
+		return 0, err
+	}
+	w.number, w.digest, w.torn = w.number+1, digestOf(line), false
+	return len(event), nil
+}
+
+func digestOf(line []byte) string {
+	sum := sha256.Sum256(line)
+	return hex.EncodeToString(sum[:])
+}

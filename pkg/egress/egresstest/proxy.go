@@ -1,0 +1,92 @@
+// Package egresstest implements the HTTP proxy of a site for tests.
+package egresstest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// Proxy is a proxy that answers CONNECT and requests with a whole URL, to a single user.
+type Proxy struct {
+	Username, Password string // empty: to every client
+	// Dial connects to a server; nil: by the network of the test.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu      sync.Mutex
+	targets []string
+}
+
+// Targets returns the servers, host:port, to which clients have connected with the password, in
+// order.
+func (p *Proxy) Targets() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.targets)
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	asked := http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
+	if user, password, _ := asked.BasicAuth(); user != p.Username || password != p.Password {
+		w.Header().Set("Proxy-Authenticate", `Basic realm="site"`)
+		http.Error(w, "who are you?", http.StatusProxyAuthRequired)
+		return
+	}
+	p.mu.Lock()
+	p.targets = append(p.targets, r.Host)
+	p.mu.Unlock()
+	dial := p.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	if r.Method != http.MethodConnect {
+		p.forward(w, r, dial)
+		return
+	}
+	server, err := dial(r.Context(), "tcp", r.Host)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer server.Close()
+	client, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer client.Close()
+	if _, err := io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+		return
+	}
+	// Like many proxies, it ends both directions when one of them ends.
+	ended := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
+		go func() {
+			_, _ = io.Copy(way[0], way[1]) // the test sees the end
+			ended <- struct{}{}
+		}()
+	}
+	<-ended
+}
+
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	out := r.Clone(r.Context())
+	out.RequestURI = ""
+	out.Header.Del("Proxy-Authorization")
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	answer, err := transport.RoundTrip(out)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer answer.Body.Close()
+	for name, values := range answer.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(answer.StatusCode)
+	_, _ = io.Copy(w, answer.Body) // the test sees the end
+}
