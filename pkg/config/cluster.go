@@ -164,6 +164,8 @@ type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
 	// Inventory lets machines without a configuration describe themselves.
 	Inventory bool `yaml:"inventory"`
+	// Claims lets a MachineDeployment take approved machines as workers.
+	Claims bool `yaml:"claims"`
 }
 
 // APIServer configures the API server.
