@@ -197,6 +197,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/extension:FuzzParts \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
+	pkg/claim:FuzzParseList \
+	pkg/claim:FuzzVerify \
 	pkg/inventory:FuzzParseHost \
 	pkg/inventory:FuzzServe \
 	pkg/joinrequest:FuzzServe \

@@ -13,6 +13,7 @@ import (
 // connection to any other server uses package egress, and so the proxy and the CAs of the site.
 var ownConnections = map[string]string{
 	"apid/credentials.go":                   "it is the server of the management API",
+	"machined/claims.go":                    "the CA of the cluster that sent a configuration; no connection",
 	"machined/membership/certificates.go":   "the certificates of the machine's own cluster",
 	"machined/resolver/upstream_linux.go":   "resolvers, which have their own CA, and no HTTP",
 	"machined/timesync/nts/exchange.go":     "time servers, which have their own CA, and no HTTP",
@@ -27,6 +28,7 @@ var ownConnections = map[string]string{
 	"orchestrator/health/probe.go":          "components of this machine",
 	"orchestrator/metrics/scrape.go":        "kubelets of the cluster",
 	"orchestrator/offlineapi/run.go":        "it is the offline API server",
+	"pkg/claim/template.go":                 "the operator's CA of a signature; no connection",
 	"pkg/client/client.go":                  "the management API of machines",
 	"pkg/client/exchange.go":                "the management API of machines",
 	"pkg/egress/dial.go":                    "the proxy itself",

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
@@ -167,7 +168,11 @@ func (d *serverCredentials) reportInventory(conn net.Conn, state tls.ConnectionS
 		if err != nil {
 			return inventory.Answer{Reason: "the machine cannot answer at present; try again"}
 		}
-		return inventory.Answer{Listed: a.Listed, Reason: a.Reason}
+		answer := inventory.Answer{Listed: a.Listed, Reason: a.Reason}
+		if len(a.Documents) > 0 {
+			answer.Template = &claim.Signed{Documents: a.Documents, Signature: a.Signature}
+		}
+		return answer
 	})
 	return cmp.Or(err, errInventoryReported)
 }

@@ -74,7 +74,22 @@ const activationDelay = time.Second
 func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	a.active.Lock()
 	defer a.active.Unlock()
+	return a.applyLocked(ctx, filename, r)
+}
 
+// applyFirst is apply for a machine without a configuration. A configuration of an operator that
+// came meanwhile stays.
+func (a *applier) applyFirst(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
+	a.active.Lock()
+	defer a.active.Unlock()
+	if now := a.active.Current(); now.Config != nil || now.Problem != "" {
+		return outcome{}, errors.New("this machine has a configuration, or one that it cannot read")
+	}
+	return a.applyLocked(ctx, filename, r)
+}
+
+// applyLocked is apply while the caller holds the lock a.active.
+func (a *applier) applyLocked(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	before := a.active.Current()
 	next, text, err := a.parseRequest(before, filename, r)
 	if err != nil {

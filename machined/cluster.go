@@ -49,12 +49,15 @@ func memberDeps(m *machine) membership.Deps {
 			return nodespec.Run[[]string](ctx, m.processes.commands.run, paths.UserControllers, "delete-removed-nodes", r)
 		},
 		APIServerReady: func() bool { return apiServerReady(m.processes.services) },
-		StopPods:       func(ctx context.Context) error { return m.power.StopPods(ctx) },
-		Enforce:        func(ctx context.Context) error { return m.config.reconciler.EnforceRevocations(ctx) },
-		Event:          m.reports.events.Add,
-		Now:            time.Now,
-		Floor:          func() time.Time { return m.domains.clock.floor.Now(time.Now()) },
-		Running:        m.power.Running(),
+		Removal: membership.Removal{
+			StopPods: func(ctx context.Context) error { return m.power.StopPods(ctx) },
+			Wipe:     func(ctx context.Context) error { return wipeRemoved(ctx, m) },
+		},
+		Enforce: func(ctx context.Context) error { return m.config.reconciler.EnforceRevocations(ctx) },
+		Event:   m.reports.events.Add,
+		Now:     time.Now,
+		Floor:   func() time.Time { return m.domains.clock.floor.Now(time.Now()) },
+		Running: m.power.Running(),
 	}
 }
 

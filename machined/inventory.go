@@ -40,6 +40,17 @@ func newHosts(m *machine) *hosts.Register {
 			}
 			return keys
 		},
+		Names: func() (names []string) {
+			known := m.members.Ledger.Current()
+			for _, member := range known.Members {
+				names = append(names, member.Name)
+			}
+			for _, ticket := range known.OpenTickets(time.Now()) {
+				names = append(names, ticket.Name)
+			}
+			return names
+		},
+		Offer: m.domains.claims.Offer,
 		Write: func(content []byte) error { return writeHosts(paths.KubeControllers, content) },
 		Event: m.reports.events.From("inventory"),
 		Now:   time.Now,
@@ -77,6 +88,9 @@ func newReporter(m *machine) *hosts.Reporter {
 		},
 		Send: func(ctx context.Context, address netip.Addr, key *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error) {
 			return client.ReportInventory(ctx, address.String(), key, h)
+		},
+		Adopt: func(ctx context.Context, from netip.Addr, answer inventory.Answer) error {
+			return adoptTemplate(ctx, m, from, answer)
 		},
 		Event: m.reports.events.From("inventory"),
 	})

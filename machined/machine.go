@@ -81,6 +81,7 @@ type domains struct {
 	volumes *volumes.Controller // partitions on other disks
 	drain   *drain.Drainer      // of the node, before the machine is away
 	hosts   *hosts.Register     // waiting machines, on a control-plane machine
+	claims  *hosts.Claims       // of these machines
 
 	extensions *extensions.Manager
 	forwarder  *forwarder.Server // to servers outside the cluster

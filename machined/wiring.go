@@ -126,6 +126,7 @@ func assemble(m *machine) {
 	m.domains.forwarder = newForwarder(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.domains.claims = newClaims(m)
 	m.domains.hosts = newHosts(m)
 	m.guard = newGuard(m)
 	m.domains.drain = newDrainer(m)

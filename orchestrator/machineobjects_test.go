@@ -40,7 +40,7 @@ type machineTest struct {
 // machineObjects enables the objects of machines and checks them with the real API server: each
 // Node gets its objects, kubectl has columns and texts, a node writes the status of its own
 // OrlopMachine only, a wanted version becomes a permit, a machine that waits for a configuration is
-// an object and can be approved, and no object is deleted when they are disabled.
+// an object, can be approved and claimed, and no object is deleted when they are disabled.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -70,6 +70,7 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 	w.limited(t, name, other)
 	w.updated(t, name)
 	w.waiting(t, m.dirs.Controllers)
+	w.claimed(t, m)
 
 	t.Logf("before: %s", before)
 	t.Logf("after: api %s, controllers %s", api.usage(t), controllers.usage(t))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -32,8 +33,11 @@ type RegisterDeps struct {
 	// CheckSource returns an error for a source address that belongs to no single machine outside
 	// the cluster.
 	CheckSource func(netip.Addr) error
-	// Members returns the fingerprints of the members of the cluster.
-	Members func() []string
+	// Members returns the fingerprints of the members of the cluster, and Names their names and the
+	// names of the machines with a ticket to join.
+	Members, Names func() []string
+	// Offer returns the configuration of a claimed machine; nil without a claim.
+	Offer func(key string) *claim.Signed
 	// Write writes the file of the controllers; fs.ErrNotExist: its directory does not exist yet.
 	Write func(content []byte) error
 	// Event adds an event to the machine's events.
@@ -85,7 +89,11 @@ func (g *Register) Report(r *api.ReportInventoryRequest) *api.ReportInventoryRes
 	if answer.Listed && !known && g.eventLimit.AllowN(g.deps.Now(), 1) {
 		g.deps.Event("operation", fmt.Sprintf("a machine without a configuration at %s, with key %s, claims the serial number %q (`orlopctl get inventory`)", e.Address, e.Key, e.Host.Serial))
 	}
-	return &api.ReportInventoryResponse{Listed: answer.Listed, Reason: answer.Reason}
+	out := &api.ReportInventoryResponse{Listed: answer.Listed, Reason: answer.Reason}
+	if offer := g.deps.Offer(e.Key); answer.Listed && offer != nil {
+		out.Documents, out.Signature = offer.Documents, offer.Signature
+	}
+	return out
 }
 
 // check returns the entry of a valid message. The cheap checks come first.
@@ -137,9 +145,9 @@ func (g *Register) Run(ctx context.Context) {
 func (g *Register) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := inventory.Listing{Waiting: []inventory.Entry{}, Members: []string{}}
+	now := inventory.Listing{Waiting: []inventory.Entry{}}
 	if g.deps.Enabled() {
-		now.Members = append(now.Members, g.deps.Members()...)
+		now.Members, now.Names = append([]string{}, g.deps.Members()...), append([]string{}, g.deps.Names()...)
 		g.list = g.list.Without(func(key string) bool { return slices.Contains(now.Members, key) })
 		now.Waiting = append(now.Waiting, g.list.Current(g.deps.Now())...)
 	} else {

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // empty is the file of an empty list.
-const empty = `{"waiting":[],"members":[]}`
+const empty = `{"waiting":[],"members":[],"names":[]}`
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
@@ -28,6 +29,7 @@ type registerTest struct {
 	now      time.Time
 	disabled bool
 	members  []string
+	offers   map[string]*claim.Signed
 	file     string
 	writeErr error
 	events   []string
@@ -44,6 +46,8 @@ func newRegisterTest(t *testing.T) *registerTest {
 			return nil
 		},
 		Members: func() []string { return r.members },
+		Names:   func() []string { return nil },
+		Offer:   func(key string) *claim.Signed { return r.offers[key] },
 		Write: func(content []byte) error {
 			if r.writeErr == nil {
 				r.file = string(content)
@@ -54,6 +58,31 @@ func newRegisterTest(t *testing.T) *registerTest {
 		Now:   func() time.Time { return r.now },
 	})
 	return r
+}
+
+// TestOffer checks that a claimed machine gets its configuration with the answer, and no other
+// machine.
+func TestOffer(t *testing.T) {
+	r := newRegisterTest(t)
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.offers = map[string]*claim.Signed{pki.KeyFingerprint(&key.PublicKey): {Documents: []byte("d"), Signature: []byte("s")}}
+	if a := r.Report(message(t, key, "10.0.0.21:1", "SN-1")); !a.Listed || string(a.Documents) != "d" || string(a.Signature) != "s" {
+		t.Errorf("%+v", a)
+	}
+	if a := r.Report(message(t, other, "10.0.0.22:1", "SN-2")); !a.Listed || a.Documents != nil {
+		t.Errorf("%+v", a)
+	}
+	r.members = []string{pki.KeyFingerprint(&key.PublicKey)}
+	if a := r.Report(message(t, key, "10.0.0.21:1", "SN-1")); a.Listed || a.Documents != nil {
+		t.Errorf("a member: %+v", a)
+	}
 }
 
 // message returns a valid message.
@@ -108,7 +137,7 @@ func TestRegister(t *testing.T) {
 	// A machine that has joined leaves the list.
 	r.members = []string{fingerprint}
 	r.publish()
-	if r.file != `{"waiting":[],"members":["`+fingerprint+`"]}` {
+	if r.file != `{"waiting":[],"members":["`+fingerprint+`"],"names":[]}` {
 		t.Errorf("after the join: %s", r.file)
 	}
 	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); a.Listed || !strings.Contains(a.Reason, "a member of the cluster has this key") {
@@ -119,7 +148,7 @@ func TestRegister(t *testing.T) {
 	r.Report(message(t, key, "10.0.0.21:4000", "SN-1"))
 	r.disabled = true
 	r.publish()
-	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); r.file != empty || a.Listed || !strings.Contains(a.Reason, "accepts no inventories") {
+	if a := r.Report(message(t, key, "10.0.0.21:4000", "SN-1")); r.file != `{"waiting":[],"members":null,"names":null}` || a.Listed || !strings.Contains(a.Reason, "accepts no inventories") {
 		t.Errorf("%s, %+v", r.file, a)
 	}
 }

@@ -24,6 +24,7 @@ const (
 	// sendTimeout bounds the lookup of a name, and a message to an address.
 	sendTimeout = 10 * time.Second
 	maxReason   = 120 // characters of a reason from an unauthenticated peer
+	maxRefusal  = 600 // characters of the reason for which a configuration is rejected
 )
 
 // ReporterDeps is the environment of a Reporter.
@@ -40,6 +41,8 @@ type ReporterDeps struct {
 	Key func() *ecdsa.PrivateKey
 	// Send sends an inventory to an address.
 	Send func(ctx context.Context, address netip.Addr, key *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error)
+	// Adopt makes the signed configuration in the answer of an address active, or rejects it.
+	Adopt func(ctx context.Context, address netip.Addr, answer inventory.Answer) error
 	// Event adds an event to the machine's events.
 	Event func(kind, message string)
 	// Tick returns a channel that receives after a time, and a function that stops it.
@@ -104,12 +107,18 @@ func (r *Reporter) report(ctx context.Context, names []string) {
 	if len(receivers) == 0 {
 		return // the site has no inventory
 	}
-	h, listed, why := r.deps.Host(), []string{}, ""
+	h, listed, why, refused := r.deps.Host(), []string{}, "", ""
 	for _, address := range receivers {
 		answer, err := r.send(ctx, address, key, h)
 		switch {
 		case err != nil:
 			why = err.Error()
+		case answer.Template != nil:
+			// Any computer can answer: the next address may have a valid configuration.
+			if err = r.deps.Adopt(ctx, address, answer); err == nil {
+				return
+			}
+			refused = fmt.Sprintf("configuration from %s refused: %s", address, sanitize.ASCII(err.Error(), maxRefusal))
 		case answer.Listed:
 			listed = append(listed, address.String())
 		default:
@@ -119,7 +128,9 @@ func (r *Reporter) report(ctx context.Context, names []string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if len(listed) > 0 {
+	if refused != "" {
+		r.event("failure", refused)
+	} else if len(listed) > 0 {
 		r.event("operation", "a machine that calls itself a control plane lists this machine: "+strings.Join(listed, ", "))
 	} else {
 		r.event("failure", "no receiver of the inventory lists this machine: "+why)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -25,6 +26,7 @@ type reporterTest struct {
 	answers *cell.Cell[map[string]inventory.Answer] // missing: unreachable
 	sent    chan string
 	events  chan string
+	adopt   func(from netip.Addr, a inventory.Answer) error
 	tick    chan time.Time
 }
 
@@ -59,6 +61,7 @@ func newReporterTest(t *testing.T) *reporterTest {
 			}
 			return inventory.Answer{}, fmt.Errorf("machine %s: no route", to)
 		},
+		Adopt: func(_ context.Context, from netip.Addr, a inventory.Answer) error { return r.adopt(from, a) },
 		Event: func(kind, message string) { r.events <- kind + ": " + message },
 		Tick:  func(time.Duration) (<-chan time.Time, func()) { return r.tick, func() {} },
 	})
@@ -122,6 +125,45 @@ func TestReporter(t *testing.T) {
 	select {
 	case to := <-r.sent:
 		t.Errorf("sent to %s", to)
+	default:
+	}
+}
+
+// TestAdopt checks that a bad configuration of the first address does not prevent the configuration
+// of the next address, and that no address after a valid configuration is asked.
+func TestAdopt(t *testing.T) {
+	r := newReporterTest(t)
+	r.adopt = func(from netip.Addr, a inventory.Answer) error {
+		if string(a.Template.Documents) == "good" {
+			r.sent <- "adopted from " + from.String()
+			return nil
+		}
+		return errors.New("not signed\x1b")
+	}
+	offer := func(text string) inventory.Answer {
+		return inventory.Answer{Listed: true, Template: &claim.Signed{Documents: []byte(text)}}
+	}
+	r.names["orlop-inventory.example.com."] = addresses("10.0.0.11", "10.0.0.12", "10.0.0.13")
+	r.answers.Set(map[string]inventory.Answer{"10.0.0.11": offer("bad"), "10.0.0.12": {Listed: true}, "10.0.0.13": {Listed: true}})
+	r.domains.Set([]string{"example.com."})
+	if got := next(t, r.events); got != "failure: configuration from 10.0.0.11 refused: not signed?" {
+		t.Error(got)
+	}
+	for range 3 {
+		next(t, r.sent)
+	}
+	r.answers.Set(map[string]inventory.Answer{"10.0.0.11": offer("bad"), "10.0.0.12": offer("good")})
+	r.tick <- time.Time{}
+	for _, want := range []string{"10.0.0.11", "10.0.0.12", "adopted from 10.0.0.12"} {
+		if got := next(t, r.sent); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	r.waits.Set(false)
+	r.tick <- time.Time{}
+	select {
+	case got := <-r.sent:
+		t.Errorf("after the adoption: %s", got)
 	default:
 	}
 }

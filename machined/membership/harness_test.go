@@ -49,6 +49,7 @@ type machine struct {
 	deleteNodes func(context.Context, []string) ([]string, error)
 	enforce     func() error
 	stopPods    func() error
+	wipe        func() error
 
 	mu     sync.Mutex
 	events []event
@@ -67,6 +68,7 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 		deleteNodes: func(context.Context, []string) ([]string, error) { return nil, nil },
 		enforce:     func() error { return nil },
 		stopPods:    func() error { return nil },
+		wipe:        func() error { return nil },
 	}
 	m.deps = Deps{
 		Config:      cell.Map(m.config, func(c *config.Config) *config.Config { return c }),
@@ -80,8 +82,11 @@ func newMachine(t *testing.T, dir string, c *config.Config, net *network, addrs 
 			return m.deleteNodes(ctx, r.Names)
 		},
 		APIServerReady: func() bool { return true },
-		StopPods:       func(context.Context) error { return m.stopPods() },
-		Enforce:        func(context.Context) error { return m.enforce() },
+		Removal: Removal{
+			StopPods: func(context.Context) error { return m.stopPods() },
+			Wipe:     func(context.Context) error { return m.wipe() },
+		},
+		Enforce: func(context.Context) error { return m.enforce() },
 		Event: func(source, kind, message string) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

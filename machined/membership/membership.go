@@ -38,8 +38,8 @@ type Deps struct {
 	DeleteNodes func(context.Context, nodespec.NodeGCRequest) (found []string, err error)
 	// APIServerReady reports whether the API server of this machine is ready.
 	APIServerReady func() bool
-	// StopPods stops all pods of the machine in order.
-	StopPods func(context.Context) error
+	// Removal is the end of a worker in its cluster.
+	Removal Removal
 	// Enforce makes the revocations in the ledger effective in apid and in the API server.
 	Enforce func(context.Context) error
 	// Event adds an event to the machine's events.
@@ -50,6 +50,14 @@ type Deps struct {
 	Floor func() time.Time
 	// Running ends when the machine shuts down.
 	Running context.Context
+}
+
+// Removal is the end of a removed worker in its cluster.
+type Removal struct {
+	// StopPods stops all pods of the machine in order.
+	StopPods func(context.Context) error
+	// Wipe erases the machine, if its configuration wants it. It is called after StopPods.
+	Wipe func(context.Context) error
 }
 
 // Addresses are the addresses of the machine.

@@ -32,7 +32,7 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 		}
 		w.deps.Event("membership", "operation", "stopping its pods and its node: "+s.Problem)
 		ending, cancel := context.WithTimeout(ctx, removalGracePeriod)
-		err = w.deps.StopPods(ending)
+		err = w.deps.Removal.StopPods(ending)
 		cancel()
 		// the remaining pods have neither a kubelet nor an API server
 		if err != nil && !errors.Is(err, context.Canceled) {
@@ -46,6 +46,11 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 			now.PodsStopped = now.Removed && now.Certs.Machine == s.Certs.Machine
 			return now
 		})
+		if now, _ := w.State.Get(); now.PodsStopped {
+			if err := w.deps.Removal.Wipe(ctx); err != nil {
+				w.deps.Event("membership", "failure", "cannot erase the machine after its removal: "+err.Error())
+			}
+		}
 	}
 }
 

@@ -23,7 +23,8 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	if err != nil {
 		return a, fmt.Errorf("Machine.spec.node: cannot describe: %w", err)
 	}
-	objects, err := json.Marshal(nodespec.MachineObjects{Enabled: c.Cluster.Spec.Kubernetes.MachineObjects.Enabled})
+	given := c.Cluster.Spec.Kubernetes.MachineObjects
+	objects, err := json.Marshal(nodespec.MachineObjects{Enabled: given.Enabled, Claims: given.Claims})
 	if err != nil {
 		return a, fmt.Errorf("Cluster.spec.kubernetes.machineObjects: cannot describe: %w", err)
 	}

@@ -277,7 +277,7 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 	c := reference(t)
 	f := facts(t)
 	read := func(enabled bool) (services string, files int) {
-		c.Cluster.Spec.Kubernetes.MachineObjects.Enabled = enabled
+		c.Cluster.Spec.Kubernetes.MachineObjects = config.MachineObjects{Enabled: enabled}
 		w := Plan(c, f)
 		if w.NodeProblem != nil {
 			t.Fatal(w.NodeProblem)

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/machineapi/definitions"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // MachinesAccount is the service account in kube-system that maintains the objects of the machines
@@ -42,12 +43,12 @@ var namespacesResource = corev1.SchemeGroupVersion.WithResource("namespaces")
 // while they are enabled, until ctx is done. It deletes none of them.
 func maintainMachines(ctx context.Context, env component.Env, config *rest.Config, client kubernetes.Interface, found *problems) error {
 	report := found.of("machines")
-	return component.WhileMachineObjects(ctx, env.Dirs.API, func() { report("") }, func(ctx context.Context) error {
+	return component.WhileMachineObjects(ctx, env.Dirs.API, func() { report("") }, func(ctx context.Context, settings nodespec.MachineObjects) error {
 		api, err := clientset.NewForConfig(config)
 		if err != nil {
 			return fmt.Errorf("cannot create client: %w", err)
 		}
-		all, err := managedMachines(api, client, env.Spec.Version)
+		all, err := managedMachines(api, client, env.Spec.Version, settings.Claims)
 		if err != nil {
 			return err
 		}
@@ -62,9 +63,10 @@ func maintainMachines(ctx context.Context, env component.Env, config *rest.Confi
 	})
 }
 
-// managedMachines are the namespace, the kinds and the rights of machine objects.
-func managedMachines(api clientset.Interface, client kubernetes.Interface, version string) ([]managed, error) {
-	wanted, err := definitions.All()
+// managedMachines are the namespace, the kinds and the rights of machine objects, with or without
+// those of claims.
+func managedMachines(api clientset.Interface, client kubernetes.Interface, version string, claims bool) ([]managed, error) {
+	wanted, err := definitions.All(claims)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +84,7 @@ func managedMachines(api clientset.Interface, client kubernetes.Interface, versi
 			})
 		}})
 	}
-	return append(all, managedRBAC(client, machineRights())...), nil
+	return append(all, managedRBAC(client, machineRights(claims))...), nil
 }
 
 // correctDefinition sets the specification of a definition and reports whether it changed. A
@@ -103,12 +105,24 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // machineRights are the rights on machine objects. A node reads the objects of the namespace except
 // for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
 // limits it to its own. The controllers create and maintain the objects and name the machine of a
-// Node (spec.providerID).
-func machineRights() []runtime.Object {
-	const clusters, machines = "clusters", "machines"
+// Node (spec.providerID). With claims, they also maintain MachineSets, claim the waiting machines,
+// and delete Machines.
+func machineRights(claims bool) []runtime.Object {
+	const clusters, machines, sets, deployments = "clusters", "machines", "machinesets", "machinedeployments"
 	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource}
+	upstream := []string{clusters, machines}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
+	var ofClaims []rbacv1.PolicyRule
+	if claims {
+		ours, upstream = append(ours, machineapi.OrlopMachineTemplates.Resource), append(upstream, sets, deployments)
+		ofClaims = []rbacv1.PolicyRule{
+			rule(groupCluster, []string{sets, sets + "/status"}, write...),
+			rule(groupCluster, []string{deployments + "/status"}, write...),
+			rule(groupCluster, []string{machines}, "delete"),
+			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopHosts.Resource}, "patch"),
+		}
+	}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachineNodes, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
 			rule(groupCluster, []string{machines}, "get", "list", "watch"),
@@ -116,9 +130,9 @@ func machineRights() []runtime.Object {
 			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopMachines.Resource + "/status"}, "get", "update", "patch"),
 		}},
 		bindIn(machineapi.Namespace, roleMachineNodes, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: user.NodesGroup}),
-		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: append([]rbacv1.PolicyRule{
 			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
-			rule(groupCluster, []string{clusters, machines}, "list"),
+			rule(groupCluster, upstream, "list"),
 			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
 			rule(machineapi.GroupVersion.Group, []string{ours[2]}, "get", "create", "delete"),
 			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status"}, "get", "update"),
@@ -126,12 +140,12 @@ func machineRights() []runtime.Object {
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),
 			rule("batch", []string{"jobs"}, "create"), // of gates
-		}},
+		}, ofClaims...)},
 		bindIn(machineapi.Namespace, roleMachines, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: MachinesAccount, Namespace: metav1.NamespaceSystem}),
 		clusterRole(roleMachines, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleMachines, roleMachines, MachinesAccount),
 		aggregated("view", clusterRole(roleMachineReader,
-			rule(groupCluster, []string{clusters, machines}, "get", "list", "watch"),
+			rule(groupCluster, upstream, "get", "list", "watch"),
 			rule(machineapi.GroupVersion.Group, ours, "get", "list", "watch"),
 			rule(planes.Group, []string{planes.Resource}, "get", "list", "watch"))),
 	}

@@ -16,7 +16,7 @@ import (
 // restored, and that a second pass writes nothing.
 func TestMachineObjectsAreRestored(t *testing.T) {
 	api, client := crdfake.NewClientset(), fake.NewClientset()
-	all, err := managedMachines(api, client, "1.2.0")
+	all, err := managedMachines(api, client, "1.2.0", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,8 @@ func TestMachineObjectsAreRestored(t *testing.T) {
 			t.Errorf("a pass without a change: %s %s", a.GetVerb(), a.GetResource().Resource)
 		}
 	}
-	if len(all) != 1+6+7 {
-		t.Errorf("%d objects, want a namespace, 6 kinds and 7 objects of rights", len(all))
+	if len(all) != 1+9+7 {
+		t.Errorf("%d objects, want a namespace, 9 kinds and 7 objects of rights", len(all))
 	}
 }
 
@@ -87,7 +87,7 @@ func TestCorrectDefinition(t *testing.T) {
 // OrlopMachine, and that all rights of the namespace are in roles of the namespace.
 func TestMachineRights(t *testing.T) {
 	reads := []string{"get", "list", "watch"}
-	for _, o := range machineRights() {
+	for _, o := range machineRights(true) {
 		switch o := o.(type) {
 		case *rbacv1.Role:
 			if o.Namespace != machineapi.Namespace {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,66 +34,71 @@ func WatchFile(ctx context.Context, file string, change func()) {
 	}
 }
 
-// machineObjects reads whether machine objects are enabled. dir is the directory of the process.
-func machineObjects(dir string) (bool, error) {
+// machineObjects reads the settings of machine objects. dir is the directory of the process.
+func machineObjects(dir string) (nodespec.MachineObjects, error) {
 	file := filepath.Join(dir, nodespec.MachineObjectsFile)
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return false, fmt.Errorf("machine objects: %w", err)
+		return nodespec.MachineObjects{}, fmt.Errorf("machine objects: %w", err)
 	}
 	var s nodespec.MachineObjects
 	if err := json.Unmarshal(content, &s); err != nil {
-		return false, fmt.Errorf("machine objects: %s: cannot decode: %w", file, err)
+		return s, fmt.Errorf("machine objects: %s: cannot decode: %w", file, err)
 	}
-	return s.Enabled, nil
+	return s, nil
 }
 
 // WhileMachineObjects runs a function while Cluster.spec.kubernetes.machineObjects is enabled, and
-// ends it when the field is disabled, until ctx is done. dir is the directory of the process. The
-// function returns nil when its context is done; any other return ends WhileMachineObjects with
-// the same value. idle is called when the function does not run. It reads the value of the file
-// each second, so it misses no value that stays. A watch would cost more: each watcher of fsnotify
-// has a stack of 131 KiB, and a read takes some 13 µs.
-func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context) error) error {
-	on, err := machineObjects(dir)
+// ends it when the field is disabled, until ctx is done. It ends the function and runs it again
+// when another of the settings changes. dir is the directory of the process. The function returns
+// nil when its context is done; any other return ends WhileMachineObjects with the same value.
+// idle is called when the function does not run. It reads the value of the file each second, so it
+// misses no value that stays. A watch would cost more: each watcher of fsnotify has a stack of 131
+// KiB, and a read takes some 13 µs.
+func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context, nodespec.MachineObjects) error) error {
+	now, err := machineObjects(dir)
 	if err != nil {
 		return err
 	}
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
 	for {
-		if !on {
+		for !now.Enabled {
 			idle()
-			if !awaitValue(ctx, dir, tick.C, true, nil) {
+			if now, err = awaitChange(ctx, dir, tick.C, now, nil); err != nil {
 				return nil
 			}
 		}
 		running, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- run(running) }()
-		disabled := awaitValue(ctx, dir, tick.C, false, ended)
+		go func() { ended <- run(running, now) }()
+		next, unchanged := awaitChange(ctx, dir, tick.C, now, ended)
 		cancel()
-		if err := <-ended; err != nil || !disabled {
+		if err := <-ended; err != nil || unchanged != nil {
 			return err
 		}
-		on = false
+		now = next
 	}
 }
 
-// awaitValue waits until the file has a value. It returns false if ctx or the function ends first;
-// the result of the function stays in ended. A file that cannot be read counts as unchanged.
-func awaitValue(ctx context.Context, dir string, tick <-chan time.Time, want bool, ended chan error) bool {
+// errUnchanged is the end of a wait without a change.
+var errUnchanged = errors.New("unchanged")
+
+// awaitChange waits until the file has other settings, and returns them. The error is errUnchanged
+// if ctx or the function ends first; the result of the function stays in ended. A file that cannot
+// be read counts as unchanged.
+func awaitChange(ctx context.Context, dir string, tick <-chan time.Time, now nodespec.MachineObjects, ended chan error) (nodespec.MachineObjects, error) {
 	for {
 		select {
 		case <-tick:
-			if on, err := machineObjects(dir); err == nil && on == want {
-				return true
+			if next, err := machineObjects(dir); err == nil && next != now {
+				return next, nil
 			}
 		case err := <-ended:
 			ended <- err
-			return false
+			return now, errUnchanged
 		case <-ctx.Done():
-			return false
+			return now, errUnchanged
 		}
 	}
 }

@@ -3,6 +3,7 @@ package component
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,8 +37,8 @@ func TestWhileMachineObjects(t *testing.T) {
 	events := make(chan string, 16)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	run := func(ctx context.Context) error {
-		events <- "start"
+	run := func(ctx context.Context, s nodespec.MachineObjects) error {
+		events <- fmt.Sprintf("start claims=%t", s.Claims)
 		<-ctx.Done()
 		events <- "end"
 		return nil
@@ -47,12 +48,15 @@ func TestWhileMachineObjects(t *testing.T) {
 	go func() { done <- WhileMachineObjects(ctx, dir, func() { events <- "idle" }, run) }()
 	await(t, "idle", events)
 	set(`{"enabled":true}`)
-	await(t, "start", events)
+	await(t, "start claims=false", events)
 	set(`{"enabled":false}`)
 	await(t, "end", events)
 	await(t, "idle", events)
 	set(`{"enabled":true}`)
-	await(t, "start", events)
+	await(t, "start claims=false", events)
+	set(`{"enabled":true,"claims":true}`)
+	await(t, "end", events)
+	await(t, "start claims=true", events)
 	cancel()
 	await(t, "end", events)
 	if err := <-done; err != nil {
@@ -71,7 +75,7 @@ func TestWhileMachineObjectsEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	if err := WhileMachineObjects(t.Context(), dir, func() {}, func(context.Context) error { return broken }); !errors.Is(err, broken) {
+	if err := WhileMachineObjects(t.Context(), dir, func() {}, func(context.Context, nodespec.MachineObjects) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 }

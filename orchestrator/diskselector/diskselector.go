@@ -1,5 +1,5 @@
 // Package diskselector evaluates a disk selector, a CEL expression over the disks of a machine; see
-// package nodespec.
+// package nodespec. Compile serves other subjects, too.
 package diskselector
 
 import (
@@ -35,27 +35,51 @@ var units = map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ti
 
 // facts are the variables of an expression.
 func facts(d nodespec.DiskMatchDisk) map[string]any {
-	all := map[string]any{
+	return map[string]any{
 		"disk.path": d.Path, "disk.size": d.Size, "disk.sectorSize": d.SectorSize, "disk.model": d.Model, "disk.serial": d.Serial,
 		"disk.wwid": d.WWID, "disk.bus": d.Bus, "disk.transport": d.Transport, "disk.rotational": d.Rotational, "disk.readOnly": d.ReadOnly,
 	}
-	for unit, bytes := range units {
-		all[unit] = bytes
-	}
-	return all
 }
 
 // match returns the paths of the disks for which the expression is true. The error contains the
 // position of a mistake.
 func match(q nodespec.DiskMatchRequest) ([]string, error) {
-	var variables []cel.EnvOption
-	for name, value := range facts(nodespec.DiskMatchDisk{}) {
+	program, err := Compile(q.Expression, "a disk", facts(nodespec.DiskMatchDisk{}))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, d := range q.Disks {
+		yes, err := program.Matches(facts(d))
+		if err != nil {
+			return nil, fmt.Errorf("cannot be evaluated for %s: %w", d.Path, err)
+		}
+		if yes {
+			found = append(found, d.Path)
+		}
+	}
+	return found, nil
+}
+
+// Program is a compiled expression about a subject.
+type Program struct{ program cel.Program }
+
+// Compile compiles an expression, which is true or false. example has the variables with values of
+// their types: string, int64, bool, []any or map[string]any. The constants for sizes are variables,
+// too. The error contains the position of a mistake.
+func Compile(expression, subject string, example map[string]any) (*Program, error) {
+	variables := []cel.EnvOption{}
+	for name, value := range withUnits(example) {
 		kind := cel.StringType
 		switch value.(type) {
 		case int64:
 			kind = cel.IntType
 		case bool:
 			kind = cel.BoolType
+		case []any:
+			kind = cel.ListType(cel.DynType)
+		case map[string]any:
+			kind = cel.MapType(cel.StringType, cel.DynType)
 		}
 		variables = append(variables, cel.Variable(name, kind))
 	}
@@ -63,14 +87,14 @@ func match(q nodespec.DiskMatchRequest) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	ast, issues := env.Compile(q.Expression)
+	ast, issues := env.Compile(expression)
 	if issues.Err() != nil {
 		var all []string
 		for _, e := range issues.Errors() {
 			all = append(all, fmt.Sprintf("%d:%d: %s", e.Location.Line(), e.Location.Column()+1, strings.TrimSpace(e.Message)))
 		}
-		known := slices.Sorted(maps.Keys(facts(nodespec.DiskMatchDisk{})))
-		return nil, fmt.Errorf("is not an expression about a disk: %s; the variables are %s", strings.Join(all, "; "), strings.Join(known, ", "))
+		known := slices.Sorted(maps.Keys(withUnits(example)))
+		return nil, fmt.Errorf("is not an expression about %s: %s; the variables are %s", subject, strings.Join(all, "; "), strings.Join(known, ", "))
 	}
 	if ast.OutputType() != cel.BoolType {
 		return nil, fmt.Errorf("is neither true nor false, but %s", ast.OutputType())
@@ -79,15 +103,20 @@ func match(q nodespec.DiskMatchRequest) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []string
-	for _, d := range q.Disks {
-		value, _, err := program.Eval(facts(d))
-		if err != nil {
-			return nil, fmt.Errorf("cannot be evaluated for %s: %w", d.Path, err)
-		}
-		if value.Value() == true {
-			found = append(found, d.Path)
-		}
+	return &Program{program}, nil
+}
+
+// Matches reports whether the expression is true for values of the variables.
+func (p *Program) Matches(values map[string]any) (bool, error) {
+	value, _, err := p.program.Eval(withUnits(values))
+	return err == nil && value.Value() == true, err
+}
+
+// withUnits returns variables with the constants for sizes.
+func withUnits(variables map[string]any) map[string]any {
+	all := maps.Clone(variables)
+	for unit, bytes := range units {
+		all[unit] = bytes
 	}
-	return found, nil
+	return all
 }

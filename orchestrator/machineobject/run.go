@@ -56,7 +56,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 func Run(ctx context.Context, env component.Env, leads func(context.Context) (bool, error)) error {
 	idle := func() { env.Announce(Name, true, "") }
 	idle()
-	return component.WhileMachineObjects(ctx, env.Dirs.Node, idle, func(ctx context.Context) error {
+	return component.WhileMachineObjects(ctx, env.Dirs.Node, idle, func(ctx context.Context, _ nodespec.MachineObjects) error {
 		if err := env.Rights(ctx); err != nil {
 			return nil // stopped before the component began
 		}

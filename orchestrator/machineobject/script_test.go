@@ -61,7 +61,7 @@ var digest = "@sha256:" + strings.Repeat("0", 64)
 // checkStatus checks a status as the API server does.
 func checkStatus(t *testing.T, s machineapi.OrlopMachineStatus) {
 	t.Helper()
-	all, err := definitions.All()
+	all, err := definitions.All(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/machines/claims"
 	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
@@ -30,6 +31,7 @@ type client[T, L runtime.Object] interface {
 	List(ctx context.Context, opts metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
 	UpdateStatus(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
@@ -40,15 +42,29 @@ type hostClient interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
+// machineClient also deletes objects: a set loses a machine.
+type machineClient interface {
+	client[*clusterv1.Machine, *clusterv1.MachineList]
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
 // clients are the clients of an identity.
 type clients struct {
 	nodes        kubernetes.Interface // and other kinds of Kubernetes
 	clusters     client[*clusterv1.Cluster, *clusterv1.ClusterList]
 	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
-	machines     client[*clusterv1.Machine, *clusterv1.MachineList]
+	machines     machineClient
 	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
 	hosts        hostClient
+	ofClaims
+}
+
+// ofClaims are the clients of the kinds that only claims need.
+type ofClaims struct {
+	sets        client[*clusterv1.MachineSet, *clusterv1.MachineSetList]
+	deployments client[*clusterv1.MachineDeployment, *clusterv1.MachineDeploymentList]
+	templates   client[*machineapi.OrlopMachineTemplate, *machineapi.OrlopMachineTemplateList]
 }
 
 // newClients returns the clients with a configuration.
@@ -91,6 +107,7 @@ func newClients(config *rest.Config) (*clients, error) {
 			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
 		hosts: gentype.NewClientWithList(machineapi.OrlopHosts.Resource, ours, parameters, in,
 			func() *machineapi.OrlopHost { return &machineapi.OrlopHost{} }, func() *machineapi.OrlopHostList { return &machineapi.OrlopHostList{} }),
+		ofClaims: newOfClaims(upstream, ours, parameters),
 	}, nil
 }
 
@@ -119,12 +136,7 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		if change.Verb != Permit {
 			return write(ctx, c.own, o, change.Verb)
 		}
-		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
-		if err != nil {
-			return err
-		}
-		_, err = c.own.Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
+		return patchObject(ctx, c.own, o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
 	case *batchv1.Job:
 		_, err := c.nodes.BatchV1().Jobs(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
@@ -140,6 +152,65 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		return err
 	}
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
+}
+
+// newOfClaims returns the clients of the kinds that only claims need.
+func newOfClaims(upstream, ours rest.Interface, parameters runtime.ParameterCodec) ofClaims {
+	const in = machineapi.Namespace
+	return ofClaims{
+		sets: gentype.NewClientWithList("machinesets", upstream, parameters, in,
+			func() *clusterv1.MachineSet { return &clusterv1.MachineSet{} }, func() *clusterv1.MachineSetList { return &clusterv1.MachineSetList{} }),
+		deployments: gentype.NewClientWithList("machinedeployments", upstream, parameters, in,
+			func() *clusterv1.MachineDeployment { return &clusterv1.MachineDeployment{} }, func() *clusterv1.MachineDeploymentList { return &clusterv1.MachineDeploymentList{} }),
+		templates: gentype.NewClientWithList(machineapi.OrlopMachineTemplates.Resource, ours, parameters, in,
+			func() *machineapi.OrlopMachineTemplate { return &machineapi.OrlopMachineTemplate{} }, func() *machineapi.OrlopMachineTemplateList { return &machineapi.OrlopMachineTemplateList{} }),
+	}
+}
+
+// doClaim performs a change of a claim. A write or a deletion fails if the object has changed since
+// it was seen.
+func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
+	verb := Status
+	if change.Verb == claims.Create {
+		verb = Create
+	}
+	switch o := change.Object.(type) {
+	case *clusterv1.MachineDeployment:
+		return write(ctx, c.deployments, o, verb)
+	case *machineapi.OrlopMachine:
+		return write(ctx, c.own, o, verb)
+	case *clusterv1.MachineSet:
+		if change.Verb != claims.Adjust {
+			return write(ctx, c.sets, o, verb)
+		}
+		_, err := c.sets.Update(ctx, o, metav1.UpdateOptions{})
+		return err
+	case *machineapi.OrlopHost:
+		return patchObject(ctx, c.hosts, o, map[string]any{"spec": map[string]any{"claim": o.Spec.Claim}})
+	case *clusterv1.Machine:
+		switch change.Verb {
+		case claims.Delete:
+			seen := metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}
+			return c.machines.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &seen})
+		case claims.Finalize:
+			return patchObject(ctx, c.machines, o, map[string]any{"metadata": map[string]any{"finalizers": o.Finalizers}})
+		}
+		return write(ctx, c.machines, o, verb)
+	}
+	return fmt.Errorf("%s: unknown change", change)
+}
+
+// patchObject changes fields of this version of an object.
+func patchObject[T interface {
+	runtime.Object
+	metav1.Object
+}, L runtime.Object](ctx context.Context, c client[T, L], o T, fields map[string]any) error {
+	patch, err := component.MergePatch(o, fields)
+	if err != nil {
+		return err
+	}
+	_, err = c.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // doHost performs a change of the object of a waiting machine. A write or a deletion fails if the

@@ -15,6 +15,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/machines/claims"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/rollout"
@@ -30,6 +31,7 @@ type Settings struct {
 	Domain        string
 	ControlPlanes []netip.Addr // of the control-plane machines; may be empty for a single machine
 	Own           string       // name of the control-plane machine on which the controllers run
+	Claims        bool         // sets of machines take machines from the inventory
 }
 
 // Snapshot is the state of all objects. A missing object is nil.
@@ -105,6 +107,13 @@ func Plan(s Snapshot) (Result, error) {
 	for _, m := range all {
 		s.adopt(&r, m)
 	}
+	// A claimed machine that has not joined is no part of a rollout.
+	all = slices.DeleteFunc(all, func(m *machine) bool {
+		if m.joining() {
+			s.machineStatus(&r, m)
+		}
+		return m.joining()
+	})
 	world, err := s.world(all)
 	if err != nil {
 		return r, err
@@ -157,6 +166,11 @@ func (s Snapshot) machines() []*machine {
 	}
 	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.name, b.name) })
 	return all
+}
+
+// joining reports whether a machine of the inventory is claimed, and has never had a Node.
+func (m *machine) joining() bool {
+	return m.node == nil && m.object != nil && m.object.Status.NodeRef.Name == "" && slices.Contains(m.object.Finalizers, claims.Finalizer)
 }
 
 // isControlPlane reports the role of a machine. The OrlopMachine keeps it, because a machine cannot

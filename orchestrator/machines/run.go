@@ -29,6 +29,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -68,13 +69,14 @@ func Run(ctx context.Context, env component.Env) error {
 	if err != nil {
 		return err
 	}
-	return component.WhileMachineObjects(ctx, env.Dirs.Controllers, func() { report("") }, func(ctx context.Context) error {
+	return component.WhileMachineObjects(ctx, env.Dirs.Controllers, func() { report("") }, func(ctx context.Context, enabled nodespec.MachineObjects) error {
 		ready := env
 		ready.Announce = func(_ string, _ bool, detail string) { report(detail) }
 		own, acting, err := nodecontrollers.ControllerConfigs(ctx, ready, Name, bootstrap.MachinesAccount)
 		if own == nil {
 			return err
 		}
+		settings.Claims = enabled.Claims
 		return runEnabled(ctx, settings, env, own, acting, report)
 	})
 }
@@ -91,23 +93,23 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, own, 
 	if err != nil {
 		return err
 	}
-	if !watches.served(ctx, report) {
+	if !watches.served(ctx, settings.Claims, report) {
 		return nil
 	}
 	c, err := newController(settings, env.Nodes, watches, acts)
 	if err != nil {
 		return err
 	}
-	c.hostsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
+	c.hostsFile, c.claimsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile), filepath.Join(env.Dirs.Controllers, nodespec.ClaimsFile)
 	return c.run(ctx, report)
 }
 
 // served waits until the API server serves all kinds, and reports the reason for which it waits:
 // the definition of another owner can lack a version, for example. It returns false if ctx ends
 // first.
-func (c *clients) served(ctx context.Context, report func(string)) bool {
+func (c *clients) served(ctx context.Context, claims bool, report func(string)) bool {
 	for reported := ""; ; {
-		err := c.unserved(ctx)
+		err := c.unserved(ctx, claims)
 		if err == nil {
 			return true
 		}
@@ -122,10 +124,14 @@ func (c *clients) served(ctx context.Context, report func(string)) bool {
 }
 
 // unserved returns the reason for which the API server does not serve a kind; nil if it serves all.
-func (c *clients) unserved(ctx context.Context) error {
+func (c *clients) unserved(ctx context.Context, claims bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
+	err := cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
+	if err == nil && claims {
+		err = cmp.Or(probe(ctx, c.sets), probe(ctx, c.deployments), probe(ctx, c.templates))
+	}
+	return err
 }
 
 func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
@@ -167,7 +173,8 @@ type controller struct {
 
 	factories []component.Factory
 	caches
-	hostsFile string // the list of machined
+	hostsFile  string // the list of machined
+	claimsFile string // the list for machined
 }
 
 // caches are the watched objects.
@@ -179,6 +186,11 @@ type caches struct {
 	machines cache.SharedIndexInformer
 	own      cache.SharedIndexInformer
 	hosts    cache.SharedIndexInformer
+	// Nil without claims.
+	sets        cache.SharedIndexInformer
+	deployments cache.SharedIndexInformer
+	templates   cache.SharedIndexInformer
+
 	jobs     cache.SharedIndexInformer
 	cronJobs cache.SharedIndexInformer
 }
@@ -204,13 +216,21 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 		jobs:     gates.Batch().V1().Jobs().Informer(),
 		cronJobs: gates.Batch().V1().CronJobs().Informer(),
 	}
+	if settings.Claims {
+		c.sets, c.deployments = informer(watches.sets, &clusterv1.MachineSet{}), informer(watches.deployments, &clusterv1.MachineDeployment{})
+		c.templates = informer(watches.templates, &machineapi.OrlopMachineTemplate{})
+	}
 	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.ofMachines()}}
 	return c, nil
 }
 
 // ofMachines are the informers of the kinds of machines.
 func (c *caches) ofMachines() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
+	all := []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
+	if c.sets != nil {
+		all = append(all, c.sets, c.deployments, c.templates)
+	}
+	return all
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
@@ -244,16 +264,16 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		}
 	}
 	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
-	return result.Summary, cmp.Or(failed, c.passHosts(ctx))
+	listing, err := hosts.Read(c.hostsFile)
+	if err != nil {
+		return result.Summary, cmp.Or(failed, err)
+	}
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing))
 }
 
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
 // configuration must not delay those of the cluster.
-func (c *controller) passHosts(ctx context.Context) error {
-	listing, err := hosts.Read(c.hostsFile)
-	if err != nil {
-		return err
-	}
+func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) error {
 	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
 	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }

@@ -138,7 +138,7 @@ func TestServed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var reports []string
-	if !c.served(ctx, func(detail string) { reports = append(reports, detail) }) {
+	if !c.served(ctx, false, func(detail string) { reports = append(reports, detail) }) {
 		t.Error("the wait has not ended")
 	}
 	const want = "waiting for the kinds of machines: the server could not find the requested resource (get orlopclusters.infrastructure.cluster.x-k8s.io)"

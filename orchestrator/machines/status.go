@@ -25,6 +25,9 @@ type health struct {
 
 // health joins the state of the Node with the report of the machine.
 func (m *machine) health() health {
+	if m.joining() {
+		return health{metav1.ConditionFalse, clusterv1.MachineNodeDoesNotExistReason, "the machine has not joined the cluster yet"}
+	}
 	if m.node == nil {
 		return health{metav1.ConditionFalse, clusterv1.MachineNodeDeletedReason, "the Node does not exist; if the machine was removed, delete its Machine"}
 	}
@@ -88,6 +91,8 @@ func (s Snapshot) machineStatus(r *Result, m *machine) {
 	switch {
 	case object.DeletionTimestamp != nil:
 		phase = clusterv1.MachinePhaseDeleting
+	case m.joining():
+		phase = clusterv1.MachinePhaseProvisioning
 	case m.node == nil:
 		phase = clusterv1.MachinePhaseUnknown
 	case m.verdict.State == rollout.Updating:

@@ -237,9 +237,12 @@ func (x *ReportInventoryRequest) GetPeer() string {
 }
 
 type ReportInventoryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Listed        bool                   `protobuf:"varint,1,opt,name=listed,proto3" json:"listed,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // a sentence; empty: the machine is listed
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Listed bool                   `protobuf:"varint,1,opt,name=listed,proto3" json:"listed,omitempty"`
+	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // a sentence; empty: the machine is listed
+	// The signed configuration of a claimed machine (package claim); empty without a claim.
+	Documents     []byte `protobuf:"bytes,3,opt,name=documents,proto3" json:"documents,omitempty"`
+	Signature     []byte `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -286,6 +289,20 @@ func (x *ReportInventoryResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *ReportInventoryResponse) GetDocuments() []byte {
+	if x != nil {
+		return x.Documents
+	}
+	return nil
+}
+
+func (x *ReportInventoryResponse) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
 }
 
 type RequestJoinRequest struct {
@@ -551,10 +568,12 @@ const file_apid_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x12\x1c\n" +
 	"\tinventory\x18\x03 \x01(\fR\tinventory\x12\x1c\n" +
 	"\tsignature\x18\x04 \x01(\fR\tsignature\x12\x12\n" +
-	"\x04peer\x18\x05 \x01(\tR\x04peer\"I\n" +
+	"\x04peer\x18\x05 \x01(\tR\x04peer\"\x85\x01\n" +
 	"\x17ReportInventoryResponse\x12\x16\n" +
 	"\x06listed\x18\x01 \x01(\bR\x06listed\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"N\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1c\n" +
+	"\tdocuments\x18\x03 \x01(\fR\tdocuments\x12\x1c\n" +
+	"\tsignature\x18\x04 \x01(\fR\tsignature\"N\n" +
 	"\x12RequestJoinRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +

@@ -16,7 +16,8 @@ var ErrInventoryDisabled = errors.New("it accepts no inventories (Cluster.spec.k
 
 // ReportInventory sends the inventory of a machine without a configuration, with its machine key,
 // to an address with the port of the management API. It does not authenticate the peer, which the
-// caller cannot know: the caller must not act on the answer.
+// caller cannot know: the caller must not act on the answer, unless it verifies the certificates in
+// the answer.
 func ReportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error) {
 	address, err := withPort(address)
 	if err != nil {
@@ -31,7 +32,8 @@ func ReportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey,
 
 func reportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey, h inventory.Host) (answer inventory.Answer, err error) {
 	err = exchange(ctx, address, unverifiedConfig(inventory.Protocol), ErrInventoryDisabled, func(conn *tls.Conn) error {
-		binding, err := inventory.Binding(conn.ConnectionState())
+		state := conn.ConnectionState()
+		binding, err := inventory.Binding(state)
 		if err != nil {
 			return err
 		}
@@ -40,6 +42,7 @@ func reportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey,
 			return err
 		}
 		answer, err = inventory.Send(conn, request)
+		answer.Peer = state.PeerCertificates
 		return err
 	})
 	return answer, err

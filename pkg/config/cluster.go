@@ -167,6 +167,8 @@ type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
 	// Inventory lets machines without a configuration describe themselves.
 	Inventory bool `yaml:"inventory"`
+	// Claims lets a MachineDeployment take approved machines as workers.
+	Claims bool `yaml:"claims"`
 }
 
 // PodSecurity is the cluster-wide Pod Security admission. The labels of a namespace take

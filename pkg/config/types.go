@@ -57,7 +57,23 @@ type MachineSpec struct {
 type Join struct {
 	Ticket CertKey  `yaml:"ticket,omitempty"`
 	From   []string `yaml:"from" jsonschema:"required"`
+	// OnRemoval is the effect of the removal from the cluster; empty: RemovalKeep.
+	OnRemoval OnRemoval `yaml:"onRemoval,omitempty"`
 }
+
+// OnRemoval is the effect of the removal of a worker from its cluster, after its pods have stopped.
+type OnRemoval string
+
+// The effects.
+const (
+	// RemovalKeep keeps the configuration and the data.
+	RemovalKeep OnRemoval = "Keep"
+	// RemovalWipe erases the configuration, the key and the data, and powers the machine off.
+	RemovalWipe OnRemoval = "Wipe"
+)
+
+// Names returns the effects.
+func (OnRemoval) Names() []string { return []string{string(RemovalKeep), string(RemovalWipe)} }
 
 // Role is the role of a machine in its cluster.
 type Role string

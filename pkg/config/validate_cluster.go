@@ -42,6 +42,9 @@ func (v clusterValidator) cluster(c *Cluster) {
 	if o := k.MachineObjects; o.Inventory && !o.Enabled {
 		v.on(kube+".machineObjects.inventory", wrong{reason: "has no effect without objects of machines", expected: "enabled: true beside it"})
 	}
+	if o := k.MachineObjects; o.Claims && !(o.Inventory && c.Spec.JoinRequests) {
+		v.on(kube+".machineObjects.claims", wrong{reason: "has no effect without descriptions and join requests of waiting machines", expected: "inventory: true beside it, and Cluster.spec.joinRequests: true"})
+	}
 	access := accessValidator{v.checks}
 	access.authentication(kube+".authentication", &k.Authentication)
 	access.authorization(kube+".authorization", &k.Authorization)

@@ -229,7 +229,7 @@ func TestOverAConnection(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	for _, text := range []string{"", "[]\n", strings.Repeat(" ", maxMessage) + "{}"} {
+	for _, text := range []string{"", "[]\n", strings.Repeat(" ", maxAnswer) + "{}"} {
 		if a, err := Send(stranger{strings.NewReader(text), io.Discard}, Request{}); err == nil {
 			t.Errorf("%.20q: %+v", text, a)
 		}

@@ -32,8 +32,11 @@ type Entry struct {
 // Listing is the message of a control-plane machine to its controllers.
 type Listing struct {
 	Waiting []Entry `json:"waiting"`
-	// Members are the fingerprints of the members of the cluster: they wait no more.
+	// Members are the fingerprints of the members of the cluster: they wait no more. Nil: unknown,
+	// because the machine accepts no inventories.
 	Members []string `json:"members"`
+	// Names are the names of the members, and of the machines that have a ticket to join.
+	Names []string `json:"names"`
 }
 
 // List maps fingerprints to the machines. It is a value: Record returns a copy.

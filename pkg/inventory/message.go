@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/orlop-os/orlop/pkg/claim"
 )
 
 // Protocol is the ALPN protocol name (RFC 7301).
@@ -19,6 +21,9 @@ const Protocol = "orlop-inventory/1"
 // maxMessage is the maximum size of a message in bytes: an inventory in base 64 with a key and a
 // signature.
 const maxMessage = 32 << 10
+
+// maxAnswer is the maximum size of an answer in bytes: a template in base 64.
+const maxAnswer = 64 << 10
 
 // Request is the message of the machine.
 type Request struct {
@@ -32,6 +37,12 @@ type Request struct {
 type Answer struct {
 	Listed bool   `json:"listed"`
 	Reason string `json:"reason,omitempty"` // a sentence; empty if the machine is listed
+	// Template is the configuration of a claimed machine (package claim); nil without a claim. The
+	// machine verifies the signature and the peer.
+	Template *claim.Signed `json:"template,omitempty"`
+	// Peer are the certificates with which the peer has answered, its own first. The connection has
+	// proved the possession of the key.
+	Peer []*x509.Certificate `json:"-"`
 }
 
 // Binding returns the secret value that identifies a connection at both ends. The handshake must be
@@ -99,7 +110,7 @@ func Send(conn io.ReadWriter, r Request) (Answer, error) {
 	var a Answer
 	err := send(conn, r)
 	if err == nil {
-		err = receive(conn, &a)
+		err = receive(conn, &a, maxAnswer)
 	}
 	return a, err
 }
@@ -107,7 +118,7 @@ func Send(conn io.ReadWriter, r Request) (Answer, error) {
 // Serve receives one request from a connection and sends the answer that judge returns.
 func Serve(conn io.ReadWriter, judge func(Request) Answer) error {
 	var r Request
-	if err := receive(conn, &r); err != nil {
+	if err := receive(conn, &r, maxMessage); err != nil {
 		return err
 	}
 	return send(conn, judge(r))
@@ -121,8 +132,8 @@ func send(conn io.Writer, message any) error {
 	return nil
 }
 
-func receive(conn io.Reader, message any) error {
-	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
+func receive(conn io.Reader, message any, most int64) error {
+	if err := json.NewDecoder(io.LimitReader(conn, most)).Decode(message); err != nil {
 		return fmt.Errorf("inventory: cannot parse the message: %w", err)
 	}
 	return nil

@@ -17,6 +17,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Memory-MiB",type=integer,JSONPath=".status.inventory.memoryMiB"
 // +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.status.conditions[?(@.type=="Waiting")].status`
 // +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`
+// +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=".spec.claim.machine"
 // +kubebuilder:printcolumn:name="Fingerprint",type=string,JSONPath=".spec.fingerprint",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 type OrlopHost struct {
@@ -33,16 +34,37 @@ type OrlopHost struct {
 // OrlopHostSpec identifies a machine.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval.fingerprint == self.fingerprint",message="approval.fingerprint is not the fingerprint of this machine: compare it with the console of the machine"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || has(self.approval)",message="a machine without an approval cannot be claimed, and a claimed machine keeps its approval"
 type OrlopHostSpec struct {
 	// fingerprint is the fingerprint of the key of the machine, which its console shows. The
 	// machine has proved that it has the key.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Fingerprint string `json:"fingerprint"`
-	// approval says that an operator accepts the machine for the cluster. It changes nothing on the
-	// machine.
+	// approval says that an operator accepts the machine for the cluster: a MachineSet may claim
+	// the machine.
 	// +optional
 	Approval *HostApproval `json:"approval,omitempty"`
+	// claim says which MachineSet takes the machine. The controllers write it.
+	// +optional
+	Claim *HostClaim `json:"claim,omitempty"`
+}
+
+// HostClaim is the claim of a MachineSet on a machine.
+type HostClaim struct {
+	// machineSet is the name of the MachineSet.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	MachineSet string `json:"machineSet"`
+	// template is the name of the OrlopMachineTemplate.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Template string `json:"template"`
+	// machine is the name of the Machine: the prefix of the template, with the first digits of the
+	// fingerprint.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Machine string `json:"machine"`
 }
 
 // HostApproval is the decision of an operator about a machine.

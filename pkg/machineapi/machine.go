@@ -31,6 +31,9 @@ type OrlopMachine struct {
 }
 
 // OrlopMachineSpec is the desired state of a machine.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(oldSelf.claim)",message="claim cannot be added or removed"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || self.role == 'worker'",message="only a worker comes from the inventory"
 type OrlopMachineSpec struct {
 	// providerID identifies the machine: orlop:///<cluster>/<machine>. It cannot be changed.
 	// +kubebuilder:validation:MinLength=1
@@ -48,6 +51,23 @@ type OrlopMachineSpec struct {
 	// only if its permit names the release and has not expired.
 	// +optional
 	Permit *Permit `json:"permit,omitempty"`
+	// claim says that a MachineSet has taken the machine from the inventory. The controllers write
+	// it when they create the object. The deletion of the Machine removes such a machine from the
+	// cluster.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
+	Claim *MachineClaim `json:"claim,omitempty"`
+}
+
+// MachineClaim is the origin of a machine from the inventory.
+type MachineClaim struct {
+	// fingerprint is the fingerprint of the key of the machine.
+	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
+	Fingerprint string `json:"fingerprint"`
+	// template is the name of the OrlopMachineTemplate.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Template string `json:"template"`
 }
 
 // A ReleaseReference names a release.

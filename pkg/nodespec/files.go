@@ -73,6 +73,9 @@ const (
 	// HostsFile is in the directory of the controllers; an inventory.Listing. machined
 	// replaces it every few seconds.
 	HostsFile = "hosts.json"
+	// ClaimsFile is in the directory of the controllers; a claim.List. The leading controllers
+	// replace it every few seconds, and machined reads it.
+	ClaimsFile = "claims.json"
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as

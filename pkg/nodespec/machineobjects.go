@@ -5,4 +5,7 @@ package nodespec
 // because it may change while the components run.
 type MachineObjects struct {
 	Enabled bool `json:"enabled"`
+	// Claims lets sets of machines take machines from the inventory
+	// (docs/decisions/0107-claims.md).
+	Claims bool `json:"claims,omitempty"`
 }

@@ -17,8 +17,12 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// All returns the definitions, by the name of their files. An error is a broken build.
-func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// ofClaims are the kinds that only claims need (docs/decisions/0107-claims.md).
+var ofClaims = []string{"MachineDeployment", "MachineSet", "OrlopMachineTemplate"}
+
+// All returns the definitions, by the name of their files, with or without the kinds that only
+// claims need. An error is a broken build.
+func All(claims bool) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("definitions: %w", err)
@@ -33,18 +37,30 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		if err := yaml.UnmarshalStrict(text, d); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+		if !claims && slices.Contains(ofClaims, d.Spec.Names.Kind) {
+			continue
+		}
 		reduce(d)
 		all = append(all, d)
 	}
 	return all, nil
 }
 
-// reduce removes the fields of upstream's kinds without an effect in this system: the topology by
-// classes, half of the definition of a Cluster, and the status of the former version. A client that
-// sets them gets an error instead of no effect.
+// withoutEffect are the fields of the specifications of upstream's kinds without an effect: the
+// topology by classes, and the replacement, the names and the order of machines of a set.
+var withoutEffect = map[string][]string{
+	"Cluster":           {"topology"},
+	"MachineDeployment": {"deletion", "machineNaming", "remediation", "rollout"},
+	"MachineSet":        {"deletion", "machineNaming"},
+}
+
+// reduce removes the fields of upstream's kinds without an effect in this system, and the status of
+// the former version. A client that sets them gets an error instead of no effect.
 func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {
-		delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, "topology")
+		for _, field := range withoutEffect[d.Spec.Names.Kind] {
+			delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, field)
+		}
 		delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "deprecated")
 	}
 	for i, v := range d.Spec.Versions {

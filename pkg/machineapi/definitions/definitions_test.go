@@ -37,7 +37,7 @@ type definition struct {
 // any of them.
 func definitions(t *testing.T) map[string]definition {
 	t.Helper()
-	all, err := All()
+	all, err := All(true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +82,22 @@ func TestDefinitions(t *testing.T) {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
 	}
-	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost"} {
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "MachineDeployment", "MachineSet", "OrlopMachineTemplate"} {
 		if _, there := all[kind]; !there {
 			t.Errorf("%s: has no definition", kind)
 		}
 	}
-	if len(all) != 6 {
-		t.Errorf("%d definitions, want 6", len(all))
+	if len(all) != 9 {
+		t.Errorf("%d definitions, want 9", len(all))
+	}
+	without, err := All(false)
+	if err != nil || len(without) != 6 {
+		t.Errorf("%d definitions without claims, want 6 (%v)", len(without), err)
+	}
+	for _, kind := range []string{"MachineDeployment", "MachineSet"} {
+		if s := all[kind].Spec.Versions[0].Subresources.Scale; s == nil || s.SpecReplicasPath != ".spec.replicas" {
+			t.Errorf("%s: `kubectl scale` does not work", kind)
+		}
 	}
 }
 
@@ -153,7 +162,7 @@ func TestDefinitionsHaveAllFields(t *testing.T) {
 	all := definitions(t)
 	for kind, object := range map[string]any{
 		"OrlopCluster": &machineapi.OrlopCluster{}, "OrlopMachine": &machineapi.OrlopMachine{}, "OrlopControlPlane": &controlplane.OrlopControlPlane{},
-		"OrlopHost": &machineapi.OrlopHost{},
+		"OrlopHost": &machineapi.OrlopHost{}, "OrlopMachineTemplate": &machineapi.OrlopMachineTemplate{},
 	} {
 		fill(reflect.ValueOf(object).Elem())
 		raw, err := json.Marshal(object)

@@ -1,0 +1,217 @@
+package hosts
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// claimsInterval is the interval at which machined reads the list of claims.
+const claimsInterval = 5 * time.Second
+
+// ClaimsDeps is the environment of Claims.
+type ClaimsDeps struct {
+	// Enabled reports whether the configuration allows claims.
+	Enabled func() bool
+	// Read reads the list of the controllers; fs.ErrNotExist: no controllers lead here.
+	Read func() ([]byte, error)
+	// Operators returns the CAs of the operators, and CheckRevoked an error for a revoked
+	// certificate.
+	Operators    func() ([]*x509.Certificate, error)
+	CheckRevoked func(*x509.Certificate) error
+	// Pending returns the machines that request to join.
+	Pending func() []claim.Member
+	// Approve admits a machine; by is the subject of the certificate that signed its template.
+	Approve func(ctx context.Context, m claim.Member, by string) error
+	// Known reports whether a machine with this name and key is a member, or a ticket for this name
+	// is open.
+	Known func(claim.Member) bool
+	// Remove drains the node of a machine and removes the machine from the cluster.
+	Remove func(ctx context.Context, m claim.Member) error
+	// Event adds an event to the machine's events.
+	Event func(kind, message string)
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Claims acts on the list of claims of the controllers, which lead on this control-plane machine.
+// The list is a request of a process with fewer rights: each claim needs a template that an
+// operator of this machine has signed, and a name that belongs to its key. So the controllers
+// admit no machine without an operator, and remove no machine that an operator has added.
+type Claims struct {
+	deps ClaimsDeps
+
+	mu       sync.Mutex
+	offers   map[string]offer // by the key of the machine
+	problems map[string]bool  // reported problems
+	removing map[claim.Member]bool
+	running  sync.WaitGroup // removals
+}
+
+// offer is a valid claim.
+type offer struct {
+	claim.Member
+	template claim.Signed
+	by       string
+}
+
+// NewClaims returns Claims without a list. Run reads the list.
+func NewClaims(d ClaimsDeps) *Claims {
+	return &Claims{deps: d, problems: map[string]bool{}, removing: map[claim.Member]bool{}}
+}
+
+// Offer returns the configuration of a claimed machine; nil without a claim.
+func (c *Claims) Offer(key string) *claim.Signed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o, found := c.offers[key]; found {
+		return &o.template
+	}
+	return nil
+}
+
+// Run acts on the list until ctx is done.
+func (c *Claims) Run(ctx context.Context) {
+	defer c.running.Wait()
+	tick := time.NewTicker(claimsInterval)
+	defer tick.Stop()
+	for {
+		c.pass(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pass reads the list and acts on it. A problem is an event once, until a pass has no problem.
+func (c *Claims) pass(ctx context.Context) {
+	list, err := c.read()
+	offers, problems := c.check(list)
+	if err != nil {
+		problems = append(problems, err)
+	}
+	c.mu.Lock()
+	c.offers = offers
+	c.mu.Unlock()
+	for _, m := range c.deps.Pending() {
+		if o, found := offers[m.Key]; found && o.Member == m {
+			if err := c.deps.Approve(ctx, m, o.by); err != nil {
+				problems = append(problems, fmt.Errorf("machine %s: cannot admit: %w", m.Name, err))
+			}
+		}
+	}
+	for _, m := range list.Removals {
+		if err := owns(m); err != nil {
+			problems = append(problems, err)
+		} else if c.deps.Known(m) {
+			c.remove(ctx, m)
+		}
+	}
+	c.report(problems)
+}
+
+// read returns the list; it is empty while claims are disabled.
+func (c *Claims) read() (claim.List, error) {
+	if !c.deps.Enabled() {
+		return claim.List{}, nil
+	}
+	text, err := c.deps.Read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return claim.List{}, nil
+	}
+	if err != nil {
+		return claim.List{}, err
+	}
+	return claim.ParseList(text, c.deps.Now())
+}
+
+// check returns the valid claims of a list by their keys, and the problems of the others.
+func (c *Claims) check(list claim.List) (map[string]offer, []error) {
+	offers, problems := map[string]offer{}, []error(nil)
+	if len(list.Claims) == 0 {
+		return offers, nil
+	}
+	operators, err := c.deps.Operators()
+	if err != nil {
+		return offers, []error{err}
+	}
+	type verified struct {
+		claim.Template
+		by string
+	}
+	valid := map[string]verified{}
+	for name, signed := range list.Templates {
+		t, by, err := signed.Verify(operators, c.deps.Now())
+		if err == nil {
+			err = c.deps.CheckRevoked(by)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("OrlopMachineTemplate %.253s: %w", name, err))
+			continue
+		}
+		valid[name] = verified{t, by.Subject.String()}
+	}
+	for _, claimed := range list.Claims {
+		t, found := valid[claimed.Template]
+		switch {
+		case !found:
+		case t.NameOf(claimed.Key) != claimed.Name:
+			problems = append(problems, fmt.Errorf("machine %.63s: the name does not belong to its key and its template", claimed.Name))
+		default:
+			offers[claimed.Key] = offer{claimed.Member, list.Templates[claimed.Template], t.by}
+		}
+	}
+	return offers, problems
+}
+
+// owns returns an error for a machine with a name of an operator.
+func owns(m claim.Member) error {
+	if !m.NamedByKey() {
+		return fmt.Errorf("machine %.63s: cannot remove: it does not come from a claim; an operator removes it (`orlopctl nodes remove`)", m.Name)
+	}
+	return nil
+}
+
+// remove removes a machine in the background: the drain of its node takes minutes.
+func (c *Claims) remove(ctx context.Context, m claim.Member) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.removing[m] {
+		return
+	}
+	c.removing[m] = true
+	c.running.Add(1)
+	panics.Go("the removal of a claimed machine", func() {
+		defer c.running.Done()
+		defer func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			delete(c.removing, m)
+		}()
+		err := c.deps.Remove(ctx, m)
+		if err != nil && ctx.Err() == nil {
+			c.deps.Event("failure", fmt.Sprintf("machine %s: cannot remove: %v; it is tried again", m.Name, err))
+		}
+	})
+}
+
+// report adds an event for each new problem.
+func (c *Claims) report(problems []error) {
+	now := map[string]bool{}
+	for _, err := range problems {
+		if line := err.Error(); !c.problems[line] {
+			c.deps.Event("failure", line)
+		}
+		now[err.Error()] = true
+	}
+	c.problems = now
+}

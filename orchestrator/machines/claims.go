@@ -1,0 +1,66 @@
+package machines
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/renameio/v2"
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/machines/claims"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+// passClaims makes the changes of claims, and writes the list for machined. A decision reads the
+// objects again: a stale cache would claim, or delete, more machines than a set has to.
+func (c *controller) passClaims(ctx context.Context, s Snapshot, listing inventory.Listing) error {
+	if c.sets == nil || s.Cluster == nil {
+		return nil
+	}
+	in := claims.Snapshot{
+		Now: s.Now, Cluster: s.Cluster, Listing: listing, Machines: s.Machines, Own: s.Own,
+		Deployments: component.Objects[*clusterv1.MachineDeployment](c.deployments), Sets: component.Objects[*clusterv1.MachineSet](c.sets),
+		Templates: component.Objects[*machineapi.OrlopMachineTemplate](c.templates), Hosts: component.Objects[*machineapi.OrlopHost](c.hosts),
+	}
+	for _, n := range component.Objects[*corev1.Node](c.nodes) {
+		in.Nodes = append(in.Nodes, n.Name)
+	}
+	result := claims.Plan(in)
+	if result.Decides {
+		if err := c.freshClaims(ctx, &in); err != nil {
+			return fmt.Errorf("cannot read the claims: %w", err)
+		}
+		result = claims.Plan(in)
+	}
+	list, err := result.List.Encode()
+	if err == nil {
+		// The directory is in memory: a flush would have no effect.
+		err = renameio.WriteFile(c.claimsFile, list, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return perform(result.Changes, func(change claims.Change) error { return c.acts.doClaim(ctx, change) })
+}
+
+// freshClaims reads the objects on which a claim or a deletion depends.
+func (c *controller) freshClaims(ctx context.Context, in *claims.Snapshot) error {
+	var err error
+	if in.Sets, err = list(ctx, c.acts.sets); err != nil {
+		return err
+	}
+	if in.Hosts, err = list(ctx, c.acts.hosts); err != nil {
+		return err
+	}
+	if in.Own, err = list(ctx, c.acts.own); err != nil {
+		return err
+	}
+	fresh := Snapshot{Settings: c.settings}
+	fresh.Machines, err = list(ctx, c.acts.machines)
+	fresh.ofCluster()
+	in.Machines = fresh.Machines
+	return err
+}

@@ -1,0 +1,236 @@
+package claims
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+const (
+	// Finalizer is the finalizer of a claimed Machine.
+	Finalizer = "orlop.dev/claimed"
+	// settle is the time from the deletion of a Machine after which its machine cannot get a ticket
+	// any more: machined has no list of claims from before.
+	settle = 2 * time.Minute
+)
+
+// Snapshot is the state of all objects.
+type Snapshot struct {
+	Now         time.Time
+	Cluster     *clusterv1.Cluster
+	Deployments []*clusterv1.MachineDeployment
+	Sets        []*clusterv1.MachineSet
+	Templates   []*machineapi.OrlopMachineTemplate
+	Hosts       []*machineapi.OrlopHost
+	Machines    []*clusterv1.Machine // of the cluster
+	Own         []*machineapi.OrlopMachine
+	Nodes       []string          // names
+	Listing     inventory.Listing // of machined
+}
+
+// Verb is the kind of a change.
+type Verb string
+
+// The verbs.
+const (
+	Create   Verb = "create"           // the object
+	Status   Verb = "write status"     // of the object
+	Adjust   Verb = "adjust"           // write spec.replicas and spec.template of a MachineSet
+	Claim    Verb = "write claim"      // write spec.claim of an OrlopHost; nil removes it
+	Delete   Verb = "delete"           // a Machine
+	Finalize Verb = "remove finalizer" // write metadata.finalizers of a Machine
+)
+
+// Change is a change of an object, with its new content. Its version is the version that Plan has
+// seen, so a write fails if the object has changed since.
+type Change struct {
+	Verb   Verb
+	Object metav1.Object
+}
+
+// String returns the verb and the object.
+func (c Change) String() string {
+	return string(c.Verb) + " " + reflect.TypeOf(c.Object).Elem().Name() + " " + c.Object.GetName()
+}
+
+// Result is the output of Plan.
+type Result struct {
+	Changes []Change
+	// List is the list for machined.
+	List claim.List
+	// Decides reports whether a change claims a host, or deletes a Machine. Then the snapshot must
+	// not be stale: a set would claim, or lose, more machines than its replicas.
+	Decides bool
+}
+
+// plan is a plan in progress.
+type plan struct {
+	Snapshot
+	Result
+	own       map[string]*machineapi.OrlopMachine
+	machines  map[string]*clusterv1.Machine
+	templates map[string]*template
+	taken     map[string]bool // hosts that this plan claims
+}
+
+// Plan computes the changes. After all changes, Plan of the new state has none, apart from the
+// machines that join or leave meanwhile.
+func Plan(s Snapshot) Result {
+	p := &plan{
+		Snapshot: s, own: map[string]*machineapi.OrlopMachine{}, machines: map[string]*clusterv1.Machine{},
+		templates: map[string]*template{}, taken: map[string]bool{},
+	}
+	p.List = claim.List{Written: s.Now, Templates: map[string]claim.Signed{}, Claims: []claim.Claim{}, Removals: []claim.Member{}}
+	for _, o := range s.Own {
+		p.own[o.Name] = o
+	}
+	for _, m := range s.Machines {
+		p.machines[m.Name] = m
+	}
+	for _, t := range s.Templates {
+		p.templates[t.Name] = newTemplate(t)
+	}
+	for _, d := range sorted(s.Deployments) {
+		p.deployment(d)
+	}
+	for _, set := range sorted(s.Sets) {
+		p.set(set)
+	}
+	for _, h := range sorted(s.Hosts) {
+		p.infrastructure(h)
+		p.abandoned(h)
+	}
+	for _, m := range sorted(s.Machines) {
+		p.machine(m)
+	}
+	return p.Result
+}
+
+// sorted returns objects in the order of their names.
+func sorted[T metav1.Object](all []T) []T {
+	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
+}
+
+func (p *plan) change(verb Verb, o metav1.Object) {
+	p.Changes = append(p.Changes, Change{verb, o})
+	p.Decides = p.Decides || verb == Claim || verb == Delete
+}
+
+// claimed returns the claim of a Machine. A Machine without an OrlopMachine that has a claim is not
+// from the inventory: neither this package nor machined removes it from the cluster.
+func (p *plan) claimed(m *clusterv1.Machine) *machineapi.MachineClaim {
+	own := p.own[m.Name]
+	_, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]
+	if own == nil || own.Spec.Role != machineapi.RoleWorker || controlPlane {
+		return nil
+	}
+	return own.Spec.Claim
+}
+
+// machine lists a claimed machine for machined, and ends its finalizer when it has left.
+func (p *plan) machine(m *clusterv1.Machine) {
+	c := p.claimed(m)
+	if !slices.Contains(m.Finalizers, Finalizer) {
+		return
+	}
+	leaves := m.DeletionTimestamp != nil
+	switch {
+	case c == nil:
+		// The OrlopMachine was not created, or an operator has deleted it: then the machine is
+		// adopted again, like a machine that does not come from the inventory.
+		if leaves && p.Now.Sub(m.DeletionTimestamp.Time) >= settle {
+			p.finalize(m)
+		}
+	case leaves && p.gone(m):
+		p.finalize(m)
+	case leaves:
+		if len(p.List.Removals) < claim.MaxClaims {
+			p.List.Removals = append(p.List.Removals, claim.Member{Name: m.Name, Key: c.Fingerprint})
+		}
+	case !slices.Contains(p.Listing.Members, c.Fingerprint):
+		p.admit(m.Name, c)
+	}
+}
+
+// gone reports whether the machine of a Machine that is deleted is no member of the cluster, and
+// cannot join any more. Without the list of machined, this is unknown.
+func (p *plan) gone(m *clusterv1.Machine) bool {
+	return p.Listing.Members != nil && !slices.Contains(p.Listing.Names, m.Name) && p.Now.Sub(m.DeletionTimestamp.Time) >= settle
+}
+
+func (p *plan) finalize(m *clusterv1.Machine) {
+	m = m.DeepCopy()
+	m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == Finalizer })
+	p.change(Finalize, m)
+}
+
+// admit lists a claim for machined, with its template. A claim without a usable template waits.
+func (p *plan) admit(name string, c *machineapi.MachineClaim) {
+	t := p.templates[c.Template]
+	_, listed := p.List.Templates[c.Template]
+	if t == nil || t.problem != "" || len(p.List.Claims) >= claim.MaxClaims || !listed && len(p.List.Templates) >= claim.MaxTemplates {
+		return
+	}
+	p.List.Templates[c.Template] = t.signed
+	p.List.Claims = append(p.List.Claims, claim.Claim{Member: claim.Member{Name: name, Key: c.Fingerprint}, Template: c.Template})
+}
+
+// abandoned removes the claim of a host for a MachineSet that does not exist any more.
+func (p *plan) abandoned(h *machineapi.OrlopHost) {
+	c := h.Spec.Claim
+	if c == nil || p.machines[c.Machine] != nil || slices.ContainsFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == c.MachineSet && s.DeletionTimestamp == nil }) {
+		return
+	}
+	p.release(h)
+}
+
+// release removes the claim of a host. machined has never had this claim: there is no Machine.
+func (p *plan) release(h *machineapi.OrlopHost) {
+	h = h.DeepCopy()
+	h.Spec.Claim = nil
+	p.change(Claim, h)
+}
+
+// available reports whether a host can be claimed.
+func (p *plan) available(h *machineapi.OrlopHost) bool {
+	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && approved(h) &&
+		waits(h) && h.Name == machineapi.HostName(h.Spec.Fingerprint) && !slices.Contains(p.Listing.Members, h.Spec.Fingerprint)
+}
+
+// approved reports whether an operator has approved a machine. The schema checks the fingerprint,
+// too.
+func approved(h *machineapi.OrlopHost) bool {
+	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
+}
+
+// waits reports whether a machine waits for a configuration.
+func waits(h *machineapi.OrlopHost) bool {
+	return meta.IsStatusConditionTrue(h.Status.Conditions, machineapi.ConditionWaiting)
+}
+
+// used reports whether a machine, or its Node, has a name.
+func (p *plan) used(name string) bool {
+	return p.machines[name] != nil || p.own[name] != nil || slices.Contains(p.Nodes, name) || slices.Contains(p.Listing.Names, name)
+}
+
+// isPaused reports whether an object or its cluster is paused.
+func (p *plan) isPaused(o metav1.Object) bool {
+	_, annotated := o.GetAnnotations()[clusterv1.PausedAnnotation]
+	return annotated || p.Cluster.Spec.Paused != nil && *p.Cluster.Spec.Paused
+}
+
+// sanitizedReason bounds a message of a condition.
+func sanitizedReason(text string) string {
+	const most = 1024
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}

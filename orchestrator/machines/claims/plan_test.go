@@ -1,0 +1,475 @@
+package claims
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+var start = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+
+// world is a cluster with an API server that makes the changes of Plan, and with a machined that
+// admits and removes machines. A set of a deployment has the same name.
+type world struct {
+	t    *testing.T
+	now  time.Time
+	uids int
+
+	cluster     *clusterv1.Cluster
+	deployments map[string]*clusterv1.MachineDeployment
+	sets        map[string]*clusterv1.MachineSet
+	templates   map[string]*machineapi.OrlopMachineTemplate
+	hosts       map[string]*machineapi.OrlopHost
+	machines    map[string]*clusterv1.Machine
+	own         map[string]*machineapi.OrlopMachine
+	members     map[string]string // name by key
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t: t, now: start, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}},
+		deployments: map[string]*clusterv1.MachineDeployment{}, sets: map[string]*clusterv1.MachineSet{}, templates: map[string]*machineapi.OrlopMachineTemplate{},
+		hosts: map[string]*machineapi.OrlopHost{}, machines: map[string]*clusterv1.Machine{}, own: map[string]*machineapi.OrlopMachine{}, members: map[string]string{},
+	}
+	return w
+}
+
+// signed is a template that an operator has signed.
+var signed = func() claim.Signed {
+	ca, err := pki.NewCA("operator", 24*time.Hour)
+	if err != nil {
+		panic(err)
+	}
+	admin, err := ca.Issue(pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: 12 * time.Hour})
+	if err != nil {
+		panic(err)
+	}
+	now := time.Now().Truncate(time.Second)
+	s, err := claim.Sign(claim.Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(time.Hour)}, admin, now)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}()
+
+func (w *world) uid() types.UID {
+	w.uids++
+	return types.UID(fmt.Sprint("uid-", w.uids))
+}
+
+func (w *world) template(name, match string) {
+	o := &machineapi.OrlopMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	o.Spec.Template.Spec = machineapi.ClaimSpec{Match: match, Documents: string(signed.Documents), Signature: string(signed.Signature)}
+	w.templates[name] = o
+}
+
+func (w *world) deployment(name string, replicas int32) *clusterv1.MachineDeployment {
+	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, UID: w.uid()}}
+	d.Spec.ClusterName, d.Spec.Replicas = "c", &replicas
+	d.Spec.Selector.MatchLabels = map[string]string{"set": name}
+	d.Spec.Template.Labels = map[string]string{"set": name, clusterv1.MachineControlPlaneLabel: ""}
+	d.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: machineapi.GroupVersion.Group, Kind: "OrlopMachineTemplate", Name: name}
+	w.deployments[name] = d
+	return d
+}
+
+// host adds a waiting machine. Its key has the digits of a number.
+func (w *world) host(number int, approve bool) *machineapi.OrlopHost {
+	key := "sha256:" + strings.Repeat(fmt.Sprintf("%08x", number), 8)
+	h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: machineapi.HostName(key)}, Spec: machineapi.OrlopHostSpec{Fingerprint: key}}
+	h.Status.Inventory.CPUs = int32(number)
+	if approve {
+		h.Spec.Approval = &machineapi.HostApproval{Fingerprint: key}
+	}
+	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionTrue, Reason: "NoConfiguration"})
+	w.hosts[h.Name] = h
+	return h
+}
+
+// controlPlane adds a control-plane machine. Its Machine claims to belong to a set.
+func (w *world) controlPlane(name string, set *clusterv1.MachineSet) {
+	o := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: w.uid(), Finalizers: []string{Finalizer}}}
+	if set != nil {
+		o.OwnerReferences = []metav1.OwnerReference{{Kind: "MachineSet", Name: set.Name, UID: set.UID, Controller: new(true)}}
+	}
+	w.machines[name] = o
+	w.own[name] = &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: machineapi.OrlopMachineSpec{
+		Role: machineapi.RoleControlPlane, Claim: &machineapi.MachineClaim{Fingerprint: "sha256:00", Template: "workers"},
+	}}
+}
+
+func values[T any](m map[string]T) (all []T) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, m[k])
+	}
+	return all
+}
+
+func (w *world) snapshot() Snapshot {
+	s := Snapshot{
+		Now: w.now, Cluster: w.cluster, Deployments: values(w.deployments), Sets: values(w.sets), Templates: values(w.templates), Hosts: values(w.hosts),
+		Machines: values(w.machines), Own: values(w.own), Listing: inventory.Listing{Members: []string{}, Names: []string{}},
+	}
+	for key, name := range w.members {
+		s.Listing.Members, s.Listing.Names, s.Nodes = append(s.Listing.Members, key), append(s.Listing.Names, name), append(s.Nodes, name)
+	}
+	return s
+}
+
+// pass makes the changes of a plan, as the API server does.
+func (w *world) pass() Result {
+	w.t.Helper()
+	r := Plan(w.snapshot())
+	for _, c := range r.Changes {
+		w.do(c)
+	}
+	w.check(r)
+	return r
+}
+
+func (w *world) do(c Change) {
+	w.t.Helper()
+	name := c.Object.GetName()
+	switch o := c.Object.(type) {
+	case *clusterv1.MachineSet:
+		if c.Verb == Create {
+			o.UID = w.uid()
+		}
+		w.sets[name] = o
+	case *clusterv1.MachineDeployment:
+		w.deployments[name] = o
+	case *machineapi.OrlopHost:
+		if old := w.hosts[name].Spec.Claim; old != nil && o.Spec.Claim != nil {
+			w.t.Errorf("%s: claimed twice", c)
+		}
+		if o.Spec.Claim != nil && !approved(o) {
+			w.t.Errorf("%s: without an approval", c)
+		}
+		w.hosts[name] = o
+	case *machineapi.OrlopMachine:
+		w.own[name] = o
+	case *clusterv1.Machine:
+		switch {
+		case c.Verb == Create:
+			if w.machines[name] != nil {
+				w.t.Errorf("%s: exists", c)
+			}
+			o.UID, o.CreationTimestamp = w.uid(), metav1.NewTime(w.now)
+			w.machines[name] = o
+		case c.Verb == Delete:
+			w.delete(name)
+		case c.Verb == Finalize && o.DeletionTimestamp != nil && len(o.Finalizers) == 0:
+			delete(w.machines, name)
+			delete(w.own, name) // by the garbage collector
+		}
+	}
+}
+
+func (w *world) delete(name string) {
+	if own := w.own[name]; own != nil && own.Spec.Role == machineapi.RoleControlPlane {
+		w.t.Errorf("%s: a control-plane machine is deleted", name)
+	}
+	at := metav1.NewTime(w.now)
+	o := w.machines[name].DeepCopy()
+	o.DeletionTimestamp = &at
+	w.machines[name] = o
+}
+
+// check checks the rules that hold after each pass.
+func (w *world) check(r Result) {
+	w.t.Helper()
+	of := map[string]string{}
+	for _, h := range w.hosts {
+		if c := h.Spec.Claim; c != nil {
+			if other := of[c.Machine]; other != "" {
+				w.t.Errorf("machine %s: two hosts, %s and %s", c.Machine, other, h.Name)
+			}
+			of[c.Machine] = h.Name
+		}
+	}
+	keys := map[string]string{}
+	for name, o := range w.own {
+		if c := o.Spec.Claim; c != nil {
+			if other := keys[c.Fingerprint]; other != "" && o.Spec.Role == machineapi.RoleWorker {
+				w.t.Errorf("key %s: two machines, %s and %s", c.Fingerprint, other, name)
+			}
+			keys[c.Fingerprint] = name
+		}
+	}
+	for _, l := range r.List.Claims {
+		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !approved(h) {
+			w.t.Errorf("%s is listed without an approval", l.Name)
+		}
+		if l.Name != claim.Name("rack7", l.Key) {
+			w.t.Errorf("%s has the key %s", l.Name, l.Key)
+		}
+	}
+	for _, l := range r.List.Removals {
+		if own := w.own[l.Name]; own.Spec.Role != machineapi.RoleWorker || w.machines[l.Name].DeletionTimestamp == nil {
+			w.t.Errorf("%s is removed", l.Name)
+		}
+	}
+}
+
+// machined admits claimed machines and removes others. A removed machine waits again, with another
+// key, and without an approval.
+func (w *world) machined(l claim.List, only func(name string) bool) {
+	for _, c := range l.Claims {
+		if only(c.Name) {
+			w.members[c.Key] = c.Name
+			delete(w.hosts, machineapi.HostName(c.Key))
+			o := w.machines[c.Name].DeepCopy()
+			for _, kind := range []string{clusterv1.MachineReadyCondition, clusterv1.MachineAvailableCondition, clusterv1.MachineUpToDateCondition} {
+				meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Ready"})
+			}
+			w.machines[c.Name] = o
+		}
+	}
+	for _, m := range l.Removals {
+		if only(m.Name) && w.members[m.Key] == m.Name {
+			delete(w.members, m.Key)
+			w.host(1000+w.uids, false)
+			w.uids++
+		}
+	}
+}
+
+func all(string) bool { return true }
+
+// settleDown repeats passes until nothing changes. Machines join and leave at once.
+func (w *world) settleDown() {
+	w.t.Helper()
+	for range 40 {
+		r := w.pass()
+		w.machined(r.List, all)
+		w.now = w.now.Add(settle)
+		if len(r.Changes) == 0 && len(r.List.Claims) == 0 && len(r.List.Removals) == 0 {
+			return
+		}
+	}
+	w.t.Errorf("no end of the changes: %v", Plan(w.snapshot()).Changes)
+}
+
+// machinesOf returns the names of the machines of the inventory that are not deleted.
+func (w *world) machinesOf() (names []string) {
+	for _, m := range values(w.machines) {
+		if m.DeletionTimestamp == nil && w.own[m.Name] != nil && w.own[m.Name].Spec.Role == machineapi.RoleWorker {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// TestScale scales a deployment from a single machine to three and back.
+func TestScale(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "host.cpus < 5 && host.labels.rack == '7'")
+	for n := 1; n <= 5; n++ {
+		h := w.host(n, n != 2)
+		if n != 4 {
+			h.Labels = map[string]string{"rack": "7"}
+		}
+	}
+	d := w.deployment("workers", 1)
+	w.settleDown()
+	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000001"}) {
+		t.Fatalf("%v", got)
+	}
+	m := w.machines["rack7-00000001"]
+	if _, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]; controlPlane || m.Spec.ProviderID != "orlop:///c/rack7-00000001" || m.Labels["set"] != "workers" || m.Labels[clusterv1.MachineDeploymentNameLabel] != "workers" {
+		t.Errorf("%+v", m)
+	}
+	w.deployments["workers"].Spec.Replicas = new(int32(3))
+	w.settleDown()
+	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000001", "rack7-00000003"}) {
+		t.Errorf("machines 2 (no approval), 4 (no label) and 5 (too large) are not taken: %v", got)
+	}
+	d = w.deployments["workers"]
+	c := meta.FindStatusCondition(d.Status.Conditions, clusterv1.MachineDeploymentScalingUpCondition)
+	if c == nil || c.Reason != reasonNoHost || !strings.Contains(c.Message, "1 more approved OrlopHosts") || !strings.Contains(c.Message, "1 that match are not approved") || number(d.Status.ReadyReplicas) != 2 || d.Status.Phase != "ScalingUp" {
+		t.Errorf("%+v, %+v", c, d.Status)
+	}
+	w.hosts[w.host(2, true).Name].Labels = map[string]string{"rack": "7"}
+	w.settleDown()
+	if d = w.deployments["workers"]; len(w.machinesOf()) != 3 || !meta.IsStatusConditionTrue(d.Status.Conditions, clusterv1.MachineDeploymentAvailableCondition) || d.Status.Phase != "Running" {
+		t.Errorf("%v, %+v", w.machinesOf(), d.Status)
+	}
+	w.machines["rack7-00000002"].Annotations = map[string]string{clusterv1.DeleteMachineAnnotation: ""}
+	w.deployments["workers"].Spec.Replicas = new(int32(1))
+	w.settleDown()
+	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000001"}) || len(w.members) != 1 || len(w.machines) != 1 {
+		t.Errorf("%v, %v", got, w.members)
+	}
+}
+
+// TestDeletion checks the deletion of a Machine: it stays until the machine is no member and
+// cannot join any more, and the set takes another machine.
+func TestDeletion(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "")
+	w.host(1, true)
+	w.deployment("workers", 1)
+	w.settleDown()
+	w.host(2, true)
+	w.delete("rack7-00000001")
+	r := w.pass()
+	if len(r.List.Removals) != 1 || r.List.Removals[0].Name != "rack7-00000001" {
+		t.Errorf("%+v", r.List)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.pass()
+	if w.machines["rack7-00000001"] == nil {
+		t.Error("the Machine of a member is gone")
+	}
+	unknown := w.snapshot()
+	unknown.Listing = inventory.Listing{}
+	if r := Plan(unknown); slices.ContainsFunc(r.Changes, func(c Change) bool { return c.Verb == Finalize }) {
+		t.Error("the Machine goes although the members are unknown")
+	}
+	w.settleDown()
+	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000002"}) || w.machines["rack7-00000001"] != nil {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestNoJoin checks a machine that was claimed and has not joined: the deletion of its Machine
+// waits until the machine cannot get a ticket any more.
+func TestNoJoin(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "")
+	h := w.host(1, true)
+	w.deployment("workers", 1)
+	for range 6 {
+		w.pass()
+	}
+	r := w.pass()
+	if len(r.List.Claims) != 1 || len(r.Changes) != 0 {
+		t.Fatalf("%v, %v", r.List.Claims, r.Changes)
+	}
+	// It has taken its configuration, and is silent.
+	h = w.hosts[h.Name].DeepCopy()
+	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"})
+	w.hosts[h.Name] = h
+	w.deployments["workers"].Spec.Replicas = new(int32(0))
+	w.pass()
+	w.pass()
+	r = w.pass()
+	if len(r.List.Claims) != 0 || len(r.List.Removals) != 1 || w.machines["rack7-00000001"] == nil {
+		t.Errorf("%v, %v", r.List.Claims, r.List.Removals)
+	}
+	w.settleDown()
+	if len(w.machines) != 0 || w.hosts[h.Name].Spec.Claim != nil {
+		t.Errorf("%v, %+v", w.machines, w.hosts[h.Name])
+	}
+}
+
+// TestTemplate checks the templates that cannot be used, and that a deletion of the deployment ends
+// its claims.
+func TestTemplate(t *testing.T) {
+	w := newWorld(t)
+	w.host(1, true)
+	w.deployment("workers", 1)
+	reason := func() string {
+		t.Helper()
+		w.settleDown()
+		c := meta.FindStatusCondition(w.deployments["workers"].Status.Conditions, clusterv1.MachineDeploymentScalingUpCondition)
+		return c.Reason + ": " + c.Message
+	}
+	if got := reason(); !strings.HasPrefix(got, "TemplateUnusable: spec.template.spec.infrastructureRef: there is no OrlopMachineTemplate workers") {
+		t.Error(got)
+	}
+	w.template("workers", "host.cpu > 1")
+	if got := reason(); !strings.Contains(got, "is not an expression about a host") {
+		t.Error(got)
+	}
+	w.template("workers", "")
+	w.templates["workers"].Spec.Template.Spec.Signature = "none"
+	if got := reason(); !strings.Contains(got, "the signature does not begin") {
+		t.Error(got)
+	}
+	if len(w.machines) != 0 {
+		t.Errorf("%v", w.machines)
+	}
+	w.template("workers", "")
+	w.pass()
+	delete(w.deployments, "workers")
+	delete(w.sets, "workers")
+	w.pass()
+	for _, h := range w.hosts {
+		if h.Spec.Claim != nil {
+			t.Errorf("%s keeps its claim", h.Name)
+		}
+	}
+}
+
+// TestRandomWorlds checks random worlds: no host without an approval is claimed, no host is
+// claimed twice, no control-plane machine is removed, no set has more machines than its replicas
+// in the end, and each world comes to rest.
+func TestRandomWorlds(t *testing.T) {
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t)
+		names := []string{"a", "b"}
+		for _, name := range names {
+			w.template(name, []string{"", "host.cpus % 2 == 0"}[r.IntN(2)])
+			w.deployment(name, int32(r.IntN(4)))
+		}
+		next := 1
+		for range 30 {
+			switch r.IntN(8) {
+			case 0:
+				w.host(next, r.IntN(3) > 0)
+				next++
+			case 1:
+				w.deployments[names[r.IntN(2)]].Spec.Replicas = new(int32(r.IntN(4)))
+			case 2:
+				if m := w.machinesOf(); len(m) > 0 {
+					w.delete(m[r.IntN(len(m))])
+				}
+			case 3:
+				if h := values(w.hosts); len(h) > 0 {
+					one := h[r.IntN(len(h))].DeepCopy()
+					meta.SetStatusCondition(&one.Status.Conditions, metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"})
+					w.hosts[one.Name] = one
+				}
+			case 4:
+				if w.sets["a"] != nil && w.machines["cp"] == nil {
+					w.controlPlane("cp", w.sets["a"])
+				}
+			default:
+				list := w.pass().List
+				w.machined(list, func(string) bool { return r.IntN(2) == 0 })
+				w.now = w.now.Add(time.Duration(r.IntN(60)) * time.Second)
+			}
+		}
+		w.settleDown()
+		for _, name := range names {
+			live := 0
+			for _, m := range w.machines {
+				if metav1.IsControlledBy(m, w.sets[name]) && m.Name != "cp" && m.DeletionTimestamp == nil {
+					live++
+				}
+			}
+			if want := int(*w.deployments[name].Spec.Replicas); live > want {
+				t.Errorf("seed %d: set %s has %d machines, want %d", seed, name, live, want)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

@@ -1,0 +1,326 @@
+package claims
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+)
+
+// The reasons of the conditions.
+const (
+	reasonSatisfied = "Satisfied" // the set has its machines
+	reasonNoHost    = "NoMatchingHost"
+	reasonTemplate  = "TemplateUnusable"
+	reasonJoining   = "MachinesJoining"
+	reasonLeaving   = "MachinesLeaving"
+	reasonUnready   = "MachinesNotReady"
+	reasonForeign   = "MachineSetOfAnotherOwner"
+	reasonPaused    = "Paused"
+)
+
+// deployment maintains the MachineSet of a MachineDeployment. The template of the set follows: it
+// has an effect on later machines only.
+func (p *plan) deployment(d *clusterv1.MachineDeployment) {
+	if d.DeletionTimestamp != nil || d.Spec.ClusterName != p.Cluster.Name || p.isPaused(d) {
+		return
+	}
+	i := slices.IndexFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == d.Name })
+	switch {
+	case i < 0:
+		set := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{
+			Name: d.Name, Namespace: machineapi.Namespace, Labels: map[string]string{clusterv1.ClusterNameLabel: p.Cluster.Name, clusterv1.MachineDeploymentNameLabel: d.Name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineDeployment", Name: d.Name, UID: d.UID, Controller: new(true)}},
+		}, Spec: setSpec(d)}
+		p.change(Create, set)
+		p.deploymentStatus(d, nil)
+	case !metav1.IsControlledBy(p.Sets[i], d):
+		p.deploymentStatus(d, nil)
+	default:
+		set, want := p.Sets[i], setSpec(d)
+		paused := d.Spec.Paused != nil && *d.Spec.Paused
+		if !paused && set.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(set.Spec, want) {
+			next := set.DeepCopy()
+			next.Spec = want
+			p.change(Adjust, next)
+		}
+		p.deploymentStatus(d, set)
+	}
+}
+
+// setSpec returns the specification of the MachineSet of a deployment.
+func setSpec(d *clusterv1.MachineDeployment) clusterv1.MachineSetSpec {
+	spec := clusterv1.MachineSetSpec{ClusterName: d.Spec.ClusterName, Replicas: new(replicas(d.Spec.Replicas)), Selector: *d.Spec.Selector.DeepCopy(), Template: *d.Spec.Template.DeepCopy()}
+	labels := map[string]string{}
+	maps.Copy(labels, spec.Template.Labels)
+	labels[clusterv1.MachineDeploymentNameLabel] = d.Name
+	spec.Template.Labels = labels
+	return spec
+}
+
+// replicas is the wanted number of machines, as Cluster API defines it.
+func replicas(n *int32) int32 {
+	if n == nil {
+		return 1
+	}
+	return max(0, *n)
+}
+
+// members are the machines of a set.
+type members struct {
+	all     []*clusterv1.Machine // that are not deleted
+	leaving int                  // that are deleted
+	pending []*machineapi.OrlopHost
+}
+
+// membersOf returns the machines of a set, and the hosts that it has claimed without a Machine.
+func (p *plan) membersOf(set *clusterv1.MachineSet) (m members) {
+	for _, o := range sorted(p.Machines) {
+		switch {
+		case !metav1.IsControlledBy(o, set):
+		case o.DeletionTimestamp != nil:
+			m.leaving++
+		default:
+			m.all = append(m.all, o)
+		}
+	}
+	for _, h := range sorted(p.Hosts) {
+		if c := h.Spec.Claim; c != nil && c.MachineSet == set.Name && p.machines[c.Machine] == nil {
+			m.pending = append(m.pending, h)
+		}
+	}
+	return m
+}
+
+// set claims hosts, creates the Machines of claimed hosts, and deletes Machines, until the set has
+// its replicas.
+func (p *plan) set(set *clusterv1.MachineSet) {
+	if set.DeletionTimestamp != nil || set.Spec.ClusterName != p.Cluster.Name {
+		return // the garbage collector deletes its Machines
+	}
+	m, want := p.membersOf(set), int(replicas(set.Spec.Replicas))
+	have := len(m.all) + len(m.pending)
+	if p.isPaused(set) {
+		p.setStatus(set, m, metav1.Condition{Type: clusterv1.MachineSetScalingUpCondition, Status: metav1.ConditionFalse, Reason: reasonPaused})
+		return
+	}
+	scaling := metav1.Condition{Type: clusterv1.MachineSetScalingUpCondition, Status: metav1.ConditionFalse, Reason: reasonSatisfied}
+	m.pending = slices.DeleteFunc(m.pending, func(h *machineapi.OrlopHost) bool {
+		if have <= want && waits(h) {
+			return false
+		}
+		p.release(h)
+		have--
+		return true
+	})
+	for _, h := range m.pending {
+		p.create(set, h)
+	}
+	removable := p.removable(m.all)
+	for _, o := range removable[:min(len(removable), max(0, have-want))] {
+		p.change(Delete, o)
+	}
+	if have < want {
+		scaling.Status, scaling.Reason, scaling.Message = p.claim(set, want-have)
+	}
+	p.setStatus(set, m, scaling)
+}
+
+// claim claims hosts, and returns the condition for the hosts that are missing.
+func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.ConditionStatus, reason, message string) {
+	name := set.Spec.Template.Spec.InfrastructureRef.Name
+	t := p.templates[name]
+	if t == nil || set.Spec.Template.Spec.InfrastructureRef.Kind != "OrlopMachineTemplate" {
+		return metav1.ConditionTrue, reasonTemplate, fmt.Sprintf("spec.template.spec.infrastructureRef: there is no OrlopMachineTemplate %s in namespace %s; create it", name, machineapi.Namespace)
+	}
+	if t.problem != "" {
+		return metav1.ConditionTrue, reasonTemplate, t.problem
+	}
+	unapproved := 0
+	for _, h := range sorted(p.Hosts) {
+		if missing == 0 {
+			break
+		}
+		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
+		if !approved(h) && h.Spec.Claim == nil && t.matches(h) {
+			unapproved++
+		}
+		if !p.available(h) || p.used(machine) || !t.matches(h) {
+			continue
+		}
+		next := h.DeepCopy()
+		next.Spec.Claim = &machineapi.HostClaim{MachineSet: set.Name, Template: name, Machine: machine}
+		p.taken[h.Name] = true
+		p.change(Claim, next)
+		missing--
+	}
+	if missing == 0 {
+		return metav1.ConditionTrue, reasonJoining, "hosts are claimed"
+	}
+	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved", missing, name, unapproved)
+}
+
+// create creates the objects of a machine that a set has claimed. The Machine is first: it owns the
+// OrlopMachine.
+func (p *plan) create(set *clusterv1.MachineSet, h *machineapi.OrlopHost) {
+	c := h.Spec.Claim
+	if p.own[c.Machine] != nil || slices.Contains(p.Nodes, c.Machine) {
+		return // of another machine
+	}
+	o := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: c.Machine, Namespace: machineapi.Namespace, Finalizers: []string{Finalizer}, Labels: map[string]string{}, Annotations: maps.Clone(set.Spec.Template.Annotations),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineSet", Name: set.Name, UID: set.UID, Controller: new(true)}},
+		},
+		Spec: *set.Spec.Template.Spec.DeepCopy(),
+	}
+	maps.Copy(o.Labels, set.Spec.Template.Labels)
+	delete(o.Labels, clusterv1.MachineControlPlaneLabel)
+	o.Labels[clusterv1.ClusterNameLabel], o.Labels[clusterv1.MachineSetNameLabel] = p.Cluster.Name, set.Name
+	o.Spec.ClusterName, o.Spec.ProviderID = p.Cluster.Name, machineapi.ProviderID(p.Cluster.Name, c.Machine)
+	// The machine gets its configuration from machined, and not from a Secret.
+	o.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: new(string)}
+	o.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: machineapi.GroupVersion.Group, Kind: "OrlopMachine", Name: c.Machine}
+	p.change(Create, o)
+}
+
+// infrastructure creates the OrlopMachine of a claimed host, which makes the claim known to
+// machined.
+func (p *plan) infrastructure(h *machineapi.OrlopHost) {
+	c := h.Spec.Claim
+	if c == nil {
+		return
+	}
+	m := p.machines[c.Machine]
+	if m == nil || m.DeletionTimestamp != nil || p.own[c.Machine] != nil || !slices.Contains(m.Finalizers, Finalizer) || !approved(h) {
+		return
+	}
+	p.change(Create, &machineapi.OrlopMachine{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: c.Machine, Namespace: machineapi.Namespace, Labels: maps.Clone(m.Labels),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: new(true)}},
+		},
+		Spec: machineapi.OrlopMachineSpec{
+			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template},
+		},
+	})
+}
+
+// removable returns the Machines that a set may remove, in this order: an operator wants it
+// (annotation of Cluster API), it has not joined, it is not ready, it is the newest.
+func (p *plan) removable(all []*clusterv1.Machine) []*clusterv1.Machine {
+	all = slices.DeleteFunc(slices.Clone(all), func(m *clusterv1.Machine) bool {
+		return !slices.Contains(m.Finalizers, Finalizer) || p.own[m.Name] != nil && p.claimed(m) == nil
+	})
+	rank := func(m *clusterv1.Machine) int {
+		switch _, wanted := m.Annotations[clusterv1.DeleteMachineAnnotation]; {
+		case wanted:
+			return 0
+		case !slices.Contains(p.Nodes, m.Name):
+			return 1
+		case !meta.IsStatusConditionTrue(m.Status.Conditions, clusterv1.MachineReadyCondition):
+			return 2
+		}
+		return 3
+	}
+	slices.SortStableFunc(all, func(a, b *clusterv1.Machine) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// setStatus writes the status of a MachineSet.
+func (p *plan) setStatus(set *clusterv1.MachineSet, m members, scaling metav1.Condition) {
+	next := set.DeepCopy()
+	st := &next.Status
+	count := func(condition string) *int32 {
+		var n int32
+		for _, o := range m.all {
+			if meta.IsStatusConditionTrue(o.Status.Conditions, condition) {
+				n++
+			}
+		}
+		return &n
+	}
+	st.ObservedGeneration, st.Selector = set.Generation, metav1.FormatLabelSelector(&set.Spec.Selector)
+	st.Replicas = new(int32(len(m.all)))
+	st.ReadyReplicas, st.AvailableReplicas, st.UpToDateReplicas = count(clusterv1.MachineReadyCondition), count(clusterv1.MachineAvailableCondition), count(clusterv1.MachineUpToDateCondition)
+	down := metav1.Condition{Type: clusterv1.MachineSetScalingDownCondition, Status: metav1.ConditionFalse, Reason: reasonSatisfied}
+	if m.leaving > 0 {
+		down.Status, down.Reason, down.Message = metav1.ConditionTrue, reasonLeaving, fmt.Sprintf("%d machines leave the cluster", m.leaving)
+	}
+	ready := metav1.Condition{Type: clusterv1.MachineSetMachinesReadyCondition, Status: metav1.ConditionTrue, Reason: reasonSatisfied}
+	if *st.ReadyReplicas < *st.Replicas {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonUnready, fmt.Sprintf("%d of %d machines are ready", *st.ReadyReplicas, *st.Replicas)
+	}
+	p.setConditions(&st.Conditions, set.Generation, scaling, down, ready)
+	if !equality.Semantic.DeepEqual(set.Status, next.Status) {
+		p.change(Status, next)
+	}
+}
+
+// deploymentStatus writes the status of a MachineDeployment from that of its set; nil if it has no
+// set of its own.
+func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.MachineSet) {
+	next := d.DeepCopy()
+	st := &next.Status
+	st.ObservedGeneration, st.Selector = d.Generation, metav1.FormatLabelSelector(&d.Spec.Selector)
+	available := metav1.Condition{Type: clusterv1.MachineDeploymentAvailableCondition, Status: metav1.ConditionFalse, Reason: reasonJoining}
+	scaling := metav1.Condition{Type: clusterv1.MachineDeploymentScalingUpCondition, Status: metav1.ConditionTrue, Reason: reasonJoining}
+	if set == nil {
+		if slices.ContainsFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == d.Name }) {
+			scaling.Reason, scaling.Message = reasonForeign, "a MachineSet of this name has another owner; delete it, or use another name"
+		}
+		p.setConditions(&st.Conditions, d.Generation, available, scaling)
+	} else {
+		st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.UpToDateReplicas = set.Status.Replicas, set.Status.ReadyReplicas, set.Status.AvailableReplicas, set.Status.UpToDateReplicas
+		want := replicas(d.Spec.Replicas)
+		phase := clusterv1.MachineDeploymentPhaseRunning
+		switch n := number(st.AvailableReplicas); {
+		case number(st.Replicas) > want:
+			phase = clusterv1.MachineDeploymentPhaseScalingDown
+		case n < want:
+			phase = clusterv1.MachineDeploymentPhaseScalingUp
+		}
+		st.Phase = string(phase)
+		if number(st.AvailableReplicas) >= want {
+			available.Status, available.Reason = metav1.ConditionTrue, reasonSatisfied
+		} else {
+			available.Message = fmt.Sprintf("%d of %d machines are available", number(st.AvailableReplicas), want)
+		}
+		conditions := []metav1.Condition{available}
+		for _, kind := range []string{clusterv1.MachineDeploymentScalingUpCondition, clusterv1.MachineDeploymentScalingDownCondition, clusterv1.MachineDeploymentMachinesReadyCondition} {
+			if c := meta.FindStatusCondition(set.Status.Conditions, kind); c != nil {
+				conditions = append(conditions, metav1.Condition{Type: kind, Status: c.Status, Reason: c.Reason, Message: c.Message})
+			}
+		}
+		p.setConditions(&st.Conditions, d.Generation, conditions...)
+	}
+	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
+		p.change(Status, next)
+	}
+}
+
+func number(n *int32) int32 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// setConditions sets conditions for a generation of their object.
+func (p *plan) setConditions(all *[]metav1.Condition, generation int64, wanted ...metav1.Condition) {
+	for _, c := range wanted {
+		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(p.Now.Truncate(time.Second)), sanitizedReason(c.Message)
+		meta.SetStatusCondition(all, c)
+	}
+}

@@ -1,0 +1,83 @@
+package gen
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// Template describes an object with a worker template.
+type Template struct {
+	Name   string // of the object, and the prefix of the names of the machines
+	Match  string // an expression about the machines; empty: all
+	Node   config.Node
+	Keep   bool   // a removed machine keeps its configuration and its data
+	Patch  []byte // of the documents; nil: none
+	Expiry time.Time
+}
+
+// WorkerTemplate returns the documents of workers of the cluster of a machine. The machine adds no
+// secret.
+func WorkerTemplate(ctx context.Context, c *client.Client, t Template) ([]byte, error) {
+	answer, err := c.Cluster.CreateTicket(ctx, &api.CreateTicketRequest{Name: t.Name})
+	if err != nil {
+		return nil, err
+	}
+	text, err := withTicket(answer, config.CertKey{}, t.Node)
+	if err == nil && !t.Keep {
+		text, err = config.Merge(text, []byte("kind: Machine\nspec: {join: {onRemoval: Wipe}}\n"))
+	}
+	if err == nil && t.Patch != nil {
+		text, err = config.Merge(text, t.Patch)
+	}
+	if err != nil {
+		return nil, err
+	}
+	next, problems := config.Parse("template", text)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	if !next.IsWorker() || next.Machine.Metadata.Name != t.Name || next.Machine.Spec.Join == nil || !next.Machine.Spec.Join.Ticket.IsZero() {
+		return nil, errors.New("template: the patch may change neither the role, nor the name, nor the ticket")
+	}
+	return text, nil
+}
+
+// SignTemplate returns the OrlopMachineTemplate with signed documents, in YAML. The operator's CA
+// issues a certificate for this signature only, which is as long valid as the template; its key is
+// dropped.
+func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]byte, error) {
+	signer, err := IssueClient(ca, "template "+t.Name, []string{pki.RoleAdmin}, t.Expiry.Sub(now)+time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	s, err := claim.Sign(claim.Template{Documents: documents, Prefix: t.Name, Expires: t.Expiry}, signer, now)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1\nkind: OrlopMachineTemplate\nmetadata: {name: %s, namespace: orlop-machines}\nspec:\n  template:\n    spec:\n", t.Name)
+	if t.Match != "" {
+		fmt.Fprintf(&out, "      match: %q\n", t.Match)
+	}
+	literal(&out, "documents", s.Documents)
+	literal(&out, "signature", s.Signature)
+	return out.Bytes(), nil
+}
+
+// literal writes a field with the text of a document, which ends with a newline.
+func literal(out *bytes.Buffer, name string, text []byte) {
+	fmt.Fprintf(out, "      %s: |\n", name)
+	for line := range strings.Lines(string(text)) {
+		fmt.Fprintf(out, "        %s", line)
+	}
+}

@@ -1,0 +1,51 @@
+package gen
+
+import (
+	"bytes"
+	"crypto/x509"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// TestSignTemplate checks that the signature in the object is valid for its documents, byte for
+// byte, until the expiry.
+func TestSignTemplate(t *testing.T) {
+	ca, err := pki.NewCA("operator", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	expiry := now.Add(30 * time.Minute).Truncate(time.Second)
+	documents := []byte("kind: Machine\nspec:\n  # a comment\n  sysctls: {a: \"b: c\"}\n\n---\nkind: Cluster\n")
+	text, err := SignTemplate(ca, Template{Name: "rack7", Match: `host.serial == "a\b"`, Expiry: expiry}, documents, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object struct {
+		Spec struct {
+			Template struct {
+				Spec struct{ Match, Documents, Signature string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &object); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	got := object.Spec.Template.Spec
+	if got.Match != `host.serial == "a\b"` || !bytes.Equal([]byte(got.Documents), documents) {
+		t.Errorf("%+v", got)
+	}
+	signed := claim.Signed{Documents: []byte(got.Documents), Signature: []byte(got.Signature)}
+	template, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, now)
+	if err != nil || template.Prefix != "rack7" || !template.Expires.Equal(expiry) {
+		t.Errorf("%+v, %v", template, err)
+	}
+	if _, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, expiry); err == nil {
+		t.Error("accepted after its expiry")
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/orlop-os/orlop/orlopctl/connect"
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/flags"
+	"github.com/orlop-os/orlop/orlopctl/gen"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+)
+
+// templateTTL is the default validity of a template.
+const templateTTL = 30 * 24 * time.Hour
+
+func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
+	var out, operator, patch string
+	var t gen.Template
+	var ttl time.Duration
+	var marks nodeFlags
+	var force bool
+	c := &cobra.Command{
+		Use:   "template NAME",
+		Short: "Make a signed template of workers for a MachineDeployment",
+		Long: "Make an OrlopMachineTemplate: the configuration of workers of this cluster, without a secret, signed with the\n" +
+			"operator's CA. A MachineDeployment that names it takes approved machines from the inventory as workers; their\n" +
+			"names are NAME, a dash, and the first eight digits of their fingerprint. A machine accepts the template only if\n" +
+			"its own operator has signed it. A worker that is removed erases itself and powers off; with --keep it retains\n" +
+			"its configuration and its data. --patch adds fields, for example Machine.spec.install. Until the template\n" +
+			"expires, an administrator of Kubernetes can make workers of approved machines with it.",
+		Example: "  orlopctl nodes template rack7 --match 'host.cpus >= 16' --out rack7.yaml\n  kubectl apply -f rack7.yaml",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var err error
+			if t.Node, err = marks.node(); err != nil {
+				return err
+			}
+			t.Name, t.Expiry = args[0], time.Now().Add(ttl).Truncate(time.Second)
+			if patch != "" {
+				if t.Patch, err = os.ReadFile(patch); err != nil {
+					return exit.Usagef("--patch: %w", err)
+				}
+			}
+			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
+				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
+			}
+			return makeTemplate(ios, conn, t, operator, out)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
+	f.StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (`orlopctl gen operator`)")
+	f.StringVar(&patch, "patch", "", "file with a patch of the documents (as of `orlopctl patch-config`)")
+	f.StringVar(&t.Match, "match", "", "expression in CEL over the inventory of a machine; default: all approved machines")
+	f.BoolVar(&t.Keep, "keep", false, "a removed worker retains its configuration and its data")
+	f.DurationVar(&ttl, "ttl", templateTTL, "validity of the template; at most 8784h")
+	flags.Positive(f, "ttl", &ttl)
+	f.BoolVar(&force, "force", false, "replace an existing file")
+	marks.register(f)
+	return c
+}
+
+// makeTemplate writes a signed template to a file, or to the standard output ("-").
+func makeTemplate(ios *iostreams.Streams, conn *connect.Connector, t gen.Template, operator, out string) error {
+	if err := gen.Validate(config.New(t.Name, config.RoleWorker).WithNode(t.Node)); err != nil {
+		return err
+	}
+	ca, err := gen.ReadOperator(operator)
+	if err != nil {
+		return err
+	}
+	return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
+		documents, err := gen.WorkerTemplate(ctx, c, t)
+		if err != nil {
+			return err
+		}
+		text, err := gen.SignTemplate(ca, t, documents, time.Now())
+		if err != nil {
+			return err
+		}
+		if out == "-" {
+			ios.Printf("%s", text)
+			return nil
+		}
+		if err := secretfile.Write(out, text, true); err != nil {
+			return err
+		}
+		ios.Printf("wrote %s: the template is valid until %s\n", out, t.Expiry.Format(time.RFC3339))
+		return nil
+	})
+}

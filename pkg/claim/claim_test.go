@@ -1,0 +1,177 @@
+package claim
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// now is later than the certificates of this test.
+var now = time.Now().UTC().Truncate(time.Second).Add(time.Minute)
+
+// operator returns a CA with a certificate of a role.
+func operator(t *testing.T, role string) (*pki.CA, *pki.Leaf) {
+	t.Helper()
+	ca, err := pki.NewCA("operator", 10*365*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Spec{CN: "alice", O: []string{role}, Usage: pki.Client, TTL: 2 * 365 * 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca, leaf
+}
+
+func template() Template {
+	return Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(30 * 24 * time.Hour)}
+}
+
+// TestVerify checks that only an unchanged template of an administrator of the operator is
+// accepted, until it expires.
+func TestVerify(t *testing.T) {
+	ca, admin := operator(t, pki.RoleAdmin)
+	other, _ := operator(t, pki.RoleAdmin)
+	signed, err := Sign(template(), admin, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := func(name, value string) Signed {
+		block, rest := pem.Decode(signed.Signature)
+		block.Headers[name] = value
+		return Signed{signed.Documents, append(pem.EncodeToMemory(block), rest...)}
+	}
+	for _, c := range []struct {
+		name string
+		s    Signed
+		by   []*x509.Certificate
+		now  time.Time
+		want string // part of the error
+	}{
+		{"valid", signed, []*x509.Certificate{other.Cert, ca.Cert}, now, ""},
+		{"other operator", signed, []*x509.Certificate{other.Cert}, now, "is not of an operator of this machine"},
+		{"no operator", signed, nil, now, "is not of an operator of this machine"},
+		{"other documents", Signed{[]byte("kind: Cluster\n"), signed.Signature}, []*x509.Certificate{ca.Cert}, now, "sign them again"},
+		{"other prefix", header(prefixHeader, "cp"), []*x509.Certificate{ca.Cert}, now, "sign them again"},
+		{"a prefix with a newline", header(prefixHeader, "a b"), []*x509.Certificate{ca.Cert}, now, "is no label of DNS"},
+		{"later expiry", header(expiresHeader, "2099-11-29T12:00:00Z"), []*x509.Certificate{ca.Cert}, now, "sign them again"},
+		{"no expiry", header(expiresHeader, "never"), []*x509.Certificate{ca.Cert}, now, "cannot read its expiry"},
+		{"expired", signed, []*x509.Certificate{ca.Cert}, now.Add(30 * 24 * time.Hour), "expired at 20"},
+		{"no documents", Signed{nil, signed.Signature}, []*x509.Certificate{ca.Cert}, now, "1 to 24576 are allowed"},
+		{"no signature", Signed{signed.Documents, nil}, []*x509.Certificate{ca.Cert}, now, "does not begin with a block"},
+		{"no certificate", Signed{signed.Documents, signed.Signature[:bytes.Index(signed.Signature, []byte("-----BEGIN CERT"))]}, []*x509.Certificate{ca.Cert}, now, "the certificate of its signature"},
+		{"too large", Signed{signed.Documents, bytes.Repeat([]byte("x"), maxSignature+1)}, []*x509.Certificate{ca.Cert}, now, "8193 bytes"},
+	} {
+		got, by, err := c.s.Verify(c.by, c.now)
+		switch {
+		case c.want == "" && (err != nil || got.Prefix != "rack7" || !got.Expires.Equal(template().Expires) || by.Subject.CommonName != "alice"):
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if name := template().NameOf("sha256:0123456789abcdef"); name != "rack7-01234567" {
+		t.Error(name)
+	}
+}
+
+// TestVerifyRole checks that a certificate of the operator with a lower role signs nothing, also
+// with a signature that Sign does not make.
+func TestVerifyRole(t *testing.T) {
+	ca, admin := operator(t, pki.RoleAdmin)
+	lower, err := ca.Issue(pki.Spec{CN: "bob", O: []string{pki.RoleOperator}, Usage: pki.Client, TTL: 365 * 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := Sign(template(), &pki.Leaf{Cert: admin.Cert, Key: lower.Key}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(signed.Signature)
+	signed.Signature = append(pem.EncodeToMemory(block), pki.EncodeCert(lower.Cert)...)
+	if _, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, now); err == nil || !strings.Contains(err.Error(), "has not the role orlop:admin") {
+		t.Error(err)
+	}
+}
+
+// TestSign checks the templates that Sign rejects.
+func TestSign(t *testing.T) {
+	_, admin := operator(t, pki.RoleAdmin)
+	_, lower := operator(t, pki.RoleOperator)
+	for _, c := range []struct {
+		name   string
+		change func(*Template)
+		by     *pki.Leaf
+		want   string
+	}{
+		{"lower role", func(*Template) {}, lower, "has not the role orlop:admin"},
+		{"expired", func(t *Template) { t.Expires = now }, admin, "out of range"},
+		{"too long", func(t *Template) { t.Expires = now.Add(367 * 24 * time.Hour) }, admin, "at most a year"},
+		{"fractions", func(t *Template) { t.Expires = now.Add(time.Hour + time.Millisecond) }, admin, "whole seconds"},
+		{"prefix", func(t *Template) { t.Prefix = "Rack" }, admin, "is no label of DNS"},
+		{"long prefix", func(t *Template) { t.Prefix = strings.Repeat("a", 41) }, admin, "at most 40 characters"},
+		{"large", func(t *Template) { t.Documents = make([]byte, MaxDocuments+1) }, admin, "24577 bytes"},
+	} {
+		in := template()
+		c.change(&in)
+		if _, err := Sign(in, c.by, now); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestList checks that a list survives its encoding, and ends after a minute.
+func TestList(t *testing.T) {
+	l := List{
+		Written: now, Templates: map[string]Signed{"workers": {[]byte("d"), []byte("s")}},
+		Claims: []Claim{{Member{"rack7-01234567", "sha256:01"}, "workers"}}, Removals: []Member{{"rack7-89abcdef", "sha256:89"}},
+	}
+	text, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		at    time.Time
+		valid bool
+	}{{now, true}, {now.Add(life), true}, {now.Add(life + 1), false}, {now.Add(-life - 1), false}} {
+		got, err := ParseList(text, c.at)
+		_, found := got.Of("sha256:01")
+		if err != nil || found != c.valid || len(got.Removals) == 1 != c.valid {
+			t.Errorf("%v: %+v, %v", c.at, got, err)
+		}
+	}
+	for name, bad := range map[string]string{
+		"no JSON": "{", "an unknown field": `{"force": true}`, "many": `{"removals": [` + strings.Repeat("{},", MaxClaims) + "{}]}", "large": strings.Repeat(" ", MaxList+1),
+	} {
+		if _, err := ParseList([]byte(bad), now); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// FuzzParseList feeds arbitrary lists: the controllers, which write them, have fewer rights than
+// machined.
+func FuzzParseList(f *testing.F) {
+	f.Add([]byte(`{"claims":[{"name":"a","key":"sha256:01","template":"t"}]}`))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if l, err := ParseList(text, now); err == nil && len(l.Claims) > MaxClaims {
+			t.Errorf("%d claims", len(l.Claims))
+		}
+	})
+}
+
+// FuzzVerify feeds arbitrary signatures: an unauthenticated peer sends them.
+func FuzzVerify(f *testing.F) {
+	f.Add([]byte("-----BEGIN " + signatureBlock + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + signatureBlock + "-----\n"))
+	f.Fuzz(func(t *testing.T, signature []byte) {
+		if _, _, err := (Signed{[]byte("d"), signature}).Verify(nil, now); err == nil {
+			t.Error("accepted without an operator")
+		}
+	})
+}

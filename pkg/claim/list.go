@@ -1,0 +1,94 @@
+package claim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// MaxClaims bounds the claims and the removals of a list: there are at most 128 objects of
+	// waiting machines, and a site removes no more machines at a time.
+	MaxClaims = 128
+	// MaxTemplates bounds the templates of a list.
+	MaxTemplates = 16
+	// MaxList is the maximum size of a list in bytes. Documents and signatures are base 64 in it.
+	MaxList = 1 << 20
+	// life is the time for which a list is valid. The leading controllers write it every few
+	// seconds; the list of controllers that lead no more ends.
+	life = time.Minute
+)
+
+// List is the message of the leading controllers to machined on the same machine. It is a request:
+// machined checks each claim by the signature of its template.
+type List struct {
+	Written   time.Time         `json:"written"`
+	Templates map[string]Signed `json:"templates"`
+	Claims    []Claim           `json:"claims"`
+	// Removals are claimed machines that leave the cluster.
+	Removals []Member `json:"removals"`
+}
+
+// Member is a claimed machine.
+type Member struct {
+	Name string `json:"name"`
+	Key  string `json:"key"` // fingerprint of its key (pki.KeyFingerprint)
+}
+
+// NamedByKey reports whether the name ends as the names of claimed machines do (Name). A machine
+// with a name of an operator does not.
+func (m Member) NamedByKey() bool {
+	_, digits, _ := strings.Cut(m.Key, ":")
+	i := strings.LastIndexByte(m.Name, '-')
+	return i > 0 && len(digits) >= nameDigits && m.Name == Name(m.Name[:i], m.Key)
+}
+
+// Claim is a machine that becomes a worker.
+type Claim struct {
+	Member
+	Template string `json:"template"` // a key of List.Templates
+}
+
+// Encode returns the list as JSON.
+func (l List) Encode() ([]byte, error) {
+	text, err := json.Marshal(l)
+	if err == nil && len(text) > MaxList {
+		err = fmt.Errorf("has %d bytes; at most %d are allowed", len(text), MaxList)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list of claims: cannot encode: %w", err)
+	}
+	return text, nil
+}
+
+// ParseList parses a list. A list that is too old, or from the future, is empty.
+func ParseList(text []byte, now time.Time) (List, error) {
+	if len(text) > MaxList {
+		return List{}, fmt.Errorf("list of claims: has more than %d bytes", MaxList)
+	}
+	var l List
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l); err != nil {
+		return List{}, fmt.Errorf("list of claims: cannot decode: %w", err)
+	}
+	if len(l.Claims) > MaxClaims || len(l.Removals) > MaxClaims || len(l.Templates) > MaxTemplates {
+		return List{}, fmt.Errorf("list of claims: has more than %d claims or removals, or %d templates", MaxClaims, MaxTemplates)
+	}
+	if age := now.Sub(l.Written); age > life || age < -life {
+		return List{}, nil
+	}
+	return l, nil
+}
+
+// Of returns the claim of a key.
+func (l List) Of(key string) (Claim, bool) {
+	for _, c := range l.Claims {
+		if c.Key == key {
+			return c, true
+		}
+	}
+	return Claim{}, false
+}
