@@ -124,6 +124,7 @@ func assemble(m *machine) {
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.domains.hosts = newHosts(m)
+	m.reports.cluster = newClusterHealth(m)
 	m.guard = newGuard(m)
 	m.domains.drain = newDrainer(m)
 	m.upgrade = newUpgrade(m)
@@ -170,7 +171,7 @@ func newAPI(m *machine) *machinedapi.API {
 			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 				return reportHealth(ctx, m, each)
 			},
-			ClusterHealth: newClusterHealth(m),
+			ClusterHealth: m.reports.cluster,
 			Members:       m.members.Server,
 			DrainMember:   drainMember(m),
 			JoinRequests:  m.members.Requests,

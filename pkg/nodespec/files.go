@@ -73,6 +73,9 @@ const (
 	// HostsFile is in the directory of the controllers; an inventory.Listing. machined
 	// replaces it every few seconds.
 	HostsFile = "hosts.json"
+	// ClusterReportFile is in the directory of the controllers; a ClusterReport. machined replaces
+	// it every minute while the controllers of its machine lead.
+	ClusterReportFile = "cluster-report.json"
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as
