@@ -106,7 +106,7 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // Node (spec.providerID).
 func machineRights() []runtime.Object {
 	const clusters, machines = "clusters", "machines"
-	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource}
+	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource, machineapi.ClusterHealths.Resource, machineapi.Components.Resource}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
 	return []runtime.Object{
@@ -120,8 +120,9 @@ func machineRights() []runtime.Object {
 			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
 			rule(groupCluster, []string{clusters, machines}, "list"),
 			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
-			rule(machineapi.GroupVersion.Group, []string{ours[2]}, "get", "create", "delete"),
-			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status"}, "get", "update"),
+			rule(machineapi.GroupVersion.Group, []string{ours[2], ours[4]}, "get", "create", "delete"),
+			rule(machineapi.GroupVersion.Group, []string{ours[3]}, "get", "create"),
+			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status", ours[3] + "/status", ours[4] + "/status"}, "get", "update"),
 			rule(machineapi.GroupVersion.Group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
+	"github.com/orlop-os/orlop/orchestrator/machines/overview"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -34,9 +35,9 @@ type client[T, L runtime.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// hostClient also deletes objects: an OrlopHost ends with the messages of its machine.
-type hostClient interface {
-	client[*machineapi.OrlopHost, *machineapi.OrlopHostList]
+// deletingClient also deletes objects: an OrlopHost ends with the messages of its machine.
+type deletingClient[T, L runtime.Object] interface {
+	client[T, L]
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
@@ -48,7 +49,9 @@ type clients struct {
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
 	machines     client[*clusterv1.Machine, *clusterv1.MachineList]
 	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
-	hosts        hostClient
+	hosts        deletingClient[*machineapi.OrlopHost, *machineapi.OrlopHostList]
+	health       client[*machineapi.ClusterHealth, *machineapi.ClusterHealthList]
+	components   deletingClient[*machineapi.Component, *machineapi.ComponentList]
 }
 
 // newClients returns the clients with a configuration.
@@ -91,6 +94,10 @@ func newClients(config *rest.Config) (*clients, error) {
 			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
 		hosts: gentype.NewClientWithList(machineapi.OrlopHosts.Resource, ours, parameters, in,
 			func() *machineapi.OrlopHost { return &machineapi.OrlopHost{} }, func() *machineapi.OrlopHostList { return &machineapi.OrlopHostList{} }),
+		health: gentype.NewClientWithList(machineapi.ClusterHealths.Resource, ours, parameters, in,
+			func() *machineapi.ClusterHealth { return &machineapi.ClusterHealth{} }, func() *machineapi.ClusterHealthList { return &machineapi.ClusterHealthList{} }),
+		components: gentype.NewClientWithList(machineapi.Components.Resource, ours, parameters, in,
+			func() *machineapi.Component { return &machineapi.Component{} }, func() *machineapi.ComponentList { return &machineapi.ComponentList{} }),
 	}, nil
 }
 
@@ -151,8 +158,28 @@ func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 	case hosts.Status:
 		return write(ctx, c.hosts, change.Object, Status)
 	}
-	seen := metav1.Preconditions{UID: &change.Object.UID, ResourceVersion: &change.Object.ResourceVersion}
-	return c.hosts.Delete(ctx, change.Object.Name, metav1.DeleteOptions{Preconditions: &seen})
+	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
+}
+
+// asSeen are the options with which a deletion fails if the object has changed since it was seen.
+func asSeen(o metav1.Object) metav1.DeleteOptions {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
+}
+
+// doOverview performs a change of an object that describes the cluster as a whole.
+func (c *clients) doOverview(ctx context.Context, change overview.Change) error {
+	verb := Status
+	if change.Verb == overview.Create {
+		verb = Create
+	}
+	switch {
+	case change.Health != nil:
+		return write(ctx, c.health, change.Health, verb)
+	case change.Verb == overview.Delete:
+		return c.components.Delete(ctx, change.Component.Name, asSeen(change.Component))
+	}
+	return write(ctx, c.components, change.Component, verb)
 }
 
 // write creates an object or writes its status. An object that exists already is not an error.

@@ -19,6 +19,7 @@ import (
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics/legacyregistry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -57,8 +58,11 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the objects while they are enabled, until ctx is done. The component is always
-// ready: missing objects are no fault of the machine, nor of the running version of the system.
-func Run(ctx context.Context, env component.Env) error {
+// ready: missing objects are no fault of the machine, nor of the running version of the system. A
+// process runs it once, because it registers metrics of the process.
+func Run(ctx context.Context, env component.Env, from Sources) error {
+	metrics := new(collector)
+	legacyregistry.CustomMustRegister(metrics)
 	env.Announce(Name, true, "")
 	if err := env.Rights(ctx); err != nil {
 		return nil // stopped before the component began
@@ -75,17 +79,20 @@ func Run(ctx context.Context, env component.Env) error {
 		if own == nil {
 			return err
 		}
-		return runEnabled(ctx, settings, env, own, acting, report)
+		return runEnabled(ctx, settings, env, from, identities{own, acting}, metrics, report)
 	})
 }
 
-// runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
-func runEnabled(ctx context.Context, settings Settings, env component.Env, own, acting *rest.Config, report func(string)) error {
-	watches, err := newClients(own)
+// identities are the configurations of the clients that watch and of the clients that make changes.
+type identities struct{ own, acting *rest.Config }
+
+// runEnabled maintains the objects until ctx is done.
+func runEnabled(ctx context.Context, settings Settings, env component.Env, from Sources, as identities, metrics *collector, report func(string)) error {
+	watches, err := newClients(as.own)
 	if err != nil {
 		return err
 	}
-	acting = rest.CopyConfig(acting)
+	acting := rest.CopyConfig(as.acting)
 	acting.Timeout = timeout
 	acts, err := newClients(acting)
 	if err != nil {
@@ -99,6 +106,8 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, own, 
 		return err
 	}
 	c.hostsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile)
+	c.overviews = newOverviews(from, settings, env, watches, acts)
+	defer metrics.serve(c)()
 	return c.run(ctx, report)
 }
 
@@ -125,7 +134,8 @@ func (c *clients) served(ctx context.Context, report func(string)) bool {
 func (c *clients) unserved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts),
+		probe(ctx, c.health), probe(ctx, c.components))
 }
 
 func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
@@ -168,6 +178,7 @@ type controller struct {
 	factories []component.Factory
 	caches
 	hostsFile string // the list of machined
+	overviews *overviews
 }
 
 // caches are the watched objects.
@@ -244,7 +255,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		}
 	}
 	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
-	return result.Summary, cmp.Or(failed, c.passHosts(ctx))
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx), c.overviews.pass(ctx, c.now()))
 }
 
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a

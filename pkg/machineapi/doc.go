@@ -1,9 +1,10 @@
 // Package machineapi has the types of the kinds that describe the machines of a cluster as objects
 // of Kubernetes: OrlopCluster and OrlopMachine, the infrastructure half of the v1beta2 contract of
-// Cluster API, and OrlopHost, a machine that waits for a configuration. Package controlplane has
-// OrlopControlPlane. The kinds Cluster and Machine are upstream's
-// (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the definitions of all kinds;
-// docs/decisions/0090-machine-objects.md and 0103-inventory.md have the reasons.
+// Cluster API; OrlopHost, a machine that waits for a configuration; ClusterHealth and Component,
+// the state of the whole cluster. Package controlplane has OrlopControlPlane. The kinds Cluster and
+// Machine are upstream's (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the
+// definitions of all kinds; docs/decisions/0090-machine-objects.md, 0103-inventory.md and
+// 0108-health-and-repair.md have the reasons.
 //
 // The controllers write every specification except the fields of an operator, which the comments
 // name. A machine writes only the status of the OrlopMachine with its own name.

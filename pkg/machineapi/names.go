@@ -13,7 +13,7 @@ import (
 // an operator can grant rights on machines without rights on the Secrets of the system.
 const Namespace = "orlop-machines"
 
-// GroupVersion is the group and version of OrlopCluster, OrlopMachine and OrlopHost.
+// GroupVersion is the group and version of the kinds of this package.
 var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
 
 // The resources of the kinds of this package.
@@ -21,6 +21,9 @@ var (
 	OrlopClusters = GroupVersion.WithResource("orlopclusters")
 	OrlopMachines = GroupVersion.WithResource("orlopmachines")
 	OrlopHosts    = GroupVersion.WithResource("orlophosts")
+
+	ClusterHealths = GroupVersion.WithResource("clusterhealths")
+	Components     = GroupVersion.WithResource("components")
 )
 
 // The roles of a machine in OrlopMachine.spec.role.
@@ -57,7 +60,8 @@ const (
 
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{})
+	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{},
+		&ClusterHealth{}, &ClusterHealthList{}, &Component{}, &ComponentList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -77,18 +77,18 @@ func TestDefinitions(t *testing.T) {
 		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
 			t.Errorf("%s: has no description", kind)
 		}
-		// An OrlopHost is no kind of the contract.
+		// An OrlopHost, a ClusterHealth and a Component are no kinds of the contract.
 		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
 	}
-	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost"} {
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component"} {
 		if _, there := all[kind]; !there {
 			t.Errorf("%s: has no definition", kind)
 		}
 	}
-	if len(all) != 6 {
-		t.Errorf("%d definitions, want 6", len(all))
+	if len(all) != 8 {
+		t.Errorf("%d definitions, want 8", len(all))
 	}
 }
 
@@ -153,7 +153,7 @@ func TestDefinitionsHaveAllFields(t *testing.T) {
 	all := definitions(t)
 	for kind, object := range map[string]any{
 		"OrlopCluster": &machineapi.OrlopCluster{}, "OrlopMachine": &machineapi.OrlopMachine{}, "OrlopControlPlane": &controlplane.OrlopControlPlane{},
-		"OrlopHost": &machineapi.OrlopHost{},
+		"OrlopHost": &machineapi.OrlopHost{}, "ClusterHealth": &machineapi.ClusterHealth{}, "Component": &machineapi.Component{},
 	} {
 		fill(reflect.ValueOf(object).Elem())
 		raw, err := json.Marshal(object)
