@@ -214,6 +214,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
+		Repair: newRepairDeps(m).repair,
 	}
 }
 

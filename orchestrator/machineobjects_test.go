@@ -36,6 +36,9 @@ import (
 // machineResource is the resource of upstream's Machine.
 var machineResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machines"}
 
+// checkResource is the resource of upstream's MachineHealthCheck.
+var checkResource = machineResource.GroupVersion().WithResource("machinehealthchecks")
+
 // machineTest is a worker of the test, with its objects.
 type machineTest struct {
 	ctx           context.Context
@@ -45,8 +48,8 @@ type machineTest struct {
 // machineObjects enables the objects of machines and checks them with the real API server: each
 // Node gets its objects, kubectl has columns and texts, a node writes the status of its own
 // OrlopMachine only, a wanted version becomes a permit, a machine that waits for a configuration is
-// an object and can be approved, the cluster as a whole has objects, the machines have metrics, and
-// no object is deleted when they are disabled.
+// an object and can be approved, the cluster as a whole has objects, the machines have metrics, an
+// unhealthy machine gets an order, and no object is deleted when they are disabled.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -78,6 +81,7 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 	w.waiting(t, m.dirs.Controllers)
 	w.described(t, m.dirs.Controllers, name)
 	w.measured(t, m.config(t, "admin", "orlop:cluster-admins"), name)
+	w.repaired(t, name)
 
 	t.Logf("before: %s", before)
 	t.Logf("after: api %s, controllers %s", api.usage(t), controllers.usage(t))
@@ -308,5 +312,38 @@ func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the metrics of the controllers have no %s", want)
 		}
+	}
+}
+
+// repaired creates a check that finds the worker unhealthy: the controllers order the first step of
+// the repair, and the object names the machine.
+func (w machineTest) repaired(t *testing.T, name string) {
+	t.Helper()
+	check := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": "all"},
+		"spec": map[string]any{
+			"clusterName": "test", "selector": map[string]any{"matchLabels": map[string]any{"cluster.x-k8s.io/cluster-name": "test"}},
+			// ready counts as unhealthy, so that the test waits for no timeout
+			"checks": map[string]any{"unhealthyNodeConditions": []any{map[string]any{"type": "Ready", "status": "True", "timeoutSeconds": int64(0)}}},
+		},
+	}}
+	checks := w.admin.Resource(checkResource).Namespace(machineapi.Namespace)
+	if _, err := w.worker.Resource(checkResource).Namespace(machineapi.Namespace).Create(w.ctx, check, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a node creates a MachineHealthCheck: %v, want forbidden", err)
+	}
+	if _, err := checks.Create(w.ctx, check, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await(t, machineapi.OrlopMachines, name, "order", func(o *unstructured.Unstructured) bool {
+		step, _, _ := unstructured.NestedString(o.Object, "spec", "repair", "step")
+		return step == "RestartServices"
+	})
+	w.await(t, checkResource, "all", "status", func(o *unstructured.Unstructured) bool {
+		expected, _, _ := unstructured.NestedInt64(o.Object, "status", "expectedMachines")
+		healthy, _, _ := unstructured.NestedInt64(o.Object, "status", "currentHealthy")
+		return expected > 0 && healthy == expected-1
+	})
+	if err := checks.Delete(w.ctx, "all", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }

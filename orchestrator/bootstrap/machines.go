@@ -105,7 +105,7 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // limits it to its own. The controllers create and maintain the objects and name the machine of a
 // Node (spec.providerID).
 func machineRights() []runtime.Object {
-	const clusters, machines = "clusters", "machines"
+	const clusters, machines, checks = "clusters", "machines", "machinehealthchecks"
 	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource, machineapi.ClusterHealths.Resource, machineapi.Components.Resource}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
@@ -118,7 +118,9 @@ func machineRights() []runtime.Object {
 		bindIn(machineapi.Namespace, roleMachineNodes, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: user.NodesGroup}),
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
 			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
-			rule(groupCluster, []string{clusters, machines}, "list"),
+			rule(groupCluster, []string{clusters, machines, checks}, "list"),
+			rule(groupCluster, []string{checks, checks + "/status"}, "get"),
+			rule(groupCluster, []string{checks + "/status"}, "update"),
 			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
 			rule(machineapi.GroupVersion.Group, []string{ours[2], ours[4]}, "get", "create", "delete"),
 			rule(machineapi.GroupVersion.Group, []string{ours[3]}, "get", "create"),
@@ -132,7 +134,7 @@ func machineRights() []runtime.Object {
 		clusterRole(roleMachines, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleMachines, roleMachines, MachinesAccount),
 		aggregated("view", clusterRole(roleMachineReader,
-			rule(groupCluster, []string{clusters, machines}, "get", "list", "watch"),
+			rule(groupCluster, []string{clusters, machines, checks}, "get", "list", "watch"),
 			rule(machineapi.GroupVersion.Group, ours, "get", "list", "watch"),
 			rule(planes.Group, []string{planes.Resource}, "get", "list", "watch"))),
 	}

@@ -48,6 +48,7 @@ type clients struct {
 	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
 	machines     client[*clusterv1.Machine, *clusterv1.MachineList]
+	checks       client[*clusterv1.MachineHealthCheck, *clusterv1.MachineHealthCheckList]
 	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
 	hosts        deletingClient[*machineapi.OrlopHost, *machineapi.OrlopHostList]
 	health       client[*machineapi.ClusterHealth, *machineapi.ClusterHealthList]
@@ -90,6 +91,8 @@ func newClients(config *rest.Config) (*clients, error) {
 			func() *controlplane.OrlopControlPlane { return &controlplane.OrlopControlPlane{} }, func() *controlplane.OrlopControlPlaneList { return &controlplane.OrlopControlPlaneList{} }),
 		machines: gentype.NewClientWithList("machines", upstream, parameters, in,
 			func() *clusterv1.Machine { return &clusterv1.Machine{} }, func() *clusterv1.MachineList { return &clusterv1.MachineList{} }),
+		checks: gentype.NewClientWithList("machinehealthchecks", upstream, parameters, in,
+			func() *clusterv1.MachineHealthCheck { return &clusterv1.MachineHealthCheck{} }, func() *clusterv1.MachineHealthCheckList { return &clusterv1.MachineHealthCheckList{} }),
 		own: gentype.NewClientWithList(machineapi.OrlopMachines.Resource, ours, parameters, in,
 			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
 		hosts: gentype.NewClientWithList(machineapi.OrlopHosts.Resource, ours, parameters, in,
@@ -122,11 +125,18 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		return write(ctx, c.planes, o, change.Verb)
 	case *clusterv1.Machine:
 		return write(ctx, c.machines, o, change.Verb)
+	case *clusterv1.MachineHealthCheck:
+		return write(ctx, c.checks, o, change.Verb)
 	case *machineapi.OrlopMachine:
-		if change.Verb != Permit {
+		field := map[string]any{"permit": o.Spec.Permit}
+		switch change.Verb {
+		case Permit:
+		case Repair:
+			field = map[string]any{"repair": o.Spec.Repair}
+		default:
 			return write(ctx, c.own, o, change.Verb)
 		}
-		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
+		patch, err := component.MergePatch(o, map[string]any{"spec": field})
 		if err != nil {
 			return err
 		}

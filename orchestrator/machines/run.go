@@ -134,7 +134,7 @@ func (c *clients) served(ctx context.Context, report func(string)) bool {
 func (c *clients) unserved(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts),
+	return cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.checks), probe(ctx, c.own), probe(ctx, c.hosts),
 		probe(ctx, c.health), probe(ctx, c.components))
 }
 
@@ -188,6 +188,7 @@ type caches struct {
 	infra    cache.SharedIndexInformer
 	planes   cache.SharedIndexInformer
 	machines cache.SharedIndexInformer
+	checks   cache.SharedIndexInformer
 	own      cache.SharedIndexInformer
 	hosts    cache.SharedIndexInformer
 	jobs     cache.SharedIndexInformer
@@ -210,6 +211,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
+		checks:   informer(watches.checks, &clusterv1.MachineHealthCheck{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
 		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
 		jobs:     gates.Batch().V1().Jobs().Informer(),
@@ -221,7 +223,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 
 // ofMachines are the informers of the kinds of machines.
 func (c *caches) ofMachines() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
+	return []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.checks, c.own, c.hosts}
 }
 
 func (c *controller) run(ctx context.Context, report func(string)) error {
@@ -297,6 +299,11 @@ func (c *controller) cached() Snapshot {
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
 		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
 		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
+	}
+	for _, check := range component.Objects[*clusterv1.MachineHealthCheck](c.checks) {
+		if check.Spec.ClusterName == c.settings.Name {
+			s.Checks = append(s.Checks, check)
+		}
 	}
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)

@@ -19,4 +19,4 @@ package machineapi
 //go:generate go tool -modfile=../../hack/tools/go.mod controller-gen object paths=./...
 //go:generate go tool -modfile=../../hack/tools/go.mod controller-gen crd paths=./... output:crd:dir=definitions
 //go:generate go tool -modfile=../../hack/tools/go.mod controller-gen crd paths=sigs.k8s.io/cluster-api/api/core/v1beta2 output:crd:dir=definitions
-//go:generate sh -c "cd definitions && rm -f cluster.x-k8s.io_clusterclasses.yaml cluster.x-k8s.io_machinedeployments.yaml cluster.x-k8s.io_machinedrainrules.yaml cluster.x-k8s.io_machinehealthchecks.yaml cluster.x-k8s.io_machinepools.yaml cluster.x-k8s.io_machinesets.yaml"
+//go:generate sh -c "cd definitions && rm -f cluster.x-k8s.io_clusterclasses.yaml cluster.x-k8s.io_machinedeployments.yaml cluster.x-k8s.io_machinedrainrules.yaml cluster.x-k8s.io_machinepools.yaml cluster.x-k8s.io_machinesets.yaml"

@@ -50,6 +50,12 @@ const (
 // release. It tries again while it has a permit.
 const ReasonRefused = "Refused"
 
+// The phases of RepairStatus.
+const (
+	RepairStarted = "Started"
+	RepairRefused = "Refused"
+)
+
 // The types of the conditions of an OrlopHost. The controllers write them.
 const (
 	// ConditionWaiting is true if the machine sends its inventory at present.

@@ -40,11 +40,12 @@ func All() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 }
 
 // reduce removes the fields of upstream's kinds without an effect in this system: the topology by
-// classes, half of the definition of a Cluster, and the status of the former version. A client that
-// sets them gets an error instead of no effect.
+// classes, half of the definition of a Cluster, the template of a foreign repair, and the status of
+// the former version. A client that sets them gets an error instead of no effect.
 func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {
 		delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, "topology")
+		delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["remediation"].Properties, "templateRef")
 		delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "deprecated")
 	}
 	for i, v := range d.Spec.Versions {

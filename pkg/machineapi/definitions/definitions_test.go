@@ -82,13 +82,13 @@ func TestDefinitions(t *testing.T) {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
 	}
-	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component"} {
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component", "MachineHealthCheck"} {
 		if _, there := all[kind]; !there {
 			t.Errorf("%s: has no definition", kind)
 		}
 	}
-	if len(all) != 8 {
-		t.Errorf("%d definitions, want 8", len(all))
+	if len(all) != 9 {
+		t.Errorf("%d definitions, want 9", len(all))
 	}
 }
 
