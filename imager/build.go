@@ -152,7 +152,7 @@ func (b *Build) buildPrograms() error {
 			if p.Name == kubectl.Name {
 				file = b.Kubectl
 			}
-			if err := p.Build(file); err != nil {
+			if err := b.buildProgram(p, file); err != nil {
 				return err
 			}
 		}
@@ -166,6 +166,22 @@ func (b *Build) buildPrograms() error {
 		fmt.Fprintf(b.Log, "          %6.1f s  %6.1f MiB  %s\n", time.Since(began).Seconds(), mib(info.Size()), p.Name)
 	}
 	return nil
+}
+
+// buildProgram builds a program, with the sysroot if it has C code.
+func (b *Build) buildProgram(p Program, file string) error {
+	if !p.CGO {
+		return p.Build(file, nil)
+	}
+	root, err := newSysroot(b.archive, b.Cache)
+	if err != nil {
+		return err
+	}
+	c, err := root.environment(b.work("cc"))
+	if err != nil {
+		return err
+	}
+	return p.Build(file, c)
 }
 
 func (b *Build) unpackKernel() error {

@@ -170,7 +170,7 @@ func (b *ExtensionBuild) addPrograms() error {
 		if !ready {
 			file = b.work(filepath.Join("bin", path.Base(p.Path)))
 			program := Program{Name: path.Base(p.Path), Module: p.Module, Package: p.Package, Tags: p.Tags, Stamp: Stamp{p.Stamp, p.Vars}}
-			if err := program.Build(file); err != nil {
+			if err := program.Build(file, nil); err != nil {
 				return err
 			}
 		}

@@ -97,9 +97,9 @@ func parts(t Tree) ([]Part, error) {
 	return all, nil
 }
 
-// tools are the packages on the building computer whose versions influence the artifacts' bytes.
+// tools are the packages on the building computer with an influence on the bytes of the artifacts.
 // They are not in the lock file, because a compiler must be installed, not unpacked.
-var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "libc6-dev", "libseccomp-dev", "linux-libc-dev", "mtools", "xorriso"}
+var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "linux-libc-dev", "mtools", "xorriso"}
 
 // toolVersions reads the computer's package database.
 func toolVersions() (map[string]string, error) {

@@ -79,7 +79,7 @@ var extensionPackages = []string{
 
 // wantedPackages returns the packages of the lock file.
 func wantedPackages() []string {
-	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, []string{certificatesPackage, loaderPackage})
+	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, sysrootPackages, []string{certificatesPackage, loaderPackage})
 	for _, f := range taken {
 		all = append(all, f.Package)
 	}
@@ -106,8 +106,21 @@ func NewArchive(lock debian.Lock, cache string) *Archive {
 // listsDir is the directory of the package lists in the cache.
 func listsDir(cache string) string { return filepath.Join(cache, "apt") }
 
-// deb returns the package and its .deb file.
+// deb returns a package and its .deb file. Its files become a part of the image.
 func (a *Archive) deb(want string) (debian.Package, string, error) {
+	p, file, err := a.fetch(want)
+	if err != nil {
+		return p, "", err
+	}
+	if a.used == nil {
+		a.used = map[string]debian.Package{}
+	}
+	a.used[p.Name] = p
+	return p, file, nil
+}
+
+// fetch returns a package and its .deb file.
+func (a *Archive) fetch(want string) (debian.Package, string, error) {
 	p, err := a.Lock.Find(want)
 	if err != nil {
 		return p, "", err
@@ -116,21 +129,22 @@ func (a *Archive) deb(want string) (debian.Package, string, error) {
 	if err != nil {
 		return p, "", err
 	}
-	if a.used == nil {
-		a.used = map[string]debian.Package{}
-	}
-	a.used[p.Name] = p
 	return p, files[0], nil
 }
 
-// files returns the regular files and symbolic links of a package whose names match.
+// files returns the regular files and symbolic links of a package with names that match.
 func (a *Archive) files(want string, match func(name string) bool) (map[string]Node, error) {
 	_, deb, err := a.deb(want)
 	if err != nil {
 		return nil, err
 	}
+	return matching(want, deb, match)
+}
+
+// matching returns the regular files and symbolic links of a .deb file with names that match.
+func matching(want, deb string, match func(name string) bool) (map[string]Node, error) {
 	found := map[string]Node{}
-	err = debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
+	err := debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
 		if !match(name) {
 			return nil
 		}

@@ -20,7 +20,7 @@ type Program struct {
 	Module  string // directory of the Go module, relative to the working directory
 	Package string
 	Tags    string
-	CGO     bool // static, with the C compiler; for runc's libseccomp
+	CGO     bool // static, with the C compiler and the sysroot; for runc's libseccomp
 	// Stamp names the module whose version the program reports as its own, and the variables for
 	// the version. Upstream's release scripts set these variables; without them, a program does not
 	// know its version.
@@ -67,26 +67,30 @@ const runcTags = "seccomp,netgo,osusergo,runc_nocriu"
 var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
 
 // Build makes the program's executable. The bytes depend only on the source and the versions of the
-// compilers. The go tool skips up-to-date results.
-func (p Program) Build(out string) error {
+// compilers. The go tool skips up-to-date results. The environment c is for a program
+// with C code (sysroot.environment).
+func (p Program) Build(out string, c []string) error {
 	abs, err := filepath.Abs(out)
 	if err != nil {
 		return err
 	}
-	ldflags, cgo := "-s -w", "0"
+	ldflags := "-s -w"
 	if p.CGO {
-		ldflags, cgo = "-s -w -extldflags -static", "1"
+		ldflags += " -extldflags -static"
 	}
 	stamped, err := p.stamp()
 	if err != nil {
 		return err
 	}
-	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
-	c.Dir = p.Module
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
+	build.Dir = p.Module
 	// The caller's environment must not change the result: flags, the CPU level, compilers.
-	c.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFIPS140=off",
-		"CC=gcc", "CXX=g++", "AR=ar", "PKG_CONFIG=pkg-config", "CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
-	if msg, err := c.CombinedOutput(); err != nil {
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFIPS140=off",
+		"CXX=g++", "AR=ar", "PKG_CONFIG=pkg-config", "CGO_CPPFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
+	if p.CGO {
+		build.Env = append(append(build.Env, "CGO_ENABLED=1"), c...)
+	}
+	if msg, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: cannot build: %w\n%s", p.Name, err, strings.TrimSpace(string(msg)))
 	}
 	return nil

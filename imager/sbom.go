@@ -43,9 +43,7 @@ func writeSBOM(path string, m *Manifest, built map[string]string, images []Hashe
 	s.relate("DOCUMENT", common.TypeRelationshipDescribe, image)
 	for _, name := range sortedKeys(debs.used) {
 		p := debs.used[name]
-		id := s.add("deb", p.Name, p.Version, p.PURL(debs.Lock.Suite))
-		s.doc.Packages[len(s.doc.Packages)-1].PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: p.SHA256}}
-		s.relate(image, common.TypeRelationshipContains, id)
+		s.relate(image, common.TypeRelationshipContains, s.addDebian(p, debs.Lock.Suite))
 	}
 	for _, h := range images {
 		id := s.add("images", h.Name, h.SHA256, "pkg:generic/"+h.Name+"?checksum=sha256:"+h.SHA256)
@@ -58,7 +56,9 @@ func writeSBOM(path string, m *Manifest, built map[string]string, images []Hashe
 		}
 	}
 	s.relate(image, common.TypeRelationshipContains, s.add("program", "pause", m.Release.Version, "pkg:oci/pause"))
-	s.addStatic(m.Tools)
+	if err := s.addStatic(debs.Lock); err != nil {
+		return err
+	}
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -91,22 +91,32 @@ func (s *sbom) addProgram(image common.ElementID, name, file, version string) er
 	return nil
 }
 
-// staticLibraries are the Debian packages of the building computer that are linked into programs
-// with C code.
-var staticLibraries = []string{"libc6-dev", "libseccomp-dev"}
-
-// addStatic adds the C libraries that are part of programs (runc), with their versions on the
-// building computer.
-func (s *sbom) addStatic(versions map[string]string) {
+// addStatic adds the C libraries that are part of programs (runc).
+func (s *sbom) addStatic(lock debian.Lock) error {
 	for _, p := range programs {
 		if !p.CGO {
 			continue
 		}
 		for _, l := range staticLibraries {
-			id := s.add("deb", l, versions[l], debian.Package{Name: l, Version: versions[l], Arch: "amd64"}.PURL(""))
+			library, err := lock.Find(l)
+			if err != nil {
+				return err
+			}
+			id := s.addDebian(library, lock.Suite)
 			s.relate(s.programs[p.Name], common.TypeRelationshipStaticLink, id)
 		}
 	}
+	return nil
+}
+
+// addDebian adds a pinned package of Debian.
+func (s *sbom) addDebian(p debian.Package, suite string) common.ElementID {
+	known := len(s.doc.Packages)
+	id := s.add("deb", p.Name, p.Version, p.PURL(suite))
+	for _, added := range s.doc.Packages[known:] {
+		added.PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: p.SHA256}}
+	}
+	return id
 }
 
 // notID matches characters that SPDX does not allow in identifiers.

@@ -21,14 +21,10 @@ type Package struct {
 	SHA256  string // of the .deb file, 64 hexadecimal digits
 }
 
-// PURL returns the package URL (purl specification, type deb) for SBOMs. An empty suite is unknown.
+// PURL returns the package URL (purl specification, type deb) for SBOMs.
 func (p Package) PURL(suite string) string {
 	escape := strings.NewReplacer("+", "%2B", ":", "%3A")
-	url := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", escape.Replace(p.Name), escape.Replace(p.Version), p.Arch)
-	if suite != "" {
-		url += "&distro=" + suite
-	}
-	return url
+	return fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=%s", escape.Replace(p.Name), escape.Replace(p.Version), p.Arch, suite)
 }
 
 // Lock is the content of a lock file.

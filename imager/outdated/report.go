@@ -96,7 +96,7 @@ type Report struct {
 var limits = []string{
 	"whether a program calls the affected function: a vulnerability counts if the image contains the affected package",
 	"vulnerabilities of Debian packages without an update: Debian's security tracker is not part of the archive",
-	"updates of the building computer's own packages, such as libseccomp-dev, which is linked into runc: apt reports them",
+	"updates of the building computer's own packages, such as gcc: apt reports them",
 }
 
 // Exit statuses of the command.

@@ -52,24 +52,61 @@ func (k *Kernel) addRule(r Rule) error {
 // readRules returns the rules with the mark.
 func (k *Kernel) readRules() (out []Rule, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := k.route.Execute(&rtnetlink.RuleMessage{Family: family}, unix.RTM_GETRULE, netlink.Request|netlink.Dump)
+		answers, err := k.addr.Execute(netlink.Message{
+			Header: netlink.Header{Type: unix.RTM_GETRULE, Flags: netlink.Request | netlink.Dump},
+			Data:   append([]byte{family}, make([]byte, ruleHeader-1)...),
+		})
 		if err != nil {
 			return nil, fmt.Errorf("rules: cannot list: %w", err)
 		}
-		for _, msg := range msgs {
-			m, ok := msg.(*rtnetlink.RuleMessage)
-			if !ok || m.Family != family || m.Attributes == nil || value(m.Attributes.Protocol) != Protocol {
-				continue
+		for _, a := range answers {
+			r, own, err := decodeRule(a.Data)
+			if err != nil {
+				return nil, fmt.Errorf("rules: cannot list: %w", err)
 			}
-			r := Rule{
-				IPv6: family == unix.AF_INET6, Priority: value(m.Attributes.Priority), Incoming: value(m.Attributes.IIFName),
-				Mark: value(m.Attributes.FwMark), Table: value(m.Attributes.Table),
+			if own && r.IPv6 == (family == unix.AF_INET6) {
+				out = append(out, r)
 			}
-			r.From, r.To = prefix(m.Attributes.Src, m.SrcLength), prefix(m.Attributes.Dst, m.DstLength)
-			out = append(out, r)
 		}
 	}
 	return out, nil
+}
+
+// ruleHeader is the size in bytes of struct fib_rule_hdr (include/uapi/linux/fib_rules.h).
+const ruleHeader = 12
+
+// decodeRule decodes the message of a rule; own reports that the rule has the mark. It decodes no
+// more of other rules than the mark, because the library rejects a rule with an attribute that is
+// newer than the library (findings/rtnetlink-rules.sh).
+func decodeRule(b []byte) (r Rule, own bool, err error) {
+	if len(b) < ruleHeader {
+		return Rule{}, false, fmt.Errorf("message has %d bytes, at least %d expected", len(b), ruleHeader)
+	}
+	family := b[0]
+	if family != unix.AF_INET && family != unix.AF_INET6 {
+		return Rule{}, false, nil
+	}
+	ad, err := netlink.NewAttributeDecoder(b[ruleHeader:])
+	if err != nil {
+		return Rule{}, false, err
+	}
+	for ad.Next() {
+		if ad.Type() == unix.FRA_PROTOCOL {
+			own = ad.Uint8() == Protocol
+		}
+	}
+	if err := ad.Err(); err != nil || !own {
+		return Rule{}, false, err
+	}
+	var m rtnetlink.RuleMessage
+	if err := m.UnmarshalBinary(b); err != nil {
+		return Rule{}, false, err
+	}
+	return Rule{
+		IPv6: family == unix.AF_INET6, Priority: value(m.Attributes.Priority), Incoming: value(m.Attributes.IIFName),
+		Mark: value(m.Attributes.FwMark), Table: value(m.Attributes.Table),
+		From: prefix(m.Attributes.Src, m.SrcLength), To: prefix(m.Attributes.Dst, m.DstLength),
+	}, true, nil
 }
 
 func prefix(ip *net.IP, bits uint8) netip.Prefix {
