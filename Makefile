@@ -214,6 +214,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/superblock:FuzzContent \
 	machined/resolver:FuzzQuery \
 	machined/timesync:FuzzAnswer \
+	machined/timesync/nts:FuzzFields \
+	machined/timesync/nts:FuzzRecords \
 	pkg/bgp:FuzzRead \
 	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \

@@ -102,6 +102,7 @@ require (
 	github.com/mdlayher/packet v1.2.0
 	github.com/mdlayher/socket v0.8.0
 	github.com/miekg/dns v1.1.73
+	github.com/miscreant/miscreant.go v0.0.0-20200214223636-26d376326b75
 	github.com/moby/sys/mountinfo v0.7.3
 	github.com/opencontainers/go-digest v1.0.0
 	github.com/opencontainers/image-spec v1.1.1

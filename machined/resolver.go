@@ -7,6 +7,7 @@ import (
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // newResolver makes the forwarder of queries over TLS.
@@ -21,9 +22,9 @@ func newResolver(m *machine) *resolver.Forwarder {
 
 // view returns the knowledge of the time. A machine without time servers relies on its hardware
 // clock.
-func (c clock) view() resolver.ClockView {
+func (c clock) view() pki.ClockView {
 	s, _ := c.status.Get()
-	return resolver.ClockView{
+	return pki.ClockView{
 		Now: time.Now(), Floor: c.floor.Now(time.Now()),
 		Unknown: s.LastSync.IsZero() && len(s.Servers) > 0,
 	}

@@ -277,7 +277,7 @@ func stepNetwork(ctx context.Context, m *machine) error {
 func stepTime(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "time", func(ctx context.Context) {
 		timesync.Run(ctx, timesync.Deps{
-			Servers: m.domains.network.TimeServers, PTP: timesync.SystemPTP(m.system.kernel.LoadModules), Status: m.domains.clock.status, Clock: timesync.SystemClock(), Floor: m.domains.clock.floor,
+			Sources: m.domains.network.TimeSources, PTP: timesync.SystemPTP(m.system.kernel.LoadModules), Status: m.domains.clock.status, Clock: timesync.SystemClock(), Floor: m.domains.clock.floor,
 			Log: func(line string) { m.reports.events.Add("time", "operation", line) },
 		})
 	})

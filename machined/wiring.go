@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -97,7 +98,7 @@ func newSetRules(m *machine) firewall.SetRules {
 
 // newNetwork makes the controller of the network with its cells.
 func newNetwork(event func(source, kind, message string), loadModules func(names ...string) error) converge.Network {
-	n := converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))}
+	n := converge.Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeSources: cell.New(timesync.Sources{})}
 	n.Controller = network.New(network.Deps{
 		Config: n.Config,
 		State:  n.State,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,9 @@ func diskCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	c.AddCommand(diskWipeCommand(ios, conn))
 	return c
 }
+
+// wipeTime bounds the time in which a machine reads its disks, which can be slow, and wipes a disk.
+const wipeTime = time.Minute
 
 func diskWipeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var volume string
@@ -40,7 +44,7 @@ func diskWipeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			if (request.Disk == "") == (volume == "") {
 				return exit.Usagef("disk wipe: name either a disk or --volume")
 			}
-			return conn.Call(func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(typingTime+wipeTime, func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, what); err != nil {
 						return err

@@ -65,10 +65,7 @@ func importImage(ios *iostreams.Streams, conn *connect.Connector, name string) e
 		return err
 	}
 	defer func() { _ = archive.Close() }() // the file was only read
-	if conn.Flags.Timeout == 0 {
-		conn.Flags.Timeout = importTimeout
-	}
-	return conn.Call(func(ctx context.Context, c *client.Client) error {
+	return conn.CallFor(importTimeout, func(ctx context.Context, c *client.Client) error {
 		stream, err := c.Image.Import(ctx)
 		if err != nil {
 			return err

@@ -241,7 +241,7 @@ func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			if drain.request() != nil {
 				work += drainTime
 			}
-			return conn.CallLong(connect.DefaultTimeout, work, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(work, func(ctx context.Context, c *client.Client) error {
 				var answer *api.RemoveMemberResponse
 				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
 					answer, err = c.Cluster.RemoveMember(ctx, &api.RemoveMemberRequest{Name: args[0], Drain: drain.request()})

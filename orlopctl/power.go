@@ -23,8 +23,8 @@ import (
 // and leaves the cluster.
 const drainTime = 65 * time.Minute
 
-// resetTimeout includes time for the operator to find and type the machine's name.
-const resetTimeout = drainTime + 5*time.Minute
+// typingTime is the time for the operator to find and type the machine's name.
+const typingTime = 5 * time.Minute
 
 // drainContinues adds to the error of a canceled call with a drain that the machine continues.
 func drainContinues(err error) error {
@@ -54,8 +54,8 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		})
 }
 
-// askTimeout includes the time in which a machine asks the others whether they need it.
-const askTimeout = 90 * time.Second
+// askTime bounds the time in which a machine asks the others whether they need it.
+const askTime = time.Minute
 
 // forceFlag adds the flag that overrides a refusal by the cluster.
 func forceFlag(c *cobra.Command, force *bool) {
@@ -77,7 +77,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 			if err := drain.check(); err != nil {
 				return err
 			}
-			return conn.CallLong(askTimeout, drainTime, func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(askTime+drainTime, func(ctx context.Context, c *client.Client) error {
 				var answer *api.PowerResponse
 				err := withDrain(ctx, ios, c, func(ctx context.Context) (err error) {
 					answer, err = do(ctx, c, &api.PowerRequest{GracePeriod: connect.DurationOf(grace), Force: force, Drain: drain.request()})
@@ -134,10 +134,7 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			if err := drain.check(); err != nil {
 				return err
 			}
-			if conn.Flags.Timeout == 0 {
-				conn.Flags.Timeout = resetTimeout
-			}
-			return conn.Call(func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(typingTime+askTime+drainTime, func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, what.forget); err != nil {
 						return err

@@ -46,6 +46,8 @@ func TestMain(m *testing.M) {
 //	unpack FILE DIR [KEY]          decrypt a support bundle, if there is a key, and unpack it
 //	decrypt FILE KEY TO            decrypt a file
 //	packets FILE                   print the packets of a pcap file
+//	left METHOD LEAST MOST         check the time limit with which the machine last received a
+//	                               call of SERVICE/METHOD
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -57,17 +59,37 @@ func TestScripts(t *testing.T) {
 			e.Setenv("KUBECONFIG", "")
 			e.Setenv("ORLOP_CONFIG", "")
 			e.Values[networkKey{}] = &machinetest.Network{}
+			e.Values[sessionKey{}] = &session{}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue, "agekey": cmdAgeKey, "unpack": cmdUnpack,
-			"packets": cmdPackets, "decrypt": cmdDecrypt,
+			"packets": cmdPackets, "decrypt": cmdDecrypt, "left": cmdLeft,
 		},
 	})
 }
 
 // networkKey is the context key of a session's fakeNetwork.
 type networkKey struct{}
+
+// sessionKey is the context key of a *session.
+type sessionKey struct{}
+
+type session struct{ machine *machinetest.Machine } // the last that was started
+
+// cmdLeft checks the time limit of a call.
+func cmdLeft(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: left METHOD LEAST MOST")
+	}
+	least, err := time.ParseDuration(args[1])
+	ts.Check(err)
+	most, err := time.ParseDuration(args[2])
+	ts.Check(err)
+	if left := ts.Value(sessionKey{}).(*session).machine.Left(args[0]); left < least || left > most {
+		ts.Fatalf("%s has %v; expected %v to %v", args[0], left, least, most)
+	}
+}
 
 func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 	fake, err := machinetest.Start([]byte(ts.ReadFile(args[0])))
@@ -82,6 +104,7 @@ func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Check(err)
 		fake.Join(ts.Value(networkKey{}).(*machinetest.Network), node)
 	}
+	ts.Value(sessionKey{}).(*session).machine = fake
 	ts.Setenv("ENDPOINT", fake.Address)
 	ts.Setenv("FINGERPRINT", fake.Fingerprint)
 	ts.Setenv("CODE", string(fake.Code))

@@ -74,10 +74,7 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			if _, err := os.Lstat(out); err == nil && !force {
 				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
 			}
-			if conn.Flags.Timeout == 0 {
-				conn.Flags.Timeout = supportTimeout
-			}
-			return conn.Call(func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
+			return conn.CallFor(supportTimeout, func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
 		},
 	}
 	f := c.Flags()

@@ -123,6 +123,9 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	return c
 }
 
+// finalizeTime bounds the time in which the machines agree on the level of the cluster.
+const finalizeTime = 5 * time.Minute
+
 func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
@@ -133,7 +136,7 @@ func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			"`orlopctl services` shows the level, and the machine that blocks the call. The control-plane machines restart\n" +
 			"their API servers in turn. You must type the machine's name first, unless --yes is given.",
 		RunE: func(*cobra.Command, []string) error {
-			return conn.Call(func(ctx context.Context, c *client.Client) error {
+			return conn.CallFor(typingTime+finalizeTime, func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, "raise the level of the cluster, which ends the way back"); err != nil {
 						return err
@@ -165,11 +168,8 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			"an upgrade. Roll the workers back first if the minor version of Kubernetes differs.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if conn.Flags.Timeout == 0 {
-				conn.Flags.Timeout = upgradeTimeout + drainTime
-			}
 			var to string
-			err := conn.Call(func(ctx context.Context, c *client.Client) error {
+			err := conn.CallFor(typingTime+askTime+drainTime, func(ctx context.Context, c *client.Client) error {
 				if !yes {
 					if err := confirm(ctx, ios, c, "go back to the version before"); err != nil {
 						return err
@@ -212,13 +212,7 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 
 // fetchBundle lets the machine fetch a bundle, and returns when the machine has started to.
 func fetchBundle(conn *connect.Connector, r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
-	ctx, stop := connect.Interruptible()
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(upgradeTimeout))
-	defer cancel()
-	dialing, cancel := context.WithTimeout(ctx, connect.DefaultTimeout)
-	defer cancel()
-	err = conn.Connect(dialing, ctx, func(ctx context.Context, c *client.Client) (err error) {
+	err = conn.CallFor(upgradeTimeout, func(ctx context.Context, c *client.Client) (err error) {
 		begun, err = c.Upgrade.Fetch(ctx, r)
 		return err
 	})
@@ -323,7 +317,7 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 	}
 	ctx, stop := connect.Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(upgradeTimeout))
+	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(upgradeTimeout+drainTime))
 	defer cancel()
 	var last *api.UpgradeStatus
 	show := newStagePrinter(ios)

@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
@@ -39,7 +40,7 @@ func testReconciler(t *testing.T) *Reconciler {
 		Domains: Domains{
 			StorageProblem: func() string { return "" },
 			Firewall:       firewall.NewFilter(nil),
-			Network:        Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeServers: cell.New([]string(nil))},
+			Network:        Network{Config: cell.New(network.Config{}), State: cell.New(network.State{}), TimeSources: cell.New(timesync.Sources{})},
 			HostFacts:      func() host.Facts { return host.Facts{} },
 			HasIdentity:    func() bool { return true },
 			UpdatePairing:  func(*config.Config, []byte) {},
@@ -216,8 +217,8 @@ func TestDomainsOfOthers(t *testing.T) {
 	if got, _ := r.deps.Domains.Network.Config.Get(); got.Hostname != "n1" {
 		t.Errorf("the controller gets %+v", got)
 	}
-	if got, _ := r.deps.Domains.Network.TimeServers.Get(); fmt.Sprint(got) != "[192.0.2.1]" {
-		t.Errorf("time servers %v", got)
+	if got, _ := r.deps.Domains.Network.TimeSources.Get(); fmt.Sprint(got.Servers) != "[192.0.2.1]" || got.NTS {
+		t.Errorf("time sources %+v", got)
 	}
 	if lines, err := r.domain("services").drift(t.Context(), g); err != nil || len(lines) > 0 {
 		t.Errorf("services remain: %q, %v", lines, err)

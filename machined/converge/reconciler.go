@@ -13,6 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -76,9 +77,9 @@ type Domains struct {
 // Network is the controller of the network with its cells.
 type Network struct {
 	Controller  *network.Controller
-	Config      *cell.Cell[network.Config] // written: the input of the controller
-	State       *cell.Cell[network.State]  // read
-	TimeServers *cell.Cell[[]string]       // written: the input of the time client
+	Config      *cell.Cell[network.Config]   // written: the input of the controller
+	State       *cell.Cell[network.State]    // read
+	TimeSources *cell.Cell[timesync.Sources] // written: the input of the time client
 }
 
 // Changes are values that the facts contain.

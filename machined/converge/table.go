@@ -136,7 +136,7 @@ func firewallDomain(filter *firewall.Filter) domain {
 }
 
 // networkDomain is links, addresses and routes. Its controller performs the operations, with the
-// leases; apply passes it the configuration, and the time servers to the time client.
+// leases; apply passes it the configuration, and the time sources to the time client.
 func networkDomain(n Network) domain {
 	return domain{
 		name: "network",
@@ -154,8 +154,9 @@ func networkDomain(n Network) domain {
 			if have, _ := n.Config.Get(); !reflect.DeepEqual(have, g.network) {
 				n.Config.Set(g.network)
 			}
-			if have, _ := n.TimeServers.Get(); !slices.Equal(have, g.state.TimeServers) {
-				n.TimeServers.Set(g.state.TimeServers)
+			want := nodeplan.TimeSources(g.config, g.state)
+			if have, _ := n.TimeSources.Get(); !have.Equal(want) {
+				n.TimeSources.Set(want)
 			}
 			return nil
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/resolver"
+	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -77,6 +78,15 @@ func Resolver(c *config.Config) resolver.Config {
 	out := resolver.Config{Name: dns.TLS.ServerName, CAs: dns.TLS.CA.PEM()}
 	for _, a := range dns.Servers {
 		out.Servers = append(out.Servers, netip.AddrPortFrom(a, resolver.Port))
+	}
+	return out
+}
+
+// TimeSources returns the time servers of a configuration (nil for none) and of the network.
+func TimeSources(c *config.Config, state network.State) timesync.Sources {
+	out := timesync.Sources{Servers: state.TimeServers}
+	if c != nil && c.Network.Spec.NTP.NTS != nil {
+		out.NTS, out.CAs = true, c.Network.Spec.NTP.NTS.CA.PEM()
 	}
 	return out
 }

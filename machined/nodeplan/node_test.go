@@ -114,6 +114,24 @@ func TestDNSOverTLS(t *testing.T) {
 	}
 }
 
+// TestTimeSources checks that a configuration with NTS makes all servers use it.
+func TestTimeSources(t *testing.T) {
+	state := network.State{TimeServers: []string{"ptp:hyperv", "time.example"}}
+	ca := reference(t).Network.Spec.NTP.NTS.CA
+	c := config.New("n1", config.RoleWorker).WithNetwork(config.NetworkSpec{NTP: config.NTP{Servers: []string{"time.example"}, NTS: &config.NTS{CA: ca}}})
+	if got := TimeSources(c, state); !slices.Equal(got.Servers, state.TimeServers) || !got.NTS || got.CAs == "" || got.CAs != ca.PEM() {
+		t.Errorf("with a CA: %+v", got)
+	}
+	c.Network.Spec.NTP.NTS.CA = config.Bundle{}
+	if got := TimeSources(c, state); !got.NTS || got.CAs != "" {
+		t.Errorf("with public CAs: %+v", got)
+	}
+	c.Network.Spec.NTP.NTS = nil
+	if got := TimeSources(c, state); got.NTS || TimeSources(nil, state).NTS || len(TimeSources(nil, state).Servers) != 2 {
+		t.Errorf("without NTS: %+v, unconfigured: %+v", got, TimeSources(nil, state))
+	}
+}
+
 // TestResolversOfPods checks that pods get the machine's usable resolvers and its search domains.
 func TestResolversOfPods(t *testing.T) {
 	at := netip.MustParseAddr

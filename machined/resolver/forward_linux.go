@@ -3,7 +3,6 @@ package resolver
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
@@ -62,7 +62,7 @@ type State struct {
 // Deps are the dependencies of a Forwarder.
 type Deps struct {
 	Config cell.View[Config]
-	Clock  func() ClockView
+	Clock  func() pki.ClockView
 	Listen netip.AddrPort // on loopback
 	Event  func(kind, message string)
 }
@@ -153,11 +153,7 @@ type session struct {
 }
 
 func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
-	var roots *x509.CertPool
-	if cfg.CAs != "" { // without a usable certificate, no resolver is trusted
-		roots = x509.NewCertPool()
-		roots.AppendCertsFromPEM([]byte(cfg.CAs))
-	}
+	roots := pki.Roots(cfg.CAs)
 	s := &session{forwarder: f, queries: make(chan struct{}, maxQueries)}
 	for _, a := range cfg.Servers {
 		s.upstreams = append(s.upstreams, newUpstream(a, cfg.Name, roots, f.deps.Clock))

@@ -94,9 +94,9 @@ type fixture struct {
 }
 
 // known is a clock that is right.
-func known() ClockView { return ClockView{Now: time.Now()} }
+func known() pki.ClockView { return pki.ClockView{Now: time.Now()} }
 
-func start(t *testing.T, cfg Config, clock func() ClockView) fixture {
+func start(t *testing.T, cfg Config, clock func() pki.ClockView) fixture {
 	t.Helper()
 	f := fixture{config: cell.New(cfg), failures: new(atomic.Int32)}
 	event := func(kind, message string) {
@@ -186,8 +186,8 @@ func TestGo(t *testing.T) {
 // is sent without TLS.
 func TestStrict(t *testing.T) {
 	now := time.Now()
-	unknown := func(floor time.Time) func() ClockView {
-		return func() ClockView { return ClockView{Now: now.AddDate(-50, 0, 0), Floor: floor, Unknown: true} }
+	unknown := func(floor time.Time) func() pki.ClockView {
+		return func() pki.ClockView { return pki.ClockView{Now: now.AddDate(-50, 0, 0), Floor: floor, Unknown: true} }
 	}
 	s, other, old, named := newServer(t, "", now), newServer(t, "", now), newServer(t, "", now.Add(-2*time.Hour)), newServer(t, "dns.example", now)
 	of := func(s *server, name, cas string) Config {
@@ -197,7 +197,7 @@ func TestStrict(t *testing.T) {
 		name  string
 		to    *server
 		cfg   Config
-		clock func() ClockView
+		clock func() pki.ClockView
 		want  string // the problem
 	}{
 		{"another CA", s, of(s, "", other.cas), known, "unknown authority"},
@@ -206,7 +206,7 @@ func TestStrict(t *testing.T) {
 		{"another name", s, of(s, "dns.example", s.cas), known, "not valid for any names"},
 		{"the address, not the name", named, of(named, "", named.cas), known, "cannot validate certificate for 127.0.0.1"},
 		{"an expired certificate", old, of(old, "", old.cas), known, "expired"},
-		{"the clock of a machine without a battery", s, of(s, "", s.cas), func() ClockView { return ClockView{Now: now.AddDate(-50, 0, 0)} }, "not yet valid"},
+		{"the clock of a machine without a battery", s, of(s, "", s.cas), func() pki.ClockView { return pki.ClockView{Now: now.AddDate(-50, 0, 0)} }, "not yet valid"},
 		{"an unknown clock, expired before the floor", old, of(old, "", old.cas), unknown(now), "expired"},
 		{"an unknown clock", s, of(s, "", s.cas), unknown(now.Add(-20 * time.Hour)), ""},
 		{"a name", named, of(named, "dns.example", named.cas), known, ""},

@@ -29,23 +29,6 @@ const (
 	cooldown = 10 * time.Second
 )
 
-// ClockView is the knowledge of the time with which certificates are checked.
-type ClockView struct {
-	Now   time.Time
-	Floor time.Time // a time that has certainly passed
-	// Unknown reports that the clock is to be synchronized, and was not yet since boot.
-	Unknown bool
-}
-
-// at returns the time at which to check certificates. The names of the time servers are resolved
-// before the clock is known.
-func (v ClockView) at(chain []*x509.Certificate) time.Time {
-	if v.Unknown {
-		return pki.EarliestTime(chain, v.Floor)
-	}
-	return v.Now
-}
-
 // upstream is a resolver.
 type upstream struct {
 	address netip.AddrPort
@@ -62,17 +45,13 @@ type idleConn struct {
 }
 
 // newUpstream returns a resolver. Its certificate must be for name; empty: for its address.
-func newUpstream(address netip.AddrPort, name string, roots *x509.CertPool, clock func() ClockView) *upstream {
+func newUpstream(address netip.AddrPort, name string, roots *x509.CertPool, clock func() pki.ClockView) *upstream {
 	if name == "" {
 		name = address.Addr().String()
 	}
-	return &upstream{address: address, config: &tls.Config{
-		ServerName: name, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(1),
-		InsecureSkipVerify: true, // VerifyConnection does it, at a time of its own
-		VerifyConnection: func(s tls.ConnectionState) error {
-			return pki.VerifyServer(s.PeerCertificates, roots, name, clock().at(s.PeerCertificates))
-		},
-	}}
+	config := pki.ClientConfig(name, roots, clock)
+	config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	return &upstream{address: address, config: config}
 }
 
 // ask sends a query and returns the answer. A server may close a kept connection at any time, so a

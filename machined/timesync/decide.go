@@ -16,11 +16,12 @@ const StepOver = 128 * time.Millisecond
 // maxDistance is the maximum root distance of a usable server (RFC 5905: MAXDIST, 1.5 s).
 const maxDistance = 1500 * time.Millisecond
 
-// Limits for the influence of a single server on the clock, because its answer is not
-// authenticated.
+// Limits for the influence of a single server on the clock, because its answer can be forged. The
+// second limit does not hold for an answer that NTS authenticates.
 const (
 	// FirstWindow is how far after the floor a single server may set the clock in the first
-	// synchronization since boot. A quorum may set it up to horizon.
+	// synchronization since boot, and later if its answer is authenticated. A quorum may set it up
+	// to horizon.
 	FirstWindow = 5 * 365 * 24 * time.Hour
 	// MaxSlewBy is the largest offset of a single server that a synchronized clock follows slowly.
 	// A larger offset is rejected (the panic threshold of ntpd, 1000 s).
@@ -39,6 +40,8 @@ type Sample struct {
 	Stratum  uint8
 	Unsynced bool // the leap indicator is 3: the server's own clock is not synchronized
 	Local    bool // a PTP clock, which no other computer of the network can forge
+	// Authenticated reports that NTS authenticates the answer. The server can be wrong by mistake.
+	Authenticated bool
 }
 
 // Adjustment is the kind of a clock adjustment.
@@ -74,9 +77,12 @@ type Decision struct {
 	Quorum bool   // more than half of the answers, from at least two servers, agree with it
 }
 
-// authentic reports whether the decision does not depend on the answer of a single server of the
-// network, which an attacker can forge.
-func (d Decision) authentic() bool { return d.Quorum || d.Sample.Local }
+// confirmed reports whether the decision does not depend on the answer of a single server of the
+// network.
+func (d Decision) confirmed() bool { return d.Quorum || d.Sample.Local }
+
+// forgeable reports whether the decision depends on an answer that a host on the path can forge.
+func (d Decision) forgeable() bool { return !d.confirmed() && !d.Sample.Authenticated }
 
 // Limited reports whether the clock is moved less than the server's offset.
 func (d Decision) Limited() bool { return d.Offset != d.Sample.Offset }
@@ -99,8 +105,10 @@ var (
 //
 // Without a quorum, the first synchronization since boot may set the clock between Floor and Floor
 // + FirstWindow. Later rounds without a quorum cannot step the clock: an offset of up to MaxSlewBy
-// is followed at slewRate, and a larger offset is rejected. A selected PTP clock may step the clock
-// at any time between Floor and the horizon: the hypervisor controls the machine anyway.
+// is followed at slewRate, and a larger offset is rejected. A server with an authenticated answer
+// may step the clock at any time between Floor and Floor + FirstWindow. A selected PTP clock may
+// step the clock at any time between Floor and the horizon: the hypervisor controls the machine
+// anyway.
 func Decide(samples []Sample, v View) (Decision, error) {
 	var good []Sample
 	for _, s := range samples {
@@ -123,7 +131,7 @@ func Decide(samples []Sample, v View) (Decision, error) {
 	if best.Offset.Abs() > StepOver {
 		d.Move = Step
 	}
-	if v.Synced && !d.authentic() {
+	if v.Synced && d.forgeable() {
 		limit := min(maxSlew, max(0, v.Since)/1e6*slewRate)
 		if d.Move == Step || d.Offset.Abs() > limit {
 			d.Move, d.Offset = Slew, min(max(d.Offset, -limit), limit)
@@ -142,11 +150,11 @@ func (v View) allows(d Decision) error {
 	switch {
 	case says.Before(v.Floor) || to.Before(v.Floor):
 		return ErrBeforeBuild
-	case d.authentic() && to.After(v.Floor.Add(horizon)):
+	case d.confirmed() && to.After(v.Floor.Add(horizon)):
 		return ErrTooLate
-	case !d.authentic() && !v.Synced && to.After(v.Floor.Add(FirstWindow)):
+	case !d.confirmed() && (!v.Synced || d.Sample.Authenticated) && to.After(v.Floor.Add(FirstWindow)):
 		return ErrOneServer
-	case !d.authentic() && v.Synced && d.Sample.Offset.Abs() > MaxSlewBy:
+	case d.forgeable() && v.Synced && d.Sample.Offset.Abs() > MaxSlewBy:
 		return fmt.Errorf("that is %v off, and %w, or restart the machine if the server is right",
 			d.Sample.Offset.Round(time.Second), ErrOneServer)
 	}

@@ -30,6 +30,8 @@ func TestDecide(t *testing.T) {
 		{name: "decades ahead, two agree: step", samples: []Sample{good("a", 2*FirstWindow, ms), good("b", 2*FirstWindow, 2*ms)}, move: Step, server: "a"},
 		{name: "beyond the horizon, all agree: refused", samples: []Sample{
 			good("a", horizon, ms), good("b", horizon, ms), good("c", horizon, ms)}, err: true},
+		{name: "decades ahead, one authenticated server: refused", samples: []Sample{
+			{Server: "a", Offset: FirstWindow + time.Hour, Stratum: 2, Authenticated: true}}, err: true},
 		{name: "backwards, not before the build: step", samples: []Sample{good("a", -23*time.Hour, ms)}, move: Step, server: "a"},
 		{name: "before the build: refused", samples: []Sample{good("a", -25*time.Hour, ms)}, err: true},
 		{name: "two: the nearer one", samples: []Sample{good("far", 0, 90*ms), good("near", ms, 2*ms)}, move: Slew, server: "near"},
@@ -99,6 +101,11 @@ func TestSynchronised(t *testing.T) {
 	at := func(server string, offset time.Duration) Sample {
 		return Sample{Server: server, Offset: offset, Distance: 10 * ms, Stratum: 2}
 	}
+	signed := func(server string, offset time.Duration) Sample {
+		s := at(server, offset)
+		s.Authenticated = true
+		return s
+	}
 	via := func(address string, s Sample) Sample { s.Address = address; return s }
 	for _, c := range []struct {
 		name    string
@@ -115,6 +122,13 @@ func TestSynchronised(t *testing.T) {
 		{"one, at once", []Sample{at("a", time.Minute)}, 0, Slew, 0, nil},
 		{"one, hours ahead", []Sample{at("a", time.Hour)}, time.Hour, 0, 0, ErrOneServer},
 		{"one, hours behind", []Sample{at("a", -time.Hour)}, time.Hour, 0, 0, ErrOneServer},
+		{"one, authenticated", []Sample{signed("a", time.Hour)}, time.Hour, Step, time.Hour, nil},
+		{"one, authenticated, near", []Sample{signed("a", 100*ms)}, time.Second, Slew, 100 * ms, nil},
+		{"one, authenticated, behind", []Sample{signed("a", -time.Hour)}, time.Hour, Step, -time.Hour, nil},
+		{"one, authenticated, before what has passed", []Sample{signed("a", -100*time.Hour)}, time.Hour, 0, 0, ErrBeforeBuild},
+		{"one, authenticated, years ahead", []Sample{signed("a", 2*FirstWindow)}, time.Hour, 0, 0, ErrOneServer},
+		{"two, authenticated, years ahead", []Sample{signed("a", 2*FirstWindow), signed("b", 2*FirstWindow)}, time.Hour, Step, 2 * FirstWindow, nil},
+		{"one of three, authenticated, is wrong", []Sample{signed("a", time.Hour), signed("b", 0), signed("c", 0)}, time.Hour, Slew, 0, nil},
 		{"two that do not agree", []Sample{at("a", 0), at("b", time.Hour)}, time.Hour, Slew, 0, nil},
 		{"two that agree", []Sample{at("a", time.Hour), at("b", time.Hour+ms)}, time.Hour, Step, time.Hour, nil},
 		{"two names of one server", []Sample{via("10.0.0.1:123", at("a", time.Hour)), via("10.0.0.1:123", at("b", time.Hour))}, time.Hour, 0, 0, ErrOneServer},

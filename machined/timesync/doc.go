@@ -19,7 +19,9 @@
 // A PTP clock of the hypervisor is read beside the servers (ptp_linux.go,
 // docs/decisions/0060-time.md).
 //
+// With NTS the answers of all servers are authenticated (association.go, authenticate_linux.go,
+// package nts). There is no fall back to answers without authentication.
+//
 // It uses only the configured servers and clocks. There is no default server: a machine without a
-// server sends no packet. It does not support NTS or keys. On a network with untrusted time,
-// configure servers on a trusted network.
+// server sends no packet.
 package timesync

@@ -52,7 +52,7 @@ func TestPTPClock(t *testing.T) {
 	b.shown.Store(int64(5 * time.Hour))
 	silent := newResponder(t, 0)
 	silent.silent.Store(true)
-	b.servers.Set([]string{ClockPrefix + testClock, silent.address})
+	b.use(ClockPrefix+testClock, silent.address)
 	b.wait(t, "stepped", func(s Status) bool { return s.Synced && s.Offset > time.Hour })
 	if moves := b.done(); !slices.Equal(moves, []string{"slew 0s", "step 5h0m0s"}) {
 		t.Errorf("moves %q", moves)
@@ -64,7 +64,7 @@ func TestPTPOutvoted(t *testing.T) {
 	b := newBench(t)
 	b.shown.Store(int64(5 * time.Hour))
 	one, other := newResponder(t, 0), newResponder(t, 0)
-	b.servers.Set([]string{ClockPrefix + testClock, one.address, other.address})
+	b.use(ClockPrefix+testClock, one.address, other.address)
 	st := b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
 	if !st.Quorum || st.Server == ClockPrefix+testClock {
 		t.Errorf("status %+v", st)

@@ -17,6 +17,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
+// Sources are the time servers and PTP clocks of a machine. They are not changed.
+type Sources struct {
+	// Servers are addresses or names, with a port if it is not the usual port, or names of PTP
+	// clocks after ClockPrefix; empty: no requests.
+	Servers []string
+	// NTS makes the servers authenticate their answers (RFC 8915). The ports in Servers are then
+	// ports of key exchanges.
+	NTS bool
+	CAs string // of their certificates, PEM; empty: the public CAs of the image
+}
+
+// Equal reports whether two values are equal.
+func (s Sources) Equal(o Sources) bool {
+	return slices.Equal(s.Servers, o.Servers) && s.NTS == o.NTS && s.CAs == o.CAs
+}
+
 // Status is the published status of the clock.
 type Status struct {
 	Servers []string `json:"servers"` // configured servers
@@ -30,18 +46,26 @@ type Status struct {
 	Offset   time.Duration `json:"offset"`
 	LastSync time.Time     `json:"lastSync,omitzero"` // time of that round
 	Problem  string        `json:"problem,omitempty"` // why the last round failed
+	NTS      bool          `json:"nts"`               // answers without authentication are not used
+	Answers  []Answer      `json:"answers,omitempty"` // of the servers, in the last round
+}
+
+// Answer is the published result of a request.
+type Answer struct {
+	Server        string        `json:"server"`
+	Authenticated bool          `json:"authenticated"` // by NTS
+	Offset        time.Duration `json:"offset"`        // ns; 0 without an answer
+	Problem       string        `json:"problem,omitempty"`
 }
 
 // Deps are the dependencies of Run.
 type Deps struct {
-	// input: addresses or names, with a port if it is not 123, or names of PTP clocks after
-	// ClockPrefix; empty: no requests
-	Servers *cell.Cell[[]string]
-	PTP     PTPClocks          // SystemPTP on a machine
-	Status  *cell.Cell[Status] // output
-	Clock   Clock              // SystemClock on a machine
-	Floor   *Floor             // the clock is never set before it
-	Log     func(line string)  // called for steps, and once for each problem; must not block
+	Sources *cell.Cell[Sources] // input
+	PTP     PTPClocks           // SystemPTP on a machine
+	Status  *cell.Cell[Status]  // output
+	Clock   Clock               // SystemClock on a machine
+	Floor   *Floor              // the clock is never set before it
+	Log     func(line string)   // called for steps, and once for each problem; must not block
 }
 
 // queryTimeout is the timeout of a request.
@@ -52,29 +76,33 @@ const maxServers = 8
 
 // Run synchronizes the clock until ctx is done, and returns its error. No component waits for it.
 func Run(ctx context.Context, d Deps) error {
-	watch := d.Servers.Watch()
+	watch := d.Sources.Watch()
 	var known synced
-	servers, _, err := watch.Next(ctx)
+	sources, _, err := watch.Next(ctx)
 	for err == nil {
 		// A round ends with its list, so a silent server does not delay the next list.
 		round, cancel := context.WithCancel(ctx)
-		asked := slices.Clone(servers[:min(len(servers), maxServers)])
+		r := run{Deps: d, sources: sources, known: &known, associations: map[string]*association{}}
+		r.sources.Servers = slices.Clone(sources.Servers[:min(len(sources.Servers), maxServers)])
+		for _, server := range r.sources.Servers {
+			r.associations[server] = new(association)
+		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer cancel()
-			servers, err = otherThan(ctx, watch, servers)
+			sources, err = otherThan(ctx, watch, sources)
 		})
-		d.rounds(round, asked, &known)
+		r.rounds(round)
 		wg.Wait()
 	}
 	return err
 }
 
-// otherThan waits for a different list of servers.
-func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []string) ([]string, error) {
+// otherThan waits for different sources.
+func otherThan(ctx context.Context, watch *cell.Watcher[Sources], sources Sources) (Sources, error) {
 	for {
 		next, _, err := watch.Next(ctx)
-		if err != nil || !slices.Equal(next, servers) {
+		if err != nil || !next.Equal(sources) {
 			return next, err
 		}
 	}
@@ -85,14 +113,24 @@ func otherThan(ctx context.Context, watch *cell.Watcher[[]string], servers []str
 // clock.
 type synced struct{ last time.Time }
 
-// rounds uses one list of servers until ctx is done.
-func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
-	st := Status{Servers: servers}
+// run is the work with a list of servers.
+type run struct {
+	Deps
+	sources      Sources // at most maxServers
+	known        *synced
+	associations map[string]*association // of each server; used with NTS
+}
+
+// rounds queries the servers until ctx is done.
+func (d run) rounds(ctx context.Context) {
+	before, _ := d.Status.Get()
+	st := Status{Servers: d.sources.Servers, NTS: d.sources.NTS, LastSync: before.LastSync}
 	d.publish(st)
 	var poll time.Duration
 	failures := 0
-	for len(servers) > 0 {
-		dec, err := d.round(ctx, servers, known)
+	for len(d.sources.Servers) > 0 {
+		results := d.queryAll(ctx)
+		dec, err := d.round(ctx, results)
 		if ctx.Err() != nil {
 			return
 		}
@@ -109,8 +147,9 @@ func (d Deps) rounds(ctx context.Context, servers []string, known *synced) {
 			failures = 0
 			poll = nextPoll(poll, dec.Move)
 			next = poll
-			st = d.status(servers, dec, st)
+			st = d.status(dec, st)
 		}
+		st.Answers = answers(results)
 		d.publish(st)
 		if backoff.Sleep(ctx, next) != nil {
 			return
@@ -126,8 +165,8 @@ func (d Deps) publish(st Status) {
 }
 
 // status returns the status after a successful round.
-func (d Deps) status(servers []string, dec Decision, before Status) Status {
-	st := Status{Servers: servers, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
+func (d run) status(dec Decision, before Status) Status {
+	st := Status{Servers: before.Servers, NTS: before.NTS, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
 		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
 	if dec.Limited() && dec.Sample.Offset.Abs() > StepOver {
 		st.Synced, st.LastSync = false, before.LastSync
@@ -140,21 +179,29 @@ func (d Deps) status(servers []string, dec Decision, before Status) Status {
 	return st
 }
 
-// round queries every server once and adjusts the clock.
-func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decision, error) {
-	samples, asked := d.queryAll(ctx, servers)
+// round adjusts the clock by the answers of the servers.
+func (d run) round(ctx context.Context, results []result) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
 	}
+	var samples []Sample
+	var failed []error
+	for _, r := range results {
+		if r.err != nil {
+			failed = append(failed, r.err)
+		} else {
+			samples = append(samples, r.sample)
+		}
+	}
 	began := time.Now() // the local time, because only its monotonic reading is used
-	view := View{Now: d.Clock.Now(), Floor: d.Floor.Now(began), Synced: !known.last.IsZero()}
+	view := View{Now: d.Clock.Now(), Floor: d.Floor.Now(began), Synced: !d.known.last.IsZero()}
 	if view.Synced {
-		view.Since = began.Sub(known.last)
+		view.Since = began.Sub(d.known.last)
 	}
 	dec, err := Decide(samples, view)
 	if err != nil {
 		if errors.Is(err, ErrNoAnswer) {
-			err = fmt.Errorf("%w: %w", err, asked)
+			err = fmt.Errorf("%w: %w", err, errors.Join(failed...))
 		}
 		return Decision{}, err
 	}
@@ -169,15 +216,18 @@ func (d Deps) round(ctx context.Context, servers []string, known *synced) (Decis
 	if dec.Move == Step {
 		d.Log(fmt.Sprintf("time: clock stepped by %v (server %s)", dec.Offset.Round(time.Millisecond), dec.Sample.Server))
 	}
-	known.last = began
+	d.known.last = began
 	d.Floor.Round(dec.Quorum, d.Clock.Now())
 	return dec, nil
 }
 
+// dialer connects to an address for requests. Its first argument is not used.
+type dialer func(_, to string) (net.Conn, error)
+
 // query queries a server. The answer may come from an attacker (RFC 5905 without authentication),
 // and must not end this process: in beevik/ntp 1.6.0 an answer with a precision or poll interval of
 // 2^-128 s causes a panic (toInterval shifts by -128).
-func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, err error) {
+func query(server string, dial dialer, extensions ...ntp.Extension) (s Sample, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s, err = Sample{}, fmt.Errorf("cannot parse its answer: %v", r)
@@ -191,7 +241,7 @@ func query(server string, dial func(_, to string) (net.Conn, error)) (s Sample, 
 		}
 		return c, err
 	}
-	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: queryTimeout, Dialer: noting})
+	r, err := ntp.QueryWithOptions(server, ntp.QueryOptions{Timeout: queryTimeout, Dialer: noting, Extensions: extensions})
 	if err == nil {
 		err = valid(r)
 	}
@@ -216,10 +266,15 @@ func valid(r *ntp.Response) error {
 	return r.Validate()
 }
 
-// queryAll queries all servers concurrently.
-func (d Deps) queryAll(ctx context.Context, servers []string) ([]Sample, error) {
-	answers := make([]*Sample, len(servers))
-	failed := make([]error, len(servers))
+// result is the result of a request: a sample or an error.
+type result struct {
+	server string
+	sample Sample
+	err    error
+}
+
+// queryAll queries all servers concurrently, each once.
+func (d run) queryAll(ctx context.Context) []result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	dial := func(_, to string) (net.Conn, error) {
@@ -229,24 +284,38 @@ func (d Deps) queryAll(ctx context.Context, servers []string) ([]Sample, error) 
 		}
 		return c, err
 	}
+	results := make([]result, len(d.sources.Servers))
 	var wg sync.WaitGroup
-	for i, server := range servers {
+	for i, server := range d.sources.Servers {
 		wg.Go(func() {
-			failed[i] = panics.Do("time server "+server, func() error {
-				s, err := d.ask(server, func() (Sample, error) { return query(server, dial) })
-				if err == nil {
-					answers[i] = &s
-				}
+			r := result{server: server}
+			r.err = panics.Do("time server "+server, func() (err error) {
+				r.sample, err = d.ask(server, func() (Sample, error) {
+					if d.sources.NTS {
+						return d.queryNTS(ctx, server, dial)
+					}
+					return query(server, dial)
+				})
 				return err
 			})
+			results[i] = r
 		})
 	}
 	wg.Wait()
-	var out []Sample
-	for _, a := range answers {
-		if a != nil {
-			out = append(out, *a)
+	return results
+}
+
+// answers returns the published form of results.
+func answers(results []result) []Answer {
+	var out []Answer
+	for _, r := range results {
+		a := Answer{Server: r.server}
+		if r.err != nil {
+			a.Problem = r.err.Error()
+		} else {
+			a.Authenticated, a.Offset = r.sample.Authenticated, r.sample.Offset
 		}
+		out = append(out, a)
 	}
-	return out, errors.Join(failed...)
+	return out
 }

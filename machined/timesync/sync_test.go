@@ -93,7 +93,7 @@ func stamp(t time.Time) uint64 {
 
 // bench is a test of Run with a clock that only records.
 type bench struct {
-	servers *cell.Cell[[]string]
+	sources *cell.Cell[Sources]
 	status  *cell.Cell[Status]
 	mu      sync.Mutex
 	moves   []string
@@ -102,7 +102,7 @@ type bench struct {
 
 func newBench(t *testing.T, servers ...string) *bench {
 	t.Helper()
-	b := &bench{servers: cell.New(servers), status: cell.New(Status{})}
+	b := &bench{sources: cell.New(Sources{Servers: servers}), status: cell.New(Status{})}
 	note := func(what string) func(time.Duration) error {
 		return func(by time.Duration) error {
 			b.mu.Lock()
@@ -115,7 +115,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Deps{
-			Servers: b.servers, PTP: b.ptp(t), Status: b.status, Log: func(string) {},
+			Sources: b.sources, PTP: b.ptp(t), Status: b.status, Log: func(string) {},
 			Clock: Clock{Now: time.Now, Step: note("step"), Slew: note("slew")}, Floor: NewFloor(time.Now().Add(-24*time.Hour), time.Now()),
 		})
 	}()
@@ -138,6 +138,9 @@ func (b *bench) wait(t *testing.T, what string, ok func(Status) bool) Status {
 	}
 	return st
 }
+
+// use sets the list of servers, without NTS.
+func (b *bench) use(servers ...string) { b.sources.Set(Sources{Servers: servers}) }
 
 func (b *bench) done() []string {
 	b.mu.Lock()
@@ -209,12 +212,12 @@ func TestSynchronisedOnce(t *testing.T) {
 	first, liar, other := newResponder(t, 0), newResponder(t, 5*time.Hour), newResponder(t, 5*time.Hour)
 	b := newBench(t, first.address)
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
-	b.servers.Set([]string{liar.address})
+	b.use(liar.address)
 	st := b.wait(t, "refused", func(s Status) bool { return s.Problem != "" })
 	if st.Synced || !strings.Contains(st.Problem, ErrOneServer.Error()) || len(b.done()) != 1 {
 		t.Errorf("moves %q, status %+v", b.done(), st)
 	}
-	b.servers.Set([]string{liar.address, other.address})
+	b.use(liar.address, other.address)
 	b.wait(t, "stepped", func(s Status) bool { return s.Synced && s.Quorum })
 	if moves := b.done(); !slices.Equal(moves, []string{"slew 0s", "step 5h0m0s"}) {
 		t.Errorf("moves %q", moves)
@@ -226,10 +229,10 @@ func TestSynchronisedOnce(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	r := newResponder(t, 0)
 	b := newBench(t)
-	b.servers.Set([]string{r.address})
+	b.use(r.address)
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
-	b.servers.Set([]string{r.address}) // the same list causes no round
-	b.servers.Set(nil)
+	b.use(r.address) // the same list causes no round
+	b.use()
 	b.wait(t, "idle", func(s Status) bool { return len(s.Servers) == 0 && !s.Synced })
 	if n := r.asked.Load(); n != 1 {
 		t.Errorf("the server was asked %d times, want once", n)
@@ -242,7 +245,7 @@ func TestSilentServer(t *testing.T) {
 	mute.silent.Store(true)
 	b := newBench(t, mute.address)
 	start := time.Now()
-	b.servers.Set([]string{good.address})
+	b.use(good.address)
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
 	if d := time.Since(start); d > queryTimeout/2 {
 		t.Errorf("the next list waited %v", d)

@@ -42,7 +42,7 @@ var judgments = []judgment{
 	{"Network.spec.lldp", false, "it only sends frames to the neighbors"},
 	{"Network.spec.bgp", false, "only addresses of Services and the Kubernetes API depend on it"},
 	// A trial would end before the clock moves: the machine asks the new servers later.
-	{"Network.spec.ntp", false, "a single server cannot step the clock (docs/decisions/0060-time.md)"},
+	{"Network.spec.ntp", false, "only servers that agree, or are authenticated, step the clock (docs/decisions/0060-time.md)"},
 
 	{"Cluster.metadata", false, "a machine of a cluster cannot change it"},
 	{"Cluster.spec.endpoint", true, "a caller can use this address, and the machine's certificate contains it"},

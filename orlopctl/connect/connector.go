@@ -107,25 +107,23 @@ func (conn *Connector) Call(do func(context.Context, *client.Client) error) erro
 	return conn.CallFor(0, do)
 }
 
-// CallFor is Call for an operation that takes up to work on the machine.
+// CallFor is Call for an operation that takes up to work on the machine, for example a drain of an
+// hour. A machine that does not answer is an error as soon as for Call.
 func (conn *Connector) CallFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := Interruptible()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(work+DefaultTimeout))
-	defer cancel()
-	return conn.Connect(ctx, ctx, do)
-}
-
-// CallLong is Call for an operation that takes up to work on the machine, for example a drain of an
-// hour. A machine that does not answer is an error after dial.
-func (conn *Connector) CallLong(dial, work time.Duration, do func(context.Context, *client.Client) error) error {
-	ctx, stop := Interruptible()
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, conn.Timeout(work+dial))
+	dial, total := conn.limits(work)
+	ctx, cancel := context.WithTimeout(ctx, total)
 	defer cancel()
 	dialing, cancel := context.WithTimeout(ctx, dial)
 	defer cancel()
 	return conn.Connect(dialing, ctx, do)
+}
+
+// limits returns the limits for the connection and for the whole call. --timeout replaces both.
+func (conn *Connector) limits(work time.Duration) (dial, total time.Duration) {
+	dial = conn.Timeout(DefaultTimeout)
+	return dial, conn.Timeout(work + dial)
 }
 
 // Stream connects within the usual time and makes a call of unlimited duration. It ends with the

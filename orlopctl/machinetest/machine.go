@@ -64,7 +64,11 @@ type Machine struct {
 		confirms int    // calls to confirm it
 		boots    int    // calls to confirm it before the reboot with which it begins
 	}
-	ticketRequested bool // a ticket was requested
+	calls struct {
+		ticket bool // a ticket was requested
+		// the time that the last call of each method had; the key is SERVICE/METHOD
+		left map[string]time.Duration
+	}
 }
 
 // Start starts a machine that trusts an operator CA and has no configuration yet.
@@ -74,6 +78,7 @@ func Start(operatorCA []byte) (*Machine, error) {
 		return nil, err
 	}
 	f := &Machine{dir: dir, Code: pairing.NewCode()}
+	f.calls.left = map[string]time.Duration{}
 	if f.key, err = pki.SelfSigned(pki.Spec{CN: "orlop", Usage: pki.Server, TTL: time.Hour}); err != nil {
 		return nil, err
 	}
@@ -94,7 +99,7 @@ func Start(operatorCA []byte) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.UnaryInterceptor(f.noteUnary), grpc.StreamInterceptor(f.noteStream))
 	api.RegisterMachineServer(server, &machineService{f: f})
 	api.RegisterConfigServer(server, &configService{f: f})
 	api.RegisterApidInternalServer(server, &internalService{f: f})
@@ -124,6 +129,35 @@ func Start(operatorCA []byte) (*Machine, error) {
 		return errors.Join(<-done, <-done, os.RemoveAll(dir))
 	}
 	return f, nil
+}
+
+// Left returns the time limit of the last call of a method, such as Machine/Reset, when the machine
+// received it; zero without a call or without a limit.
+func (f *Machine) Left(method string) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls.left[method]
+}
+
+// note records the time limit of a call.
+func (f *Machine) note(ctx context.Context, method string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	end, limited := ctx.Deadline()
+	_, name, _ := strings.Cut(method, "v1alpha1.")
+	if delete(f.calls.left, name); limited {
+		f.calls.left[name] = time.Until(end)
+	}
+}
+
+func (f *Machine) noteUnary(ctx context.Context, r any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	f.note(ctx, info.FullMethod)
+	return handle(ctx, r)
+}
+
+func (f *Machine) noteStream(s any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	f.note(stream.Context(), info.FullMethod)
+	return handle(s, stream)
 }
 
 // New starts a machine that stops at the end of the test.

@@ -41,7 +41,7 @@ func (s *clusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequ
 		return nil, err
 	}
 	s.f.mu.Lock()
-	s.f.ticketRequested = true
+	s.f.calls.ticket = true
 	s.f.mu.Unlock()
 	return &api.CreateTicketResponse{Certificate: leaf.Cert.Raw, Documents: config.Marshal(worker), ControlPlanes: []string{"10.0.0.11"}}, nil
 }
@@ -50,7 +50,7 @@ func (s *clusterService) CreateTicket(_ context.Context, r *api.CreateTicketRequ
 func (s *clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	if !s.f.ticketRequested {
+	if !s.f.calls.ticket {
 		return &api.ListMembersResponse{}, nil
 	}
 	at := timestamppb.New(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))

@@ -75,8 +75,14 @@ type DNSTLS struct {
 // NTP configures the machine's time servers.
 type NTP struct {
 	Servers []string `yaml:"servers,omitempty"`
+	NTS     *NTS     `yaml:"nts,omitempty"`
 	// Clocks are PTP clocks of the kernel, by name (/sys/class/ptp/*/clock_name).
 	Clocks []string `yaml:"clocks,omitempty"`
+}
+
+// NTS makes the machine use authenticated answers of the time servers only (RFC 8915).
+type NTS struct {
+	CA Bundle `yaml:"ca,omitempty"`
 }
 
 func (n *Network) defaults() { n.Metadata.Name = "default" }

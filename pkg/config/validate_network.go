@@ -55,6 +55,12 @@ func (v networkValidator) ntp(at string, n NTP) {
 		}
 		v.unique(path, "servers", server, i, seen)
 	}
+	if n.NTS != nil {
+		if len(n.Servers) == 0 && !v.broken[at+".servers"] {
+			v.on(at+".nts", wrong{reason: "servers is empty, and time servers from DHCP are not used with NTS", expected: "time servers in servers"})
+		}
+		v.bundle(at+".nts.ca", n.NTS.CA)
+	}
 	if len(n.Clocks) > maxClocks {
 		v.on(at+".clocks", wrong{reason: fmt.Sprintf("%d clocks", len(n.Clocks)), expected: fmt.Sprintf("at most %d", maxClocks)})
 	}

@@ -1,10 +1,50 @@
 package pki
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"time"
 )
+
+// ClockView is the knowledge of the time with which a client checks the certificates of a server.
+type ClockView struct {
+	Now   time.Time
+	Floor time.Time // a time that has certainly passed
+	// Unknown reports that the clock is to be synchronized, and was not yet since boot.
+	Unknown bool
+}
+
+// at returns the time at which to check certificates.
+func (v ClockView) at(chain []*x509.Certificate) time.Time {
+	if v.Unknown {
+		return earliestTime(chain, v.Floor)
+	}
+	return v.Now
+}
+
+// Roots returns the CAs of a document, in PEM. Without text it returns nil: the public CAs of the
+// image. A text without a usable certificate trusts no CA.
+func Roots(text string) *x509.CertPool {
+	if text == "" {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(text))
+	return roots
+}
+
+// ClientConfig returns the configuration of a TLS client. The server needs a certificate of roots
+// (nil for the public CAs of the image) for a name or an address, at the time that clock tells.
+func ClientConfig(name string, roots *x509.CertPool, clock func() ClockView) *tls.Config {
+	return &tls.Config{
+		ServerName: name, MinVersion: tls.VersionTLS12,
+		InsecureSkipVerify: true, // VerifyConnection does it, at a time of its own
+		VerifyConnection: func(s tls.ConnectionState) error {
+			return VerifyServer(s.PeerCertificates, roots, name, clock().at(s.PeerCertificates))
+		},
+	}
+}
 
 // VerifyServer checks the certificates that a TLS server has sent, its own first, for a name or an
 // address at a time. The roots nil are the public CAs of the image.
@@ -22,10 +62,10 @@ func VerifyServer(chain []*x509.Certificate, roots *x509.CertPool, name string, 
 	return err
 }
 
-// EarliestTime returns the earliest time after floor at which certificates can be valid. It stands
+// earliestTime returns the earliest time after floor at which certificates can be valid. It stands
 // for the time while the clock is unknown: a certificate that had expired at floor is invalid, and
 // a certificate that begins later is valid.
-func EarliestTime(chain []*x509.Certificate, floor time.Time) time.Time {
+func earliestTime(chain []*x509.Certificate, floor time.Time) time.Time {
 	for _, c := range chain {
 		if c.NotBefore.After(floor) {
 			floor = c.NotBefore

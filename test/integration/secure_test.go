@@ -12,16 +12,23 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
+	"github.com/orlop-os/orlop/machined/timesync/nts/ntstest"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/vm"
 )
 
 // secureName is the name of the secure server. Only its own DNS knows it.
 const secureName = "secure.site.example"
 
-// portDNS is the port of DNS over TLS (RFC 7858).
-const portDNS = 853
+// Ports of the secure server: DNS over TLS (RFC 7858), key exchanges of NTS (RFC 8915), NTP.
+const (
+	portDNS = 853
+	portNTS = 4460
+	portNTP = 123
+)
 
-// secureServer is a host of the network that resolves names by DNS over TLS.
+// secureServer is a host of the network that resolves names by DNS over TLS, and a time server with
+// NTS.
 type secureServer struct {
 	refuses atomic.Bool
 }
@@ -56,6 +63,7 @@ func (s *story) startSecure(ts *testscript.TestScript, file string) {
 	cert := tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
 	names, err := host.Listen(portDNS)
 	ts.Check(err)
+	s.startNTS(ts, host, ca)
 	s.secure = new(secureServer)
 	server := &dns.Server{
 		Listener: tls.NewListener(names, &tls.Config{Certificates: []tls.Certificate{cert}}),
@@ -64,10 +72,23 @@ func (s *story) startSecure(ts *testscript.TestScript, file string) {
 	go server.ActivateAndServe() // ends with the network
 	patch, err := yaml.Marshal(map[string]any{"kind": "Network", "spec": map[string]any{
 		"dns": map[string]any{"servers": []string{host.Addr().String()}, "tls": map[string]any{"ca": string(ca.CertPEM())}},
+		"ntp": map[string]any{"servers": []string{host.Addr().String()}, "nts": map[string]any{"ca": string(ca.CertPEM())}},
 	}})
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(file), patch, 0o600))
-	s.note("a resolver with DNS over TLS is at %s", host.Addr())
+	s.note("a resolver with DNS over TLS, and a time server with NTS, are at %s", host.Addr())
+}
+
+// startNTS starts the time server of the secure server.
+func (s *story) startNTS(ts *testscript.TestScript, host *vm.Host, ca *pki.CA) {
+	server, err := ntstest.New(ca, pki.Spec{CN: "secure", IPs: []netip.Addr{host.Addr()}, TTL: time.Hour})
+	ts.Check(err)
+	server.Now = s.network.Clock().Now
+	exchanges, err := host.Listen(portNTS)
+	ts.Check(err)
+	packets, err := host.ListenPacket(portNTP)
+	ts.Check(err)
+	go server.Serve(exchanges, packets) // ends with the network
 }
 
 // resolver answers the name of the server with its address; other names do not exist.

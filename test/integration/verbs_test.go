@@ -169,8 +169,8 @@ import (
 //	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
 //	    makes it a mirror of REGISTRY
 //	secure start PATCH
-//	    a host in the network resolves its name, secure.site.example, by DNS over TLS; PATCH makes
-//	    a machine use it
+//	    a host in the network resolves its name, secure.site.example, by DNS over TLS, and has a
+//	    time server with NTS; PATCH makes a machine use both
 //	secure silent, secure honest
 //	    its DNS answers no query, or works again
 //	bucket start PATCH KEY

@@ -1,0 +1,217 @@
+//go:build linux
+
+package timesync
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orlop-os/orlop/machined/timesync/nts/ntstest"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// newCA returns a CA that is valid for years before and after the present.
+func newCA(t *testing.T) *pki.CA {
+	t.Helper()
+	ca, err := pki.NewCAAt("time", 20*365*day, time.Now().Add(-10*365*day))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// newSecure starts a server with NTS on loopback. Its certificate is valid between two times after
+// the present. It returns the address for key exchanges.
+func newSecure(t *testing.T, ca *pki.CA, from, to, off time.Duration) (*ntstest.Server, string) {
+	t.Helper()
+	s, err := ntstest.New(ca, pki.Spec{CN: "time", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Now: time.Now().Add(from), TTL: to - from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Now = func() time.Time { return time.Now().Add(off) }
+	exchanges, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.Serve(exchanges, packets) }()
+	t.Cleanup(func() { exchanges.Close(); packets.Close(); <-done })
+	return s, exchanges.Addr().String()
+}
+
+// newRun returns a run with a floor of a year ago.
+func newRun(ca *pki.CA, known bool, servers ...string) run {
+	r := run{
+		Deps:    Deps{Clock: Clock{Now: time.Now}, Floor: NewFloor(time.Now().Add(-365*day), time.Now())},
+		sources: Sources{Servers: servers, NTS: true, CAs: string(ca.CertPEM())}, known: new(synced), associations: map[string]*association{},
+	}
+	for _, s := range servers {
+		r.associations[s] = new(association)
+	}
+	if known {
+		r.known.last = time.Now()
+	}
+	return r
+}
+
+// TestNTS: an authenticated server steps the clock, also later, and the status shows it. A server
+// with a certificate of another CA, and a server without NTS, have no effect.
+func TestNTS(t *testing.T) {
+	ca := newCA(t)
+	good, address := newSecure(t, ca, -day, day, time.Hour)
+	_, stranger := newSecure(t, newCA(t), -day, day, 5*time.Hour)
+	plain := newResponder(t, 5*time.Hour)
+	b := newBench(t)
+	b.sources.Set(Sources{Servers: []string{address, stranger, plain.address}, NTS: true, CAs: string(ca.CertPEM())})
+	st := b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
+	if !st.NTS || st.Server != address || st.Quorum || len(st.Answers) != 3 || good.Exchanges.Load() != 1 || plain.asked.Load() != 0 {
+		t.Fatalf("status %+v, %d plain requests", st, plain.asked.Load())
+	}
+	if a := st.Answers[0]; a.Server != address || !a.Authenticated || a.Problem != "" || a.Offset.Round(time.Minute) != time.Hour {
+		t.Errorf("%+v", a)
+	}
+	for i, says := range []string{"unknown authority", "connection refused"} {
+		if a := st.Answers[i+1]; a.Authenticated || a.Offset != 0 || !strings.Contains(a.Problem, says) {
+			t.Errorf("%+v, want the problem %q", a, says)
+		}
+	}
+	_, later := newSecure(t, ca, -day, day, 3*time.Hour)
+	b.sources.Set(Sources{Servers: []string{later}, NTS: true, CAs: string(ca.CertPEM())})
+	b.wait(t, "stepped again", func(s Status) bool { return s.Synced && s.Server == later })
+	if moves := b.done(); len(moves) != 2 || moves[1] != "step 3h0m0s" {
+		t.Errorf("moves %q", moves)
+	}
+	b.use(plain.address)
+	st = b.wait(t, "refused without NTS", func(s Status) bool { return s.Problem != "" })
+	if st.NTS || st.LastSync.IsZero() || st.Answers[0].Authenticated || !strings.Contains(st.Problem, ErrOneServer.Error()) {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// TestCertificateTime: at which time a certificate must be valid, before and after the first
+// synchronization since boot.
+func TestCertificateTime(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		known         bool
+		from, to, off time.Duration // the validity of the certificate and the time of the server
+		says          string        // empty: the answer is used
+	}{
+		{"valid", true, -day, day, 0, ""},
+		{"expired", true, -60 * day, -30 * day, 0, "certificate has expired"},
+		{"not yet valid", true, 30 * day, 60 * day, 0, "certificate has expired or is not yet valid"},
+		{"unknown clock: valid", false, -day, day, 0, ""},
+		{"unknown clock: the battery is empty", false, 30 * day, 60 * day, 40 * day, ""},
+		{"unknown clock: an earlier time than that of the hardware clock", false, -60 * day, -30 * day, -40 * day, ""},
+		{"unknown clock: a time after the end of the certificate", false, -60 * day, -30 * day, 0, errWrongTime.Error()},
+		{"unknown clock: a time before the certificate", false, 30 * day, 60 * day, 0, errWrongTime.Error()},
+		{"unknown clock: expired before the floor", false, -900 * day, -700 * day, -800 * day, "certificate has expired"},
+		{"a server that leaves its certificate", true, -day, day, 2 * day, errWrongTime.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ca := newCA(t)
+			_, address := newSecure(t, ca, c.from, c.to, c.off)
+			got := newRun(ca, c.known, address).queryAll(t.Context())[0]
+			switch {
+			case c.says == "" && (got.err != nil || !got.sample.Authenticated || (got.sample.Offset-c.off).Abs() > time.Hour):
+				t.Errorf("%+v", got)
+			case c.says != "" && (got.err == nil || !strings.Contains(got.err.Error(), c.says)):
+				t.Errorf("%+v, want %q", got, c.says)
+			}
+		})
+	}
+}
+
+// TestNewKeys: when the client replaces the keys, and that it waits before it does.
+func TestNewKeys(t *testing.T) {
+	ca := newCA(t)
+	s, address := newSecure(t, ca, -day, day, 0)
+	r := newRun(ca, true, address)
+	expect := func(what, says string, exchanged int32) {
+		t.Helper()
+		got := r.queryAll(t.Context())[0]
+		if (says == "") != (got.err == nil) || got.err != nil && !strings.Contains(got.err.Error(), says) || s.Exchanges.Load() != exchanged {
+			t.Fatalf("%s: %v after %d key exchanges", what, got.err, s.Exchanges.Load())
+		}
+	}
+	const nak = "NTS NAK"
+	elapse := func() { r.associations[address].next = time.Now() }
+	expect("first", "", 1)
+	expect("the same keys", "", 1)
+	s.Forget()
+	expect("a NAK", nak, 1)
+	expect("too early for an exchange", nak, 1)
+	elapse()
+	expect("new keys", "", 2)
+	s.Change(func(_, answer []byte) []byte { answer[40] ^= 1; return answer })
+	for range maxLost {
+		expect("a forger", "not authenticated", 2)
+	}
+	elapse()
+	expect("new keys, still a forger", "not authenticated", 3)
+	s.Change(nil)
+	expect("an honest answer with these keys", "", 3)
+	if requests := s.Requests.Load(); requests != 9 {
+		t.Errorf("%d requests", requests)
+	}
+}
+
+// TestAuthenticatedRefusal: a refusal with the key of the server costs no key exchange.
+func TestAuthenticatedRefusal(t *testing.T) {
+	ca := newCA(t)
+	s, address := newSecure(t, ca, -day, day, 0)
+	s.Stratum.Store(16)
+	r := newRun(ca, true, address)
+	for range maxLost + 1 {
+		if got := r.queryAll(t.Context())[0]; got.err == nil || !strings.Contains(got.err.Error(), "is not synchronized itself (stratum 16)") || got.sample.Authenticated {
+			t.Fatalf("%+v", got)
+		}
+	}
+	if n := s.Exchanges.Load(); n != 1 {
+		t.Errorf("%d key exchanges", n)
+	}
+}
+
+// TestSilentKeyExchange: a server that says nothing does not delay the next list.
+func TestSilentKeyExchange(t *testing.T) {
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	b := newBench(t)
+	b.sources.Set(Sources{Servers: []string{mute.Addr().String()}, NTS: true})
+	conn, err := mute.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	good := newResponder(t, 0)
+	began := time.Now()
+	b.use(good.address)
+	b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
+	if d := time.Since(began); d > queryTimeout/2 {
+		t.Errorf("the next list waited %v", d)
+	}
+}
+
+func TestKeyServer(t *testing.T) {
+	for server, want := range map[string][2]string{
+		"time.example":     {"time.example", "time.example:4460"},
+		"192.0.2.1":        {"192.0.2.1", "192.0.2.1:4460"},
+		"2001:db8::1":      {"2001:db8::1", "[2001:db8::1]:4460"},
+		"127.0.0.1:1":      {"127.0.0.1", "127.0.0.1:1"},
+		"[2001:db8::1]:99": {"2001:db8::1", "[2001:db8::1]:99"},
+	} {
+		if name, address := keyServer(server); name != want[0] || address != want[1] {
+			t.Errorf("%s: %s, %s", server, name, address)
+		}
+	}
+}
