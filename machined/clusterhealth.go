@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -12,6 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // The wiring of the health of the whole cluster.
@@ -47,6 +50,44 @@ func newClusterHealth(m *machine) *clusterhealth.Collector {
 		},
 		Now: time.Now,
 	})
+}
+
+// newHealthPublisher passes the health of the cluster to the controllers of this machine.
+func newHealthPublisher(m *machine) *clusterhealth.Publisher {
+	return clusterhealth.NewPublisher(clusterhealth.PublisherDeps{
+		Enabled: func() bool { return m.config.active.Current().Config.IsControlPlane() && objectsEnabled(m) },
+		Health: func(ctx context.Context) (*api.HealthResponse, error) {
+			s, err := stateForCluster(ctx, m)
+			return s.Health, err
+		},
+		Collect: m.reports.cluster.ClusterHealth,
+		Access:  func() nodespec.AccessPoints { return accessPoints(m.config.active.Current().Config) },
+		Write: func(content []byte) error {
+			return writeForControllers(paths.KubeControllers, nodespec.ClusterReportFile, content)
+		},
+		Event: m.reports.events.From("cluster health"),
+	})
+}
+
+// accessPoints returns the services for access to the API server in a configuration. Of the webhook
+// for tokens only the host is shown: its URL can contain a secret.
+func accessPoints(c *config.Config) (p nodespec.AccessPoints) {
+	if c == nil || c.Cluster == nil {
+		return p
+	}
+	k := c.Cluster.Spec.Kubernetes
+	for _, j := range k.Authentication.JWT {
+		p.Issuers = append(p.Issuers, j.URL)
+	}
+	if w := k.Authentication.Webhook; w != nil {
+		if u, err := url.Parse(w.URL); err == nil {
+			p.TokenWebhook = u.Host
+		}
+	}
+	for _, w := range k.Authorization.Webhooks {
+		p.Authorizers = append(p.Authorizers, nodespec.Authorizer{Name: w.Name, FailurePolicy: string(w.FailurePolicy)})
+	}
+	return p
 }
 
 // stateForCluster returns the state of this machine for the health of the cluster.

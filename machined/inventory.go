@@ -51,22 +51,23 @@ func newHosts(m *machine) *hosts.Register {
 			return names
 		},
 		Offer: m.domains.claims.Offer,
-		Write: func(content []byte) error { return writeHosts(paths.KubeControllers, content) },
+		Write: func(content []byte) error {
+			return writeForControllers(paths.KubeControllers, nodespec.HostsFile, content)
+		},
 		Event: m.reports.events.From("inventory"),
 		Now:   time.Now,
 	})
 }
 
-// writeHosts writes the list for the controllers, to which the directory belongs.
-func writeHosts(dir string, content []byte) error {
+// writeForControllers writes a file for the controllers, to which the directory belongs.
+func writeForControllers(dir, name string, content []byte) error {
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("inventory: %w", err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	name := filepath.Join(dir, nodespec.HostsFile)
 	// The directory is in memory: a flush would have no effect. The mask of the process would make
 	// the file unreadable for the controllers.
-	if err := renameio.WriteFile(name, content, 0o444, renameio.IgnoreUmask()); err != nil {
-		return fmt.Errorf("inventory: %w", err)
+	if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o444, renameio.IgnoreUmask()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 func TestNICs(t *testing.T) {
@@ -62,11 +63,11 @@ func TestAcceptsInventories(t *testing.T) {
 func TestWriteHosts(t *testing.T) {
 	dir := t.TempDir()
 	defer unix.Umask(unix.Umask(0o077))
-	if err := writeHosts(filepath.Join(dir, "missing"), []byte("[]")); !errors.Is(err, fs.ErrNotExist) {
+	if err := writeForControllers(filepath.Join(dir, "missing"), nodespec.HostsFile, []byte("[]")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without controllers: %v", err)
 	}
 	for _, content := range []string{"[]", "[1]"} {
-		if err := writeHosts(dir, []byte(content)); err != nil {
+		if err := writeForControllers(dir, nodespec.HostsFile, []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(filepath.Join(dir, "hosts.json")); err != nil || string(got) != content {

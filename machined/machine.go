@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/clusterhealth"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
@@ -62,6 +63,8 @@ type reports struct {
 	shipping *logship.Shipper
 	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
 	object *cell.Cell[*api.ReportedObject]
+	// cluster collects the health of the whole cluster.
+	cluster *clusterhealth.Collector
 }
 
 // processes are the programs that machined runs.

@@ -376,6 +376,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "inventory", newReporter(m).Run)
 	m.reports.panics.Restarter().Go(ctx, "waiting machines", m.domains.hosts.Run)
 	m.reports.panics.Restarter().Go(ctx, "claims", m.domains.claims.Run)
+	m.reports.panics.Restarter().Go(ctx, "health of the cluster", newHealthPublisher(m).Run)
 	m.reports.panics.Restarter().Go(ctx, "revocations", m.members.Sync.Run)
 	m.reports.panics.Restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
 	m.reports.panics.Restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })

@@ -128,6 +128,7 @@ func assemble(m *machine) {
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
 	m.domains.claims = newClaims(m)
 	m.domains.hosts = newHosts(m)
+	m.reports.cluster = newClusterHealth(m)
 	m.guard = newGuard(m)
 	m.domains.drain = newDrainer(m)
 	m.upgrade = newUpgrade(m)
@@ -174,7 +175,7 @@ func newAPI(m *machine) *machinedapi.API {
 			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 				return reportHealth(ctx, m, each)
 			},
-			ClusterHealth: newClusterHealth(m),
+			ClusterHealth: m.reports.cluster,
 			Members:       m.members.Server,
 			DrainMember:   drainMember(m),
 			JoinRequests:  m.members.Requests,
@@ -217,6 +218,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
+		Repair: newRepairDeps(m).repair,
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/orlop-os/orlop/orchestrator/machines"
+	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -30,6 +35,9 @@ import (
 
 // machineResource is the resource of upstream's Machine.
 var machineResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machines"}
+
+// checkResource is the resource of upstream's MachineHealthCheck.
+var checkResource = machineResource.GroupVersion().WithResource("machinehealthchecks")
 
 // machineTest is a worker of the test, with its objects.
 type machineTest struct {
@@ -40,7 +48,8 @@ type machineTest struct {
 // machineObjects enables the objects of machines and checks them with the real API server: each
 // Node gets its objects, kubectl has columns and texts, a node writes the status of its own
 // OrlopMachine only, a wanted version becomes a permit, a machine that waits for a configuration is
-// an object, can be approved and claimed, and no object is deleted when they are disabled.
+// an object, can be approved and claimed, the cluster as a whole has objects, the machines have
+// metrics, an unhealthy machine gets an order, and no object is deleted when they are disabled.
 func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernetes.Interface, api, controllers *started) {
 	const name, other = "worker-1", "worker-2"
 	for _, n := range []string{name, other} {
@@ -71,6 +80,9 @@ func machineObjects(ctx context.Context, t *testing.T, m machine, admin kubernet
 	w.updated(t, name)
 	w.waiting(t, m.dirs.Controllers)
 	w.claimed(t, m)
+	w.described(t, m.dirs.Controllers, name)
+	w.measured(t, m.config(t, "admin", "orlop:cluster-admins"), name)
+	w.repaired(t, name)
 
 	t.Logf("before: %s", before)
 	t.Logf("after: api %s, controllers %s", api.usage(t), controllers.usage(t))
@@ -238,5 +250,101 @@ func (w machineTest) waiting(t *testing.T, dir string) {
 	}
 	if _, err := hosts.Patch(w.ctx, name, types.MergePatchType, []byte(`{"spec":{"approval":null}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a node writes a machine that waits: %v, want forbidden", err)
+	}
+}
+
+// described writes the report about the cluster, as machined does, and checks the ClusterHealth and
+// the Components.
+func (w machineTest) described(t *testing.T, dir, name string) {
+	t.Helper()
+	health, err := proto.Marshal(&api.ClusterHealthResponse{
+		Cluster: "test", Machine: "node-1", Healthy: true, At: timestamppb.Now(), Etcd: &api.ClusterEtcd{Leader: "node-1"},
+		Machines: []*api.ClusterMachine{
+			{Name: "node-1", Address: "127.0.0.1", Role: "controlplane", Version: "1.1.0", Kubernetes: "v1.37.2", Ready: true},
+			{Name: name, Address: "10.0.0.21", Role: "worker", Version: "1.1.0", Kubernetes: "v1.37.2", Failed: []string{"kubelet"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := json.Marshal(nodespec.ClusterReport{Health: health, Access: nodespec.AccessPoints{Issuers: []string{"https://login.example.com"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, nodespec.ClusterReportFile), report)
+	ready := func(status string) func(*unstructured.Unstructured) bool {
+		return func(o *unstructured.Unstructured) bool {
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+			return slices.ContainsFunc(conditions, func(c any) bool {
+				values, ok := c.(map[string]any)
+				return ok && values["type"] == machineapi.ConditionReady && values["status"] == status
+			})
+		}
+	}
+	w.await(t, machineapi.ClusterHealths, "test", "condition Ready", ready("True"))
+	w.await(t, machineapi.Components, "kubelet", "failed check", ready("False"))
+	w.await(t, machineapi.Components, "kube-scheduler", "list of plugins", func(o *unstructured.Unstructured) bool {
+		return ready("True")(o) && strings.Contains(fmt.Sprint(o.Object), "NodeResourcesFit")
+	})
+	w.await(t, machineapi.Components, "kube-apiserver", "list of plugins", func(o *unstructured.Unstructured) bool {
+		text := fmt.Sprint(o.Object)
+		return ready("True")(o) && strings.Contains(text, "OrlopMachineAccess") && strings.Contains(text, "https://login.example.com") && strings.Contains(text, "RBAC")
+	})
+	for _, resource := range []schema.GroupVersionResource{machineapi.ClusterHealths, machineapi.Components} {
+		if _, err := w.worker.Resource(resource).Namespace(machineapi.Namespace).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a node reads %s: %v, want forbidden", resource.Resource, err)
+		}
+	}
+}
+
+// measured checks that the endpoint of the controllers has the metrics of the machines.
+func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
+	t.Helper()
+	admin = rest.CopyConfig(admin)
+	admin.Host, admin.ServerName = fmt.Sprintf("https://127.0.0.1:%d", scheduler.Port), "localhost"
+	text, err := kubernetes.NewForConfigOrDie(admin).Discovery().RESTClient().Get().AbsPath("/metrics").Do(w.ctx).Raw()
+	if err != nil {
+		t.Fatalf("metrics of the controllers: %v", err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf(`orlop_machine_ready{machine=%q}`, name), fmt.Sprintf(`orlop_machine_condition{condition="UpToDate",machine=%q,status="True"} 1`, name),
+		fmt.Sprintf(`orlop_machine_info{kubernetes="v1.37.3",machine=%q,release="1.2.0",role="worker"} 1`, name), `orlop_rollout_machines{state="UpToDate"}`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics of the controllers have no %s", want)
+		}
+	}
+}
+
+// repaired creates a check that finds the worker unhealthy: the controllers order the first step of
+// the repair, and the object names the machine.
+func (w machineTest) repaired(t *testing.T, name string) {
+	t.Helper()
+	check := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": "all"},
+		"spec": map[string]any{
+			"clusterName": "test", "selector": map[string]any{"matchLabels": map[string]any{"cluster.x-k8s.io/cluster-name": "test"}},
+			// ready counts as unhealthy, so that the test waits for no timeout
+			"checks": map[string]any{"unhealthyNodeConditions": []any{map[string]any{"type": "Ready", "status": "True", "timeoutSeconds": int64(0)}}},
+		},
+	}}
+	checks := w.admin.Resource(checkResource).Namespace(machineapi.Namespace)
+	if _, err := w.worker.Resource(checkResource).Namespace(machineapi.Namespace).Create(w.ctx, check, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a node creates a MachineHealthCheck: %v, want forbidden", err)
+	}
+	if _, err := checks.Create(w.ctx, check, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await(t, machineapi.OrlopMachines, name, "order", func(o *unstructured.Unstructured) bool {
+		step, _, _ := unstructured.NestedString(o.Object, "spec", "repair", "step")
+		return step == "RestartServices"
+	})
+	w.await(t, checkResource, "all", "status", func(o *unstructured.Unstructured) bool {
+		expected, _, _ := unstructured.NestedInt64(o.Object, "status", "expectedMachines")
+		healthy, _, _ := unstructured.NestedInt64(o.Object, "status", "currentHealthy")
+		return expected > 0 && healthy == expected-1
+	})
+	if err := checks.Delete(w.ctx, "all", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 	"github.com/orlop-os/orlop/orchestrator/machineobject"
 	"github.com/orlop-os/orlop/orchestrator/machines"
+	"github.com/orlop-os/orlop/orchestrator/machines/overview"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
@@ -67,17 +68,21 @@ var table = []entry{
 	})},
 	{controlPlane, named(component.Controllers, level.ControllersName), alone(level.Watch)},
 	{leaderelection.NeedsElection, one(leaderelection.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
-		return w.elector.Run(ctx, env)
+		return w.controllers.elector.Run(ctx, env)
 	})},
 	{controlPlane, one(nodecontrollers.IPAMComponent), alone(nodecontrollers.RunIPAM)},
 	{controlPlane, one(nodecontrollers.NamespacesComponent), alone(nodecontrollers.RunNamespaces)},
 	{controlPlane, one(controllermanager.Component), (*wiring).runControllerManager},
 	{controlPlane, one(scheduler.Component), (*wiring).runScheduler},
 	{controlPlane, one(metrics.Component), alone(metrics.Run)},
-	{controlPlane, one(addons.Component), alone(addons.Run)},
+	{controlPlane, one(addons.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return addons.Run(ctx, env, w.controllers.addons)
+	})},
 	{controlPlane, one(nodelabels.Component), alone(nodelabels.Run)},
 	{controlPlane, one(loadbalancer.Component), alone(loadbalancer.Run)},
-	{controlPlane, one(machines.Component), alone(machines.Run)},
+	{controlPlane, one(machines.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {
+		return machines.Run(ctx, env, machines.Sources{Parts: func() ([]overview.Part, error) { return w.controllers.parts(w.spec, w.dirs) }, Addons: w.addonStates})
+	})},
 	{controlPlane, localvolumes.Controllers, alone(localvolumes.Run)},
 	{controlPlane, podcertificates.Components, alone(podcertificates.Run)},
 	{nil, bySpec(balancer.Components), with(func(ctx context.Context, w *wiring, env component.Env) error {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/orlop-os/orlop/orchestrator/addons"
 	"github.com/orlop-os/orlop/orchestrator/apiready"
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/component"
@@ -23,12 +24,14 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/leaderelection"
 	"github.com/orlop-os/orlop/orchestrator/level"
+	"github.com/orlop-os/orlop/orchestrator/machines/overview"
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 	"github.com/orlop-os/orlop/orchestrator/nodelabels"
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 	"github.com/orlop-os/orlop/orchestrator/podnetwork"
 	"github.com/orlop-os/orlop/orchestrator/process"
 	"github.com/orlop-os/orlop/orchestrator/scheduler"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -42,7 +45,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	if err != nil {
 		return fail(err)
 	}
-	w := &wiring{nodes: component.NewNodes(ctx, component.NodesClient(component.KubeconfigPath(dir, nodeWatchers[name]))), dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), end: podEnd{powerDown, podsEnded}, portGuard: make(chan struct{})}
+	w := &wiring{nodes: component.NewNodes(ctx, component.NodesClient(component.KubeconfigPath(dir, nodeWatchers[name]))), dir: dir, spec: spec, dirs: dirs, server: kubeconfig.Local(), end: podEnd{powerDown, podsEnded}, portGuard: make(chan struct{}), controllers: controllers{addons: cell.New([]addons.Summary(nil)), parts: parts}}
 	if !slices.ContainsFunc(Services(spec, dirs), func(c component.Component) bool { return c.Process == name }) {
 		return fail(fmt.Errorf("nothing to run: %s is not part of the control plane", spec.Node.Name))
 	}
@@ -64,7 +67,7 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	go w.apiReady.Run(ctx)
 	w.agent = podnetwork.New(spec, dirs, w.apiReady, w.nodes)
 	if name == component.Controllers && leaderelection.NeedsElection(spec) {
-		w.elector = leaderelection.New()
+		w.controllers.elector = leaderelection.New()
 	}
 	return w.attach(name), memory, nil
 }
@@ -89,21 +92,29 @@ var nodeWatchers = map[string]string{component.Controllers: nodelabels.Name, com
 
 // wiring is the state that the components of a process share.
 type wiring struct {
-	nodes      *component.Nodes
-	dir        string // of the process
-	spec       nodespec.Spec
-	dirs       dirs.Dirs
-	apiReady   *apiready.Waiter
-	server     kubeconfig.Server
-	etcd       <-chan struct{} // closed when etcd answers
-	apiserver  *kubeapiserver.Server
-	rejections *extensions.RejectionLog // of the API server
-	agent      *podnetwork.Agent
-	elector    *leaderelection.Elector // nil without leader election
-	nodeLabels nodespec.NodeLabels     // with which the kubelet creates a new Node
-	offlineAPI *offlineapi.Server      // nil without a balancer
-	portGuard  chan struct{}           // closed when the port guard is active
-	end        podEnd
+	nodes       *component.Nodes
+	dir         string // of the process
+	spec        nodespec.Spec
+	dirs        dirs.Dirs
+	apiReady    *apiready.Waiter
+	server      kubeconfig.Server
+	etcd        <-chan struct{} // closed when etcd answers
+	apiserver   *kubeapiserver.Server
+	rejections  *extensions.RejectionLog // of the API server
+	agent       *podnetwork.Agent
+	controllers controllers
+	nodeLabels  nodespec.NodeLabels // with which the kubelet creates a new Node
+	offlineAPI  *offlineapi.Server  // nil without a balancer
+	portGuard   chan struct{}       // closed when the port guard is active
+	end         podEnd
+}
+
+// controllers is the state of the process "controllers".
+type controllers struct {
+	elector *leaderelection.Elector // nil without leader election
+	addons  *cell.Cell[[]addons.Summary]
+	// parts is a function of the table of components, so the table cannot name it.
+	parts func(nodespec.Spec, dirs.Dirs) ([]overview.Part, error)
 }
 
 // podEnd is the end of the pods of a node before the machine shuts down.
@@ -123,15 +134,20 @@ func (w *wiring) attach(process string) []component.Component {
 			if c.Run == nil {
 				c.Run = e.run(w, c)
 			}
-			// Each API server gets metrics from its own machine, so metrics run without the lead.
-			// Each process starts again at a new level.
-			if w.elector != nil && c.Name != leaderelection.Name && c.Name != metrics.Name && c.Name != level.ControllersName {
-				c.Run = w.elector.WhenLeading(c.Name, c.Run)
+			if w.controllers.elector != nil && needsLead(c) {
+				c.Run = w.controllers.elector.WhenLeading(c.Name, c.Run)
 			}
 			all = append(all, c)
 		}
 	}
 	return all
+}
+
+// needsLead reports whether a component of the process "controllers" works on the leading machine
+// only. Each API server gets metrics from its own machine. Each process starts again at a new
+// level.
+func needsLead(c component.Component) bool {
+	return c.Process == component.Controllers && c.Name != leaderelection.Name && c.Name != metrics.Name && c.Name != level.ControllersName
 }
 
 // env returns the environment of a component.

@@ -37,6 +37,8 @@ type ObjectDeps struct {
 	// ChangeRelease starts another version (package upgrade of machined). The errors are gRPC
 	// statuses.
 	ChangeRelease func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error
+	// Repair begins with a step of a repair. The errors are gRPC statuses.
+	Repair func(ctx context.Context, step, by string) error
 }
 
 // objectService serves the machine's own object of Kubernetes. Its callers are processes of root on
@@ -49,7 +51,9 @@ type objectService struct {
 // NewObjectServer returns the server of MachineObject, and of no other service. Each call has the
 // author ObjectAuthor, whatever its metadata claims.
 func NewObjectServer(d ObjectDeps, g Interceptor) *grpc.Server {
-	g.Audited = func(method string) bool { return method == api.MachineObject_ChangeRelease_FullMethodName }
+	g.Audited = func(method string) bool {
+		return method == api.MachineObject_ChangeRelease_FullMethodName || method == api.MachineObject_Repair_FullMethodName
+	}
 	g.caller = &callerid.Caller{Subject: ObjectAuthor, Role: pki.RoleAdmin[len(pki.RolePrefix):]}
 	s := newServer(g)
 	api.RegisterMachineObjectServer(s, objectService{deps: d})
@@ -76,6 +80,17 @@ func (s objectService) ChangeRelease(ctx context.Context, r *api.ChangeReleaseRe
 		return nil, err
 	}
 	return &api.ChangeReleaseResponse{}, nil
+}
+
+// Repair implements api.MachineObjectServer.
+func (s objectService) Repair(ctx context.Context, r *api.RepairRequest) (*api.RepairResponse, error) {
+	if err := s.checkEnabled(); err != nil {
+		return nil, err
+	}
+	if err := s.deps.Repair(ctx, r.Step, caller(ctx)); err != nil {
+		return nil, err
+	}
+	return &api.RepairResponse{}, nil
 }
 
 // Report implements api.MachineObjectServer.

@@ -62,6 +62,10 @@ func newObject(t *testing.T) (*object, context.Context) {
 			o.changed = append(o.changed, r.Version+" by "+by)
 			return o.refusal
 		},
+		Repair: func(_ context.Context, step, by string) error {
+			o.changed = append(o.changed, step+" by "+by)
+			return o.refusal
+		},
 	}, interceptorOf(o.log))
 	socket := filepath.Join(t.TempDir(), "object.sock")
 	listener, err := net.Listen("unix", socket)
@@ -78,6 +82,35 @@ func newObject(t *testing.T) (*object, context.Context) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), callerid.Caller{Subject: "CN=dora", Role: "reader"}.Metadata()), 20*time.Second)
 	t.Cleanup(cancel)
 	return o, ctx
+}
+
+// TestObjectRepairs checks that a step of a repair has the author of the machine's object in the
+// audit log, and that the configuration can forbid it.
+func TestObjectRepairs(t *testing.T) {
+	o, ctx := newObject(t)
+	c := api.NewMachineObjectClient(o.conn)
+	if _, err := c.Repair(ctx, &api.RepairRequest{Step: "Reboot"}); err != nil {
+		t.Fatal(err)
+	}
+	o.refusal = status.Error(codes.FailedPrecondition, "reboot refused: another has the turn")
+	if _, err := c.Repair(ctx, &api.RepairRequest{Step: "OtherSlot"}); status.Convert(err).Message() != "reboot refused: another has the turn" {
+		t.Errorf("a refusal: %v", err)
+	}
+	o.enabled = false
+	if _, err := c.Repair(ctx, &api.RepairRequest{Step: "Reboot"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "machineObjects") {
+		t.Errorf("disabled: %v", err)
+	}
+	if got := strings.Join(o.changed, ", "); got != "Reboot by machine object, OtherSlot by machine object" {
+		t.Errorf("steps: %s", got)
+	}
+	changes, _ := o.log.Records()
+	found := false
+	for _, e := range audittest.Entries(t, changes, "") {
+		found = found || e.Subject == ObjectAuthor && e.Target == "step Reboot"
+	}
+	if !found {
+		t.Error("the audit log has no entry of the step")
+	}
 }
 
 // TestObjectChangesRelease checks that a change is performed and recorded with the author of the

@@ -113,6 +113,11 @@ func (a answer) machine() *api.ClusterMachine {
 	m.Upgrade, m.TrialDeadline = word(r.Upgrade.GetPhase()), valid(r.TrialDeadline)
 	m.Wanted = word(r.Object.GetWanted())
 	m.Message = line(cmp.Or(firstFailed(r.Health), r.Object.GetMessage()))
+	for _, c := range r.Health.GetChecks() {
+		if !c.Ok && len(m.Failed) < maxChecks {
+			m.Failed = append(m.Failed, word(c.Name))
+		}
+	}
 	for _, c := range r.Certificates {
 		if c.Problem == "" {
 			m.CertificateExpiry = valid(c.Expires)

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -43,8 +44,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run reconciles the add-ons until ctx is done. The component is always announced as ready: a
-// failing add-on is not a fault of the machine, nor of the running version of the system.
-func Run(ctx context.Context, env component.Env) error {
+// failing add-on is not a fault of the machine, nor of the running version of the system. After
+// each change, the states of all add-ons are in states.
+func Run(ctx context.Context, env component.Env, states *cell.Cell[[]Summary]) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {
 		return err
@@ -70,6 +72,9 @@ func Run(ctx context.Context, env component.Env) error {
 		if detail != reported {
 			reported = detail
 			env.Announce(Name, true, detail)
+		}
+		if now, _ := states.Get(); !slices.Equal(now, m.summaries()) {
+			states.Set(m.summaries())
 		}
 		select {
 		case <-tick.C:
@@ -161,6 +166,23 @@ func (m *manager) readDocuments() (changed bool, err error) {
 	}
 	m.stamp, m.all, m.wanted = stamp, all, map[string]Wanted{}
 	return true, nil
+}
+
+// Summary is the state of an add-on for other components.
+type Summary struct {
+	Name  string
+	Ready bool
+	Line  string // for operators
+}
+
+// summaries returns the states of all add-ons, by name.
+func (m *manager) summaries() []Summary {
+	var all []Summary
+	for _, name := range slices.Sorted(maps.Keys(m.states)) {
+		s := m.states[name].state
+		all = append(all, Summary{Name: name, Ready: s.Phase == Ready, Line: s.Line()})
+	}
+	return all
 }
 
 // detail summarizes the add-ons in one line, with the first add-on that fails, or else the first in

@@ -105,12 +105,12 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // machineRights are the rights on machine objects. A node reads the objects of the namespace except
 // for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
 // limits it to its own. The controllers create and maintain the objects and name the machine of a
-// Node (spec.providerID). With claims, they also maintain MachineSets, claim the waiting machines,
-// and delete Machines.
+// Node (spec.providerID). They also read MachineHealthChecks. With claims, they also maintain
+// MachineSets, claim the waiting machines, and delete Machines.
 func machineRights(claims bool) []runtime.Object {
-	const clusters, machines, sets, deployments = "clusters", "machines", "machinesets", "machinedeployments"
-	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource}
-	upstream := []string{clusters, machines}
+	const clusters, machines, checks, sets, deployments = "clusters", "machines", "machinehealthchecks", "machinesets", "machinedeployments"
+	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource, machineapi.ClusterHealths.Resource, machineapi.Components.Resource}
+	upstream := []string{clusters, machines, checks}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
 	var ofClaims []rbacv1.PolicyRule
@@ -133,9 +133,12 @@ func machineRights(claims bool) []runtime.Object {
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: append([]rbacv1.PolicyRule{
 			rule(groupCluster, []string{clusters, clusters + "/status", machines, machines + "/status"}, write...),
 			rule(groupCluster, upstream, "list"),
+			rule(groupCluster, []string{checks, checks + "/status"}, "get"),
+			rule(groupCluster, []string{checks + "/status"}, "update"),
 			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
-			rule(machineapi.GroupVersion.Group, []string{ours[2]}, "get", "create", "delete"),
-			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status"}, "get", "update"),
+			rule(machineapi.GroupVersion.Group, []string{ours[2], ours[4]}, "get", "create", "delete"),
+			rule(machineapi.GroupVersion.Group, []string{ours[3]}, "get", "create"),
+			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status", ours[3] + "/status", ours[4] + "/status"}, "get", "update"),
 			rule(machineapi.GroupVersion.Group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),

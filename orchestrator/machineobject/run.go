@@ -107,9 +107,10 @@ type agent struct {
 	written   time.Time           // the last write of the status
 	reported  *api.ReportedObject // what machined knows; nil: nothing
 
-	mu      sync.Mutex // guards the fields below
-	last    attempt
-	problem string // why the object cannot be read; empty if it can
+	mu       sync.Mutex // guards the fields below
+	last     attempt
+	repaired repairAttempt
+	problem  string // why the object cannot be read; empty if it can
 }
 
 func (a *agent) run(ctx context.Context, report func(detail string)) error {
@@ -142,8 +143,9 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	if seen.state == nil {
 		return seen.problem, nil
 	}
-	in := input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, now: a.now()}
+	in := input{object: object, state: seen.state, addresses: a.addresses, leader: a.isLeader(ctx), last: last, repaired: a.lastRepair(), now: a.now()}
 	next, change := step(in)
+	repairs := in.repairStep(&next, change != nil)
 	a.report(ctx, &api.ReportedObject{Wanted: in.target(), Message: changeOf(next)})
 	if !equality.Semantic.DeepEqual(next, object.Status) {
 		written := object.DeepCopy()
@@ -157,6 +159,9 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	}
 	if change != nil {
 		a.ask(ctx, change)
+	}
+	if repairs != "" {
+		a.askRepair(ctx, orderOf(object))
 	}
 	return describe(next), nil
 }

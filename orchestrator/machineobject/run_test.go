@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/repair"
 )
 
 // fakeServer is an API server with a single OrlopMachine, w1.
@@ -143,6 +144,7 @@ func (s *fakeServer) await(ctx context.Context, what string, good func(machineap
 // fakeMachined is machined: it accepts a release unless refusal is set.
 type fakeMachined struct {
 	states  *cell.Cell[*api.ObjectState]
+	steps   chan string // "step: phase of the status when machined was asked"
 	asked   chan string // "version image peers: Updating's reason when machined was asked"
 	refusal *cell.Cell[string]
 	server  *fakeServer
@@ -153,6 +155,20 @@ type fakeMachined struct {
 func (m *fakeMachined) Report(_ context.Context, r *api.ReportObjectRequest, _ ...grpc.CallOption) (*api.ReportObjectResponse, error) {
 	m.objects.Set(r.Object)
 	return &api.ReportObjectResponse{}, nil
+}
+
+// Repair implements api.MachineObjectClient.
+func (m *fakeMachined) Repair(_ context.Context, r *api.RepairRequest, _ ...grpc.CallOption) (*api.RepairResponse, error) {
+	object, _, _ := m.server.get()
+	phase := ""
+	if answer := object.Status.Repair; answer != nil {
+		phase = answer.Phase
+	}
+	m.steps <- r.Step + ": " + phase
+	if why, _ := m.refusal.Get(); why != "" {
+		return nil, status.Error(codes.FailedPrecondition, why)
+	}
+	return &api.RepairResponse{}, nil
 }
 
 // ChangeRelease implements api.MachineObjectClient.
@@ -189,7 +205,7 @@ func (s *fakeStream) Recv() (*api.ObjectState, error) {
 }
 
 // TestRun runs the component against an API server and machined: the status follows the machine,
-// and machined is asked only after the status says so.
+// and machined is asked for a release or a step of a repair only after the status says so.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -201,7 +217,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), refusal: cell.New("another has the turn"), server: server, objects: cell.New[*api.ReportedObject](nil)}
+	fake := &fakeMachined{states: cell.New(&api.ObjectState{Version: "1.0.0", Kubernetes: "v1.37.2", Problem: "kubelet: not ready"}), asked: make(chan string, 8), steps: make(chan string, 8), refusal: cell.New("another has the turn"), server: server, objects: cell.New[*api.ReportedObject](nil)}
 	spec := nodespec.Spec{}
 	spec.Node.Name, spec.Node.IPs = "w1", []netip.Addr{netip.MustParseAddr("10.0.0.21")}
 	a := &agent{name: "w1", addresses: addresses(spec), informer: client.informer("w1"), write: client.writeStatus, machined: newMachined(fake), leads: func(context.Context) (bool, error) { return true, nil }, now: time.Now, changed: cell.NewSignal()}
@@ -238,6 +254,18 @@ func TestRun(t *testing.T) {
 	server.await(ctx, "the commit", func(m machineapi.OrlopMachine) bool {
 		return m.Status.Release.Version == "2.0.0" && updatingOf(m).Reason == reasonIdle && m.Status.ObservedGeneration == 2
 	})
+	fake.refusal.Set("another has the turn")
+	server.change(func(m *machineapi.OrlopMachine) {
+		m.Spec.Repair = &machineapi.RepairOrder{Step: string(repair.Reboot), Attempt: 1, Given: metav1.NewTime(time.Now().Truncate(time.Second))}
+	})
+	if got := <-fake.steps; got != "Reboot: Started" {
+		t.Errorf("machined was asked: %s", got)
+	}
+	server.await(ctx, "a refused step", func(m machineapi.OrlopMachine) bool {
+		return m.Status.Repair.Phase == machineapi.RepairRefused && strings.Contains(m.Status.Repair.Message, "the turn")
+	})
+	server.change(func(m *machineapi.OrlopMachine) { m.Spec.Repair = nil })
+	server.await(ctx, "the end of the order", func(m machineapi.OrlopMachine) bool { return m.Status.Repair == nil })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -62,6 +62,7 @@ type input struct {
 	addresses []machineapi.Address
 	leader    bool // its member leads etcd
 	last      attempt
+	repaired  repairAttempt
 	now       time.Time
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/machines/claims"
 	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
+	"github.com/orlop-os/orlop/orchestrator/machines/overview"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -36,15 +37,10 @@ type client[T, L runtime.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// hostClient also deletes objects: an OrlopHost ends with the messages of its machine.
-type hostClient interface {
-	client[*machineapi.OrlopHost, *machineapi.OrlopHostList]
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
-}
-
-// machineClient also deletes objects: a set loses a machine.
-type machineClient interface {
-	client[*clusterv1.Machine, *clusterv1.MachineList]
+// deletingClient also deletes objects: an OrlopHost ends with the messages of its machine, and a set
+// loses a Machine.
+type deletingClient[T, L runtime.Object] interface {
+	client[T, L]
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
@@ -54,9 +50,12 @@ type clients struct {
 	clusters     client[*clusterv1.Cluster, *clusterv1.ClusterList]
 	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
-	machines     machineClient
+	machines     deletingClient[*clusterv1.Machine, *clusterv1.MachineList]
+	checks       client[*clusterv1.MachineHealthCheck, *clusterv1.MachineHealthCheckList]
 	own          client[*machineapi.OrlopMachine, *machineapi.OrlopMachineList]
-	hosts        hostClient
+	hosts        deletingClient[*machineapi.OrlopHost, *machineapi.OrlopHostList]
+	health       client[*machineapi.ClusterHealth, *machineapi.ClusterHealthList]
+	components   deletingClient[*machineapi.Component, *machineapi.ComponentList]
 	ofClaims
 }
 
@@ -103,11 +102,17 @@ func newClients(config *rest.Config) (*clients, error) {
 			func() *controlplane.OrlopControlPlane { return &controlplane.OrlopControlPlane{} }, func() *controlplane.OrlopControlPlaneList { return &controlplane.OrlopControlPlaneList{} }),
 		machines: gentype.NewClientWithList("machines", upstream, parameters, in,
 			func() *clusterv1.Machine { return &clusterv1.Machine{} }, func() *clusterv1.MachineList { return &clusterv1.MachineList{} }),
+		checks: gentype.NewClientWithList("machinehealthchecks", upstream, parameters, in,
+			func() *clusterv1.MachineHealthCheck { return &clusterv1.MachineHealthCheck{} }, func() *clusterv1.MachineHealthCheckList { return &clusterv1.MachineHealthCheckList{} }),
 		own: gentype.NewClientWithList(machineapi.OrlopMachines.Resource, ours, parameters, in,
 			func() *machineapi.OrlopMachine { return &machineapi.OrlopMachine{} }, func() *machineapi.OrlopMachineList { return &machineapi.OrlopMachineList{} }),
 		hosts: gentype.NewClientWithList(machineapi.OrlopHosts.Resource, ours, parameters, in,
 			func() *machineapi.OrlopHost { return &machineapi.OrlopHost{} }, func() *machineapi.OrlopHostList { return &machineapi.OrlopHostList{} }),
 		ofClaims: newOfClaims(upstream, ours, parameters),
+		health: gentype.NewClientWithList(machineapi.ClusterHealths.Resource, ours, parameters, in,
+			func() *machineapi.ClusterHealth { return &machineapi.ClusterHealth{} }, func() *machineapi.ClusterHealthList { return &machineapi.ClusterHealthList{} }),
+		components: gentype.NewClientWithList(machineapi.Components.Resource, ours, parameters, in,
+			func() *machineapi.Component { return &machineapi.Component{} }, func() *machineapi.ComponentList { return &machineapi.ComponentList{} }),
 	}, nil
 }
 
@@ -132,11 +137,18 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		return write(ctx, c.planes, o, change.Verb)
 	case *clusterv1.Machine:
 		return write(ctx, c.machines, o, change.Verb)
+	case *clusterv1.MachineHealthCheck:
+		return write(ctx, c.checks, o, change.Verb)
 	case *machineapi.OrlopMachine:
-		if change.Verb != Permit {
+		field := map[string]any{"permit": o.Spec.Permit}
+		switch change.Verb {
+		case Permit:
+		case Repair:
+			field = map[string]any{"repair": o.Spec.Repair}
+		default:
 			return write(ctx, c.own, o, change.Verb)
 		}
-		return patchObject(ctx, c.own, o, map[string]any{"spec": map[string]any{"permit": o.Spec.Permit}})
+		return patchObject(ctx, c.own, o, map[string]any{"spec": field})
 	case *batchv1.Job:
 		_, err := c.nodes.BatchV1().Jobs(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
@@ -222,8 +234,28 @@ func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 	case hosts.Status:
 		return write(ctx, c.hosts, change.Object, Status)
 	}
-	seen := metav1.Preconditions{UID: &change.Object.UID, ResourceVersion: &change.Object.ResourceVersion}
-	return c.hosts.Delete(ctx, change.Object.Name, metav1.DeleteOptions{Preconditions: &seen})
+	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
+}
+
+// asSeen are the options with which a deletion fails if the object has changed since it was seen.
+func asSeen(o metav1.Object) metav1.DeleteOptions {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
+}
+
+// doOverview performs a change of an object that describes the cluster as a whole.
+func (c *clients) doOverview(ctx context.Context, change overview.Change) error {
+	verb := Status
+	if change.Verb == overview.Create {
+		verb = Create
+	}
+	switch {
+	case change.Health != nil:
+		return write(ctx, c.health, change.Health, verb)
+	case change.Verb == overview.Delete:
+		return c.components.Delete(ctx, change.Component.Name, asSeen(change.Component))
+	}
+	return write(ctx, c.components, change.Component, verb)
 }
 
 // write creates an object or writes its status. An object that exists already is not an error.

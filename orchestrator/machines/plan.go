@@ -47,6 +47,8 @@ type Snapshot struct {
 	// Jobs and CronJobs are those of the namespace of machines: gates of a rollout.
 	Jobs     []*batchv1.Job
 	CronJobs []*batchv1.CronJob
+	// Checks are the checks of the health of machines.
+	Checks []*clusterv1.MachineHealthCheck
 }
 
 // Verb is the kind of a change.
@@ -57,6 +59,7 @@ const (
 	Create   Verb = "create"       // the object
 	Status   Verb = "write status" // of the object
 	Permit   Verb = "permit"       // write spec.permit of an OrlopMachine; nil removes it
+	Repair   Verb = "repair"       // write spec.repair of an OrlopMachine; nil removes it
 	Identify Verb = "identify"     // write spec.providerID of a Node
 )
 
@@ -75,8 +78,8 @@ type Result struct {
 	Changes []Change
 	// Summary is a line for the operator.
 	Summary string
-	// Permits reports whether a change gives a permit. Then the snapshot must not be stale
-	// (package rollout).
+	// Permits reports whether a change gives a permit or an order. Then the snapshot must not be
+	// stale (packages rollout and repair).
 	Permits bool
 }
 
@@ -92,6 +95,7 @@ type machine struct {
 	peers        []string // with the wanted release
 	verdict      rollout.Verdict
 	ready        health
+	care         care
 }
 
 // Plan computes the changes. It is pure. After all changes, Plan of the new state has none.
@@ -124,6 +128,7 @@ func Plan(s Snapshot) (Result, error) {
 			m.peers = peers(all, m)
 		}
 	}
+	s.repairs(&r, all, world.Policy.MaxUnavailable)
 	for _, m := range all {
 		s.permit(&r, m)
 		s.machineStatus(&r, m)

@@ -64,7 +64,7 @@ func (w *world) apply(c Change) {
 		object.SetUID(types.UID(fmt.Sprintf("u%d", w.uid)))
 		object.SetGeneration(1)
 	}
-	if c.Verb == Permit {
+	if c.Verb == Permit || c.Verb == Repair {
 		object.SetGeneration(object.GetGeneration() + 1)
 	}
 	same := func(o metav1.Object) bool { return o.GetName() == object.GetName() }
@@ -81,6 +81,8 @@ func (w *world) apply(c Change) {
 		w.Own = append(slices.DeleteFunc(slices.Clone(w.Own), func(m *machineapi.OrlopMachine) bool { return same(m) }), o)
 	case *batchv1.Job:
 		w.Jobs = append(w.Jobs, o)
+	case *clusterv1.MachineHealthCheck:
+		w.Checks = append(slices.DeleteFunc(slices.Clone(w.Checks), func(m *clusterv1.MachineHealthCheck) bool { return same(m) }), o)
 	case *corev1.Node:
 		w.Nodes = append(slices.DeleteFunc(slices.Clone(w.Nodes), func(n *corev1.Node) bool { return same(n) }), o)
 	default:
@@ -121,7 +123,8 @@ func line(c Change) string {
 	switch o := c.Object.(type) {
 	case *clusterv1.Machine:
 		if c.Verb == Status {
-			text += ": " + o.Status.Phase + conditions(o.Status.Conditions, clusterv1.MachineReadyCondition, clusterv1.MachineUpToDateCondition, clusterv1.MachineUpdatingCondition)
+			text += ": " + o.Status.Phase + conditions(o.Status.Conditions, clusterv1.MachineReadyCondition, clusterv1.MachineUpToDateCondition, clusterv1.MachineUpdatingCondition,
+				clusterv1.MachineHealthCheckSucceededCondition, clusterv1.MachineOwnerRemediatedCondition)
 		}
 	case *machineapi.OrlopMachine:
 		if p := o.Spec.Permit; c.Verb == Permit && p != nil {
@@ -129,6 +132,13 @@ func line(c Change) string {
 		} else if c.Verb == Permit {
 			text += ": none"
 		}
+		if p := o.Spec.Repair; c.Verb == Repair && p != nil {
+			text += fmt.Sprintf(": %s, attempt %d, at %s", p.Step, p.Attempt, p.Given.UTC().Format("15:04:05"))
+		} else if c.Verb == Repair {
+			text += ": none"
+		}
+	case *clusterv1.MachineHealthCheck:
+		text += fmt.Sprintf(": %d of %d healthy, %d may be repaired", *o.Status.CurrentHealthy, *o.Status.ExpectedMachines, *o.Status.RemediationsAllowed) + conditions(o.Status.Conditions, clusterv1.MachineHealthCheckRemediationAllowedCondition)
 	case *machineapi.OrlopCluster:
 		if c.Verb == Status {
 			text += fmt.Sprintf(": %d of %d up to date", o.Status.UpToDate, o.Status.Machines) + conditions(o.Status.Conditions, conditionRollingOut)
@@ -168,6 +178,10 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	jobs foreign|delete          they are those of another program, or an operator deletes them
 //	drain NAME PHASE             the machine reports a drain for a reboot
 //	label NAME KEY=VALUE         an operator labels a Machine
+//	annotate NAME KEY            an operator annotates a Machine; -KEY removes the annotation
+//	check NAME                   an operator applies a MachineHealthCheck with the input
+//	condition NODE TYPE STATUS   a condition of a Node changes now
+//	answer NAME REASON           the machine refuses its order
 //	wait DURATION                the time passes
 //	settle                       the output is all changes until there are none
 //	show KIND NAME               the output is an object
@@ -222,6 +236,21 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	case "label":
 		key, value, _ := strings.Cut(args[1], "=")
 		find(w.t, w.Machines, args[0]).Labels[key] = value
+	case "annotate":
+		m := find(w.t, w.Machines, args[0])
+		key, removed := strings.CutPrefix(args[1], "-")
+		if metav1.SetMetaDataAnnotation(&m.ObjectMeta, key, ""); removed {
+			delete(m.Annotations, key)
+		}
+	case "check":
+		w.check(args[0], d.Input)
+	case "condition":
+		n := find(w.t, w.Nodes, args[0])
+		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return string(c.Type) == args[1] })
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeConditionType(args[1]), Status: corev1.ConditionStatus(args[2]), LastTransitionTime: metav1.NewTime(w.Now)})
+	case "answer":
+		m := find(w.t, w.Own, args[0])
+		m.Status.Repair = &machineapi.RepairStatus{Step: m.Spec.Repair.Step, Given: m.Spec.Repair.Given, Phase: machineapi.RepairRefused, Message: strings.Join(args[1:], " ")}
 	case "wait":
 		length, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -236,6 +265,15 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 		w.t.Fatalf("unknown command %s", d.Cmd)
 	}
 	return ""
+}
+
+// check creates a MachineHealthCheck, or replaces it.
+func (w *world) check(name, spec string) {
+	c := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace, Generation: 1}}
+	if err := yaml.UnmarshalStrict([]byte(spec), &c.Spec); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Checks = append(slices.DeleteFunc(w.Checks, func(c *clusterv1.MachineHealthCheck) bool { return c.Name == name }), c)
 }
 
 // cronJob creates a CronJob, or replaces it.

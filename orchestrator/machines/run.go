@@ -19,6 +19,7 @@ import (
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics/legacyregistry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
@@ -58,8 +59,11 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the objects while they are enabled, until ctx is done. The component is always
-// ready: missing objects are no fault of the machine, nor of the running version of the system.
-func Run(ctx context.Context, env component.Env) error {
+// ready: missing objects are no fault of the machine, nor of the running version of the system. A
+// process runs it once, because it registers metrics of the process.
+func Run(ctx context.Context, env component.Env, from Sources) error {
+	metrics := new(collector)
+	legacyregistry.CustomMustRegister(metrics)
 	env.Announce(Name, true, "")
 	if err := env.Rights(ctx); err != nil {
 		return nil // stopped before the component began
@@ -77,17 +81,20 @@ func Run(ctx context.Context, env component.Env) error {
 			return err
 		}
 		settings.Claims = enabled.Claims
-		return runEnabled(ctx, settings, env, own, acting, report)
+		return runEnabled(ctx, settings, env, from, identities{own, acting}, metrics, report)
 	})
 }
 
-// runEnabled maintains the objects until ctx is done. own watches, acting makes changes.
-func runEnabled(ctx context.Context, settings Settings, env component.Env, own, acting *rest.Config, report func(string)) error {
-	watches, err := newClients(own)
+// identities are the configurations of the clients that watch and of the clients that make changes.
+type identities struct{ own, acting *rest.Config }
+
+// runEnabled maintains the objects until ctx is done.
+func runEnabled(ctx context.Context, settings Settings, env component.Env, from Sources, as identities, metrics *collector, report func(string)) error {
+	watches, err := newClients(as.own)
 	if err != nil {
 		return err
 	}
-	acting = rest.CopyConfig(acting)
+	acting := rest.CopyConfig(as.acting)
 	acting.Timeout = timeout
 	acts, err := newClients(acting)
 	if err != nil {
@@ -101,6 +108,8 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, own, 
 		return err
 	}
 	c.hostsFile, c.claimsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile), filepath.Join(env.Dirs.Controllers, nodespec.ClaimsFile)
+	c.overviews = newOverviews(from, settings, env, watches, acts)
+	defer metrics.serve(c)()
 	return c.run(ctx, report)
 }
 
@@ -127,7 +136,8 @@ func (c *clients) served(ctx context.Context, claims bool, report func(string)) 
 func (c *clients) unserved(ctx context.Context, claims bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.own), probe(ctx, c.hosts))
+	err := cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.checks), probe(ctx, c.own), probe(ctx, c.hosts),
+		probe(ctx, c.health), probe(ctx, c.components))
 	if err == nil && claims {
 		err = cmp.Or(probe(ctx, c.sets), probe(ctx, c.deployments), probe(ctx, c.templates))
 	}
@@ -175,6 +185,7 @@ type controller struct {
 	caches
 	hostsFile  string // the list of machined
 	claimsFile string // the list for machined
+	overviews  *overviews
 }
 
 // caches are the watched objects.
@@ -184,6 +195,7 @@ type caches struct {
 	infra    cache.SharedIndexInformer
 	planes   cache.SharedIndexInformer
 	machines cache.SharedIndexInformer
+	checks   cache.SharedIndexInformer
 	own      cache.SharedIndexInformer
 	hosts    cache.SharedIndexInformer
 	// Nil without claims.
@@ -211,6 +223,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 		infra:    informer(watches.orlopCluster, &machineapi.OrlopCluster{}),
 		planes:   informer(watches.planes, &controlplane.OrlopControlPlane{}),
 		machines: informer(watches.machines, &clusterv1.Machine{}),
+		checks:   informer(watches.checks, &clusterv1.MachineHealthCheck{}),
 		own:      informer(watches.own, &machineapi.OrlopMachine{}),
 		hosts:    informer(watches.hosts, &machineapi.OrlopHost{}),
 		jobs:     gates.Batch().V1().Jobs().Informer(),
@@ -226,7 +239,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 
 // ofMachines are the informers of the kinds of machines.
 func (c *caches) ofMachines() []cache.SharedIndexInformer {
-	all := []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.own, c.hosts}
+	all := []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.checks, c.own, c.hosts}
 	if c.sets != nil {
 		all = append(all, c.sets, c.deployments, c.templates)
 	}
@@ -268,7 +281,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	if err != nil {
 		return result.Summary, cmp.Or(failed, err)
 	}
-	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing))
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
 }
 
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
@@ -306,6 +319,11 @@ func (c *controller) cached() Snapshot {
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
 		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
 		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
+	}
+	for _, check := range component.Objects[*clusterv1.MachineHealthCheck](c.checks) {
+		if check.Spec.ClusterName == c.settings.Name {
+			s.Checks = append(s.Checks, check)
+		}
 	}
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)

@@ -113,6 +113,7 @@ func (s Snapshot) machineStatus(r *Result, m *machine) {
 	for _, c := range m.conditions() {
 		s.setCondition(&st.Conditions, object.Generation, c)
 	}
+	s.repairConditions(m, &st.Conditions, object.Generation)
 	s.resetGates(m, &st.Conditions, object.Generation)
 	if !equality.Semantic.DeepEqual(object.Status, m.object.Status) {
 		r.Changes = append(r.Changes, Change{Status, object})

@@ -33,9 +33,8 @@ const Port = 10259
 
 // Component describes the scheduler without its Run function.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
-	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	client := kubeconfig.ControllersFile(spec, dirs, Name, nodespec.SchedulerCert, nodespec.SchedulerKey)
-	config := component.File{Path: at("kube-scheduler.yaml"), Mode: 0o600, Content: configuration(spec, client.Path)}
+	config := component.File{Path: ConfigFile(dirs), Mode: 0o600, Content: configuration(spec, client.Path)}
 	return component.Component{
 		Process: component.Controllers,
 		Name:    Name,
@@ -44,6 +43,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 		Files: []component.File{client, config},
 	}
 }
+
+// ConfigFile returns the path of the scheduler's configuration file.
+func ConfigFile(dirs dirs.Dirs) string { return filepath.Join(dirs.Controllers, "kube-scheduler.yaml") }
 
 // configuration returns the scheduler's configuration file. The scheduler's own leader election is
 // off, because package leaderelection runs the controllers of a single process.

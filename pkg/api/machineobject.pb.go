@@ -408,6 +408,86 @@ func (*ChangeReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_machineobject_proto_rawDescGZIP(), []int{5}
 }
 
+type RepairRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          string                 `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"` // RestartServices, Reboot or OtherSlot
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairRequest) Reset() {
+	*x = RepairRequest{}
+	mi := &file_machineobject_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairRequest) ProtoMessage() {}
+
+func (x *RepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairRequest.ProtoReflect.Descriptor instead.
+func (*RepairRequest) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RepairRequest) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+type RepairResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairResponse) Reset() {
+	*x = RepairResponse{}
+	mi := &file_machineobject_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairResponse) ProtoMessage() {}
+
+func (x *RepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machineobject_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairResponse.ProtoReflect.Descriptor instead.
+func (*RepairResponse) Descriptor() ([]byte, []int) {
+	return file_machineobject_proto_rawDescGZIP(), []int{7}
+}
+
 type ReportObjectRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Object        *ReportedObject        `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"` // unset: the machine has no object
@@ -417,7 +497,7 @@ type ReportObjectRequest struct {
 
 func (x *ReportObjectRequest) Reset() {
 	*x = ReportObjectRequest{}
-	mi := &file_machineobject_proto_msgTypes[6]
+	mi := &file_machineobject_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +509,7 @@ func (x *ReportObjectRequest) String() string {
 func (*ReportObjectRequest) ProtoMessage() {}
 
 func (x *ReportObjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[6]
+	mi := &file_machineobject_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +522,7 @@ func (x *ReportObjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportObjectRequest.ProtoReflect.Descriptor instead.
 func (*ReportObjectRequest) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{6}
+	return file_machineobject_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReportObjectRequest) GetObject() *ReportedObject {
@@ -460,7 +540,7 @@ type ReportObjectResponse struct {
 
 func (x *ReportObjectResponse) Reset() {
 	*x = ReportObjectResponse{}
-	mi := &file_machineobject_proto_msgTypes[7]
+	mi := &file_machineobject_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +552,7 @@ func (x *ReportObjectResponse) String() string {
 func (*ReportObjectResponse) ProtoMessage() {}
 
 func (x *ReportObjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machineobject_proto_msgTypes[7]
+	mi := &file_machineobject_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +565,7 @@ func (x *ReportObjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportObjectResponse.ProtoReflect.Descriptor instead.
 func (*ReportObjectResponse) Descriptor() ([]byte, []int) {
-	return file_machineobject_proto_rawDescGZIP(), []int{7}
+	return file_machineobject_proto_rawDescGZIP(), []int{9}
 }
 
 var File_machineobject_proto protoreflect.FileDescriptor
@@ -520,14 +600,19 @@ const file_machineobject_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x14\n" +
 	"\x05peers\x18\x03 \x03(\tR\x05peers\"\x17\n" +
-	"\x15ChangeReleaseResponse\"M\n" +
+	"\x15ChangeReleaseResponse\"#\n" +
+	"\rRepairRequest\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\"\x10\n" +
+	"\x0eRepairResponse\"M\n" +
 	"\x13ReportObjectRequest\x126\n" +
 	"\x06object\x18\x01 \x01(\v2\x1e.orlop.v1alpha1.ReportedObjectR\x06object\"\x16\n" +
-	"\x14ReportObjectResponse2\xc5\x02\n" +
+	"\x14ReportObjectResponse2\xab\x03\n" +
 	"\rMachineObject\x12T\n" +
 	"\x05Watch\x12'.orlop.machineobject.WatchObjectRequest\x1a .orlop.machineobject.ObjectState0\x01\x12\x7f\n" +
 	"\rChangeRelease\x12).orlop.machineobject.ChangeReleaseRequest\x1a*.orlop.machineobject.ChangeReleaseResponse\"\x17\x9a\xb5\x18\x13\n" +
-	"\x11version {version}\x12]\n" +
+	"\x11version {version}\x12d\n" +
+	"\x06Repair\x12\".orlop.machineobject.RepairRequest\x1a#.orlop.machineobject.RepairResponse\"\x11\x9a\xb5\x18\r\n" +
+	"\vstep {step}\x12]\n" +
 	"\x06Report\x12(.orlop.machineobject.ReportObjectRequest\x1a).orlop.machineobject.ReportObjectResponseB#Z!github.com/orlop-os/orlop/pkg/apib\x06proto3"
 
 var (
@@ -542,7 +627,7 @@ func file_machineobject_proto_rawDescGZIP() []byte {
 	return file_machineobject_proto_rawDescData
 }
 
-var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_machineobject_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_machineobject_proto_goTypes = []any{
 	(*WatchObjectRequest)(nil),    // 0: orlop.machineobject.WatchObjectRequest
 	(*ObjectState)(nil),           // 1: orlop.machineobject.ObjectState
@@ -550,27 +635,31 @@ var file_machineobject_proto_goTypes = []any{
 	(*BlockingPod)(nil),           // 3: orlop.machineobject.BlockingPod
 	(*ChangeReleaseRequest)(nil),  // 4: orlop.machineobject.ChangeReleaseRequest
 	(*ChangeReleaseResponse)(nil), // 5: orlop.machineobject.ChangeReleaseResponse
-	(*ReportObjectRequest)(nil),   // 6: orlop.machineobject.ReportObjectRequest
-	(*ReportObjectResponse)(nil),  // 7: orlop.machineobject.ReportObjectResponse
-	(*UpgradeStatus)(nil),         // 8: orlop.v1alpha1.UpgradeStatus
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*ReportedObject)(nil),        // 10: orlop.v1alpha1.ReportedObject
+	(*RepairRequest)(nil),         // 6: orlop.machineobject.RepairRequest
+	(*RepairResponse)(nil),        // 7: orlop.machineobject.RepairResponse
+	(*ReportObjectRequest)(nil),   // 8: orlop.machineobject.ReportObjectRequest
+	(*ReportObjectResponse)(nil),  // 9: orlop.machineobject.ReportObjectResponse
+	(*UpgradeStatus)(nil),         // 10: orlop.v1alpha1.UpgradeStatus
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*ReportedObject)(nil),        // 12: orlop.v1alpha1.ReportedObject
 }
 var file_machineobject_proto_depIdxs = []int32{
-	8,  // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
+	10, // 0: orlop.machineobject.ObjectState.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
 	2,  // 1: orlop.machineobject.ObjectState.drain:type_name -> orlop.machineobject.Drain
-	9,  // 2: orlop.machineobject.Drain.started:type_name -> google.protobuf.Timestamp
-	9,  // 3: orlop.machineobject.Drain.deadline:type_name -> google.protobuf.Timestamp
+	11, // 2: orlop.machineobject.Drain.started:type_name -> google.protobuf.Timestamp
+	11, // 3: orlop.machineobject.Drain.deadline:type_name -> google.protobuf.Timestamp
 	3,  // 4: orlop.machineobject.Drain.blocking:type_name -> orlop.machineobject.BlockingPod
-	10, // 5: orlop.machineobject.ReportObjectRequest.object:type_name -> orlop.v1alpha1.ReportedObject
+	12, // 5: orlop.machineobject.ReportObjectRequest.object:type_name -> orlop.v1alpha1.ReportedObject
 	0,  // 6: orlop.machineobject.MachineObject.Watch:input_type -> orlop.machineobject.WatchObjectRequest
 	4,  // 7: orlop.machineobject.MachineObject.ChangeRelease:input_type -> orlop.machineobject.ChangeReleaseRequest
-	6,  // 8: orlop.machineobject.MachineObject.Report:input_type -> orlop.machineobject.ReportObjectRequest
-	1,  // 9: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
-	5,  // 10: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
-	7,  // 11: orlop.machineobject.MachineObject.Report:output_type -> orlop.machineobject.ReportObjectResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
+	6,  // 8: orlop.machineobject.MachineObject.Repair:input_type -> orlop.machineobject.RepairRequest
+	8,  // 9: orlop.machineobject.MachineObject.Report:input_type -> orlop.machineobject.ReportObjectRequest
+	1,  // 10: orlop.machineobject.MachineObject.Watch:output_type -> orlop.machineobject.ObjectState
+	5,  // 11: orlop.machineobject.MachineObject.ChangeRelease:output_type -> orlop.machineobject.ChangeReleaseResponse
+	7,  // 12: orlop.machineobject.MachineObject.Repair:output_type -> orlop.machineobject.RepairResponse
+	9,  // 13: orlop.machineobject.MachineObject.Report:output_type -> orlop.machineobject.ReportObjectResponse
+	10, // [10:14] is the sub-list for method output_type
+	6,  // [6:10] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -588,7 +677,7 @@ func file_machineobject_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machineobject_proto_rawDesc), len(file_machineobject_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	MachineObject_Watch_FullMethodName         = "/orlop.machineobject.MachineObject/Watch"
 	MachineObject_ChangeRelease_FullMethodName = "/orlop.machineobject.MachineObject/ChangeRelease"
+	MachineObject_Repair_FullMethodName        = "/orlop.machineobject.MachineObject/Repair"
 	MachineObject_Report_FullMethodName        = "/orlop.machineobject.MachineObject/Report"
 )
 
@@ -42,6 +43,10 @@ type MachineObjectClient interface {
 	// returns when the machine has accepted the version. FAILED_PRECONDITION, with the reason: the
 	// version was rejected or was not found, or the cluster needs the machine at present.
 	ChangeRelease(ctx context.Context, in *ChangeReleaseRequest, opts ...grpc.CallOption) (*ChangeReleaseResponse, error)
+	// Repair performs a step of a repair. It returns when the machine has begun with the step.
+	// FAILED_PRECONDITION, with the reason: the cluster needs the machine at present, or the machine
+	// has booted a moment ago.
+	Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error)
 	// Report stores the present object, for Cluster.ClusterHealth while Kubernetes is down.
 	Report(ctx context.Context, in *ReportObjectRequest, opts ...grpc.CallOption) (*ReportObjectResponse, error)
 }
@@ -83,6 +88,16 @@ func (c *machineObjectClient) ChangeRelease(ctx context.Context, in *ChangeRelea
 	return out, nil
 }
 
+func (c *machineObjectClient) Repair(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*RepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairResponse)
+	err := c.cc.Invoke(ctx, MachineObject_Repair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineObjectClient) Report(ctx context.Context, in *ReportObjectRequest, opts ...grpc.CallOption) (*ReportObjectResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportObjectResponse)
@@ -107,6 +122,10 @@ type MachineObjectServer interface {
 	// returns when the machine has accepted the version. FAILED_PRECONDITION, with the reason: the
 	// version was rejected or was not found, or the cluster needs the machine at present.
 	ChangeRelease(context.Context, *ChangeReleaseRequest) (*ChangeReleaseResponse, error)
+	// Repair performs a step of a repair. It returns when the machine has begun with the step.
+	// FAILED_PRECONDITION, with the reason: the cluster needs the machine at present, or the machine
+	// has booted a moment ago.
+	Repair(context.Context, *RepairRequest) (*RepairResponse, error)
 	// Report stores the present object, for Cluster.ClusterHealth while Kubernetes is down.
 	Report(context.Context, *ReportObjectRequest) (*ReportObjectResponse, error)
 	mustEmbedUnimplementedMachineObjectServer()
@@ -124,6 +143,9 @@ func (UnimplementedMachineObjectServer) Watch(*WatchObjectRequest, grpc.ServerSt
 }
 func (UnimplementedMachineObjectServer) ChangeRelease(context.Context, *ChangeReleaseRequest) (*ChangeReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ChangeRelease not implemented")
+}
+func (UnimplementedMachineObjectServer) Repair(context.Context, *RepairRequest) (*RepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Repair not implemented")
 }
 func (UnimplementedMachineObjectServer) Report(context.Context, *ReportObjectRequest) (*ReportObjectResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
@@ -178,6 +200,24 @@ func _MachineObject_ChangeRelease_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MachineObject_Repair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineObjectServer).Repair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MachineObject_Repair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineObjectServer).Repair(ctx, req.(*RepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MachineObject_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportObjectRequest)
 	if err := dec(in); err != nil {
@@ -206,6 +246,10 @@ var MachineObject_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ChangeRelease",
 			Handler:    _MachineObject_ChangeRelease_Handler,
+		},
+		{
+			MethodName: "Repair",
+			Handler:    _MachineObject_Repair_Handler,
 		},
 		{
 			MethodName: "Report",

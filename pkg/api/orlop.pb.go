@@ -5585,8 +5585,11 @@ type ClusterMachine struct {
 	Wanted            string                 `protobuf:"bytes,10,opt,name=wanted,proto3" json:"wanted,omitempty"`
 	TrialDeadline     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`             // of its configuration on trial; unset: none
 	CertificateExpiry *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=certificate_expiry,json=certificateExpiry,proto3" json:"certificate_expiry,omitempty"` // the first expiry among its certificates
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The names of its failed checks, at most 32 of them. The check of a part of Kubernetes has the
+	// name of the component, for example kube-scheduler.
+	Failed        []string `protobuf:"bytes,13,rep,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterMachine) Reset() {
@@ -5699,6 +5702,13 @@ func (x *ClusterMachine) GetTrialDeadline() *timestamppb.Timestamp {
 func (x *ClusterMachine) GetCertificateExpiry() *timestamppb.Timestamp {
 	if x != nil {
 		return x.CertificateExpiry
+	}
+	return nil
+}
+
+func (x *ClusterMachine) GetFailed() []string {
+	if x != nil {
+		return x.Failed
 	}
 	return nil
 }
@@ -9736,7 +9746,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\x04etcd\x18\b \x01(\v2\x1b.orlop.v1alpha1.ClusterEtcdR\x04etcd\x12\x16\n" +
 	"\x06addons\x18\t \x01(\tR\x06addons\x12\x18\n" +
 	"\arollout\x18\n" +
-	" \x01(\tR\arollout\"\x96\x03\n" +
+	" \x01(\tR\arollout\"\xae\x03\n" +
 	"\x0eClusterMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -9752,7 +9762,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06wanted\x18\n" +
 	" \x01(\tR\x06wanted\x12A\n" +
 	"\x0etrial_deadline\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rtrialDeadline\x12I\n" +
-	"\x12certificate_expiry\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11certificateExpiry\"t\n" +
+	"\x12certificate_expiry\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x11certificateExpiry\x12\x16\n" +
+	"\x06failed\x18\r \x03(\tR\x06failed\"t\n" +
 	"\x0eClusterFinding\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +

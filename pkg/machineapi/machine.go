@@ -16,6 +16,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Permitted",type=string,JSONPath=".spec.permit.release.version",description="Version that the machine may install now"
 // +kubebuilder:printcolumn:name="Updating",type=string,JSONPath=`.status.conditions[?(@.type=="Updating")].reason`
 // +kubebuilder:printcolumn:name="Failed",type=string,JSONPath=".status.failed.release.version",description="Version that the machine rolled back"
+// +kubebuilder:printcolumn:name="Repair",type=string,JSONPath=".spec.repair.step",description="Last step of a repair"
 // +kubebuilder:printcolumn:name="Provider-ID",type=string,JSONPath=".spec.providerID",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a machine has at most 63 characters"
@@ -57,6 +58,11 @@ type OrlopMachineSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Claim *MachineClaim `json:"claim,omitempty"`
+	// repair is the decision of a MachineHealthCheck about an unhealthy machine. The controllers
+	// write it; the machine performs the step if the order is not older than a few minutes. An
+	// operator removes the field after a repair by hand, so that the steps begin again.
+	// +optional
+	Repair *RepairOrder `json:"repair,omitempty"`
 }
 
 // MachineClaim is the origin of a machine from the inventory.
@@ -98,6 +104,36 @@ type Permit struct {
 	Expires metav1.Time `json:"expires"`
 }
 
+// A RepairOrder is a step of the repair of a machine.
+type RepairOrder struct {
+	// step is RestartServices (of the container runtime and of the node), Reboot or OtherSlot (the
+	// version in the other slot). The cluster can refuse the last two, as it can refuse a command
+	// of an operator.
+	// +kubebuilder:validation:MaxLength=64
+	Step string `json:"step"`
+	// attempt is the number of the attempt of this step, from 1.
+	// +kubebuilder:validation:Minimum=1
+	Attempt int32 `json:"attempt"`
+	// given is the time of the order.
+	Given metav1.Time `json:"given"`
+}
+
+// RepairStatus is the answer of a machine to an order.
+type RepairStatus struct {
+	// step is the step of the order.
+	// +kubebuilder:validation:MaxLength=64
+	Step string `json:"step"`
+	// given is the time of the order.
+	Given metav1.Time `json:"given"`
+	// phase is Started, or Refused.
+	// +kubebuilder:validation:Enum=Started;Refused
+	Phase string `json:"phase"`
+	// message is the reason of a refusal.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
 // OrlopMachineStatus is the observed state of a machine.
 type OrlopMachineStatus struct {
 	// initialization is the part of the contract of Cluster API.
@@ -115,6 +151,9 @@ type OrlopMachineStatus struct {
 	// commits another release, or when its wanted release changes.
 	// +optional
 	Failed *FailedRelease `json:"failed,omitempty"`
+	// repair is the answer of the machine to spec.repair.
+	// +optional
+	Repair *RepairStatus `json:"repair,omitempty"`
 	// drain is the last eviction of the pods of the machine since its boot, before it was away. The
 	// machine removes the field with the next boot.
 	// +optional

@@ -23,6 +23,8 @@ var (
 	OrlopHosts    = GroupVersion.WithResource("orlophosts")
 
 	OrlopMachineTemplates = GroupVersion.WithResource("orlopmachinetemplates")
+	ClusterHealths        = GroupVersion.WithResource("clusterhealths")
+	Components            = GroupVersion.WithResource("components")
 )
 
 // The roles of a machine in OrlopMachine.spec.role.
@@ -49,6 +51,12 @@ const (
 // release. It tries again while it has a permit.
 const ReasonRefused = "Refused"
 
+// The phases of RepairStatus.
+const (
+	RepairStarted = "Started"
+	RepairRefused = "Refused"
+)
+
 // The types of the conditions of an OrlopHost. The controllers write them.
 const (
 	// ConditionWaiting is true if the machine sends its inventory at present.
@@ -59,7 +67,8 @@ const (
 
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{}, &OrlopMachineTemplate{}, &OrlopMachineTemplateList{})
+	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{},
+		&ClusterHealth{}, &ClusterHealthList{}, &Component{}, &ComponentList{}, &OrlopMachineTemplate{}, &OrlopMachineTemplateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -76,6 +76,9 @@ const (
 	// ClaimsFile is in the directory of the controllers; a claim.List. The leading controllers
 	// replace it every few seconds, and machined reads it.
 	ClaimsFile = "claims.json"
+	// ClusterReportFile is in the directory of the controllers; a ClusterReport. machined replaces
+	// it every minute while the controllers of its machine lead.
+	ClusterReportFile = "cluster-report.json"
 )
 
 // MetricsUser reads the resource usage of nodes and pods from kubelets, and serves it as

@@ -61,6 +61,9 @@ func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 		for _, field := range withoutEffect[d.Spec.Names.Kind] {
 			delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, field)
 		}
+		if d.Spec.Names.Kind == "MachineHealthCheck" { // a repair by objects of another project
+			delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["remediation"].Properties, "templateRef")
+		}
 		delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "deprecated")
 	}
 	for i, v := range d.Spec.Versions {

@@ -77,22 +77,22 @@ func TestDefinitions(t *testing.T) {
 		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
 			t.Errorf("%s: has no description", kind)
 		}
-		// An OrlopHost is no kind of the contract.
+		// An OrlopHost, a ClusterHealth and a Component are no kinds of the contract.
 		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
 	}
-	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "MachineDeployment", "MachineSet", "OrlopMachineTemplate"} {
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component", "MachineHealthCheck", "MachineDeployment", "MachineSet", "OrlopMachineTemplate"} {
 		if _, there := all[kind]; !there {
 			t.Errorf("%s: has no definition", kind)
 		}
 	}
-	if len(all) != 9 {
-		t.Errorf("%d definitions, want 9", len(all))
+	if len(all) != 12 {
+		t.Errorf("%d definitions, want 12", len(all))
 	}
 	without, err := All(false)
-	if err != nil || len(without) != 6 {
-		t.Errorf("%d definitions without claims, want 6 (%v)", len(without), err)
+	if err != nil || len(without) != 9 {
+		t.Errorf("%d definitions without claims, want 9 (%v)", len(without), err)
 	}
 	for _, kind := range []string{"MachineDeployment", "MachineSet"} {
 		if s := all[kind].Spec.Versions[0].Subresources.Scale; s == nil || s.SpecReplicasPath != ".spec.replicas" {
@@ -162,7 +162,8 @@ func TestDefinitionsHaveAllFields(t *testing.T) {
 	all := definitions(t)
 	for kind, object := range map[string]any{
 		"OrlopCluster": &machineapi.OrlopCluster{}, "OrlopMachine": &machineapi.OrlopMachine{}, "OrlopControlPlane": &controlplane.OrlopControlPlane{},
-		"OrlopHost": &machineapi.OrlopHost{}, "OrlopMachineTemplate": &machineapi.OrlopMachineTemplate{},
+		"OrlopMachineTemplate": &machineapi.OrlopMachineTemplate{},
+		"OrlopHost":            &machineapi.OrlopHost{}, "ClusterHealth": &machineapi.ClusterHealth{}, "Component": &machineapi.Component{},
 	} {
 		fill(reflect.ValueOf(object).Elem())
 		raw, err := json.Marshal(object)

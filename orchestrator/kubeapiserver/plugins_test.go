@@ -1,0 +1,29 @@
+package kubeapiserver
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestAdmissionPlugins compares the list with the options of the server.
+func TestAdmissionPlugins(t *testing.T) {
+	opts := parsed(t).Admission.GenericAdmission
+	var want []string
+	for _, name := range opts.RecommendedPluginOrder {
+		if slices.Contains(opts.EnablePlugins, name) || !opts.DefaultOffPlugins.Has(name) && !slices.Contains(opts.DisablePlugins, name) {
+			want = append(want, name)
+		}
+	}
+	args := []string{"--profiling=false", enablePlugins + "NodeRestriction," + NodeAgentAccess + "," + NodeAnnotations + "," + ReservedNamespaces + "," + MachineAccess + "," + MachinePorts}
+	if got := AdmissionPlugins(args); !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if got := AdmissionPlugins(nil); slices.Contains(got, "NodeRestriction") || slices.Contains(got, MachineAccess) || !slices.Contains(got, "NamespaceLifecycle") {
+		t.Errorf("without flags: %q", got)
+	}
+	for name, own := range map[string]bool{MachineAccess: true, "NodeRestriction": false} {
+		if IsOwnPlugin(name) != own {
+			t.Errorf("%s: own %t, want %t", name, !own, own)
+		}
+	}
+}

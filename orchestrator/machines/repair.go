@@ -1,0 +1,210 @@
+package machines
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/repair"
+	"github.com/orlop-os/orlop/pkg/rollout"
+)
+
+// care is the state of a machine in its repair.
+type care struct {
+	check   string // the name of the MachineHealthCheck; empty: none covers the machine
+	stopped string // why the check repairs no machine at present
+	// reason and problem say why the machine is unhealthy; empty: it is healthy.
+	reason, problem string
+	verdict         repair.Verdict
+}
+
+// startupTimeout is the time after which a machine without a Node is unhealthy, unless the check
+// states another time.
+const startupTimeout = 10 * time.Minute
+
+// reasonWrongRule is the reason of a check with a rule that cannot be read.
+const reasonWrongRule = "WrongRule"
+
+// repairs decides about the repair of all machines, and writes the orders and the status of the
+// checks. A machine belongs to the first check that selects it, by name.
+func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
+	checks := slices.SortedFunc(slices.Values(s.Checks), func(a, b *clusterv1.MachineHealthCheck) int { return strings.Compare(a.Name, b.Name) })
+	for _, check := range checks {
+		s.check(r, check, all)
+	}
+	w := repair.World{Now: s.Now, MaxInFlight: maxUnavailable}
+	for _, m := range all {
+		in := repair.Machine{
+			Name: m.name, ControlPlane: m.controlPlane, Checked: m.care.check != "", Unhealthy: m.care.problem, Stopped: m.care.stopped,
+			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now), Busy: s.busy(m),
+		}
+		if m.own != nil && m.own.Spec.Repair != nil {
+			o := m.own.Spec.Repair
+			in.Order = repair.Order{Step: repair.Step(o.Step), Attempt: int(o.Attempt), Given: o.Given.Time}
+		}
+		w.Machines = append(w.Machines, in)
+	}
+	for i, v := range repair.Decide(w) {
+		m := all[i]
+		m.care.verdict = v
+		if v.State != repair.Ordered && v.State != repair.Cleared {
+			continue
+		}
+		object := m.own.DeepCopy()
+		if object.Spec.Repair = nil; v.State == repair.Ordered {
+			object.Spec.Repair = &machineapi.RepairOrder{Step: string(v.Order.Step), Attempt: int32(v.Order.Attempt), Given: metav1.NewTime(v.Order.Given.Truncate(time.Second))}
+			r.Permits = true
+		}
+		r.Changes = append(r.Changes, Change{Repair, object})
+	}
+}
+
+// check finds the unhealthy machines of a check, and writes its status.
+func (s Snapshot) check(r *Result, check *clusterv1.MachineHealthCheck, all []*machine) {
+	selector, err := metav1.LabelSelectorAsSelector(&check.Spec.Selector)
+	var targets []*machine
+	unhealthy := 0
+	for _, m := range all {
+		if err != nil || m.object == nil || m.care.check != "" || !selector.Matches(labels.Set(m.object.Labels)) {
+			continue
+		}
+		targets = append(targets, m)
+		m.care.check = check.Name
+		if m.care.reason, m.care.problem = s.unhealthy(m, check.Spec.Checks); m.care.problem != "" {
+			unhealthy++
+		}
+	}
+	var trigger repair.Trigger
+	if err == nil {
+		most := ""
+		if m := check.Spec.Remediation.TriggerIf.UnhealthyLessThanOrEqualTo; m != nil {
+			most = m.String()
+		}
+		trigger, err = repair.ParseTrigger(most, check.Spec.Remediation.TriggerIf.UnhealthyInRange, len(targets))
+	}
+	allowed := metav1.Condition{Type: clusterv1.MachineHealthCheckRemediationAllowedCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineHealthCheckRemediationAllowedReason}
+	remaining := max(0, trigger.Max-unhealthy)
+	if err != nil {
+		allowed.Status, allowed.Reason, allowed.Message = metav1.ConditionFalse, reasonWrongRule, err.Error()
+	} else if why := trigger.Stopped(unhealthy, len(targets)); why != "" && unhealthy > 0 {
+		allowed.Status, allowed.Reason, allowed.Message = metav1.ConditionFalse, clusterv1.MachineHealthCheckTooManyUnhealthyReason, why
+	}
+	if allowed.Status == metav1.ConditionFalse {
+		remaining = 0
+	}
+	var names []string
+	for _, m := range targets {
+		m.care.stopped = allowed.Message
+		names = append(names, m.name)
+	}
+	next := check.DeepCopy()
+	st := &next.Status
+	st.ExpectedMachines, st.CurrentHealthy, st.RemediationsAllowed = new(int32(len(targets))), new(int32(len(targets)-unhealthy)), new(int32(remaining))
+	st.Targets, st.ObservedGeneration = names, next.Generation
+	s.setCondition(&st.Conditions, next.Generation, allowed)
+	if !equality.Semantic.DeepEqual(next.Status, check.Status) {
+		r.Changes = append(r.Changes, Change{Status, next})
+	}
+}
+
+// unhealthy returns the reason for which a check finds a machine unhealthy; empty: it is healthy.
+// The text does not change while the machine stays unhealthy.
+func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckChecks) (reason, problem string) {
+	lasts := func(since time.Time, seconds *int32) bool {
+		return seconds == nil || s.Now.Sub(since) >= time.Duration(*seconds)*time.Second
+	}
+	if m.object.DeletionTimestamp != nil {
+		return "", ""
+	}
+	if m.node == nil {
+		timeout := int32(startupTimeout / time.Second)
+		if checks.NodeStartupTimeoutSeconds != nil {
+			timeout = *checks.NodeStartupTimeoutSeconds
+		}
+		if timeout > 0 && lasts(m.readySince(s.Now), &timeout) { // 0: no time makes it unhealthy
+			return clusterv1.MachineHealthCheckNodeDeletedReason, m.ready.message
+		}
+		return "", ""
+	}
+	for _, rule := range checks.UnhealthyNodeConditions {
+		for _, c := range m.node.Status.Conditions {
+			if c.Type == rule.Type && c.Status == rule.Status && lasts(c.LastTransitionTime.Time, rule.TimeoutSeconds) {
+				return clusterv1.MachineHealthCheckUnhealthyNodeReason, fmt.Sprintf("condition %s of the Node is %s since %s", c.Type, c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339))
+			}
+		}
+	}
+	for _, rule := range checks.UnhealthyMachineConditions {
+		c := meta.FindStatusCondition(m.object.Status.Conditions, rule.Type)
+		if c != nil && c.Status == rule.Status && lasts(c.LastTransitionTime.Time, rule.TimeoutSeconds) {
+			return clusterv1.MachineHealthCheckUnhealthyMachineReason, fmt.Sprintf("condition %s of the Machine is %s since %s", c.Type, c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339))
+		}
+	}
+	return "", ""
+}
+
+// busy returns the reason for which a machine gets no order at present; empty: none.
+func (s Snapshot) busy(m *machine) string {
+	has := func(name string) bool { _, there := m.object.Annotations[name]; return there }
+	switch {
+	case m.object == nil || m.own == nil || m.own.Status.Release == nil:
+		return "the machine does not act on its object"
+	case m.verdict.State == rollout.Updating || m.verdict.State == rollout.Permitted:
+		return "the machine changes its release"
+	case m.own.Status.Drain != nil && slices.Contains(emptyPhases, nodespec.DrainPhase(m.own.Status.Drain.Phase)):
+		return "the machine evicts its pods before its " + m.own.Status.Drain.Operation
+	case s.Cluster.Spec.Paused != nil && *s.Cluster.Spec.Paused:
+		return "the Cluster is paused (spec.paused)"
+	case has(clusterv1.PausedAnnotation) || has(clusterv1.MachineSkipRemediationAnnotation):
+		return fmt.Sprintf("the Machine has the annotation %s or %s", clusterv1.PausedAnnotation, clusterv1.MachineSkipRemediationAnnotation)
+	}
+	return ""
+}
+
+// repairConditions sets the conditions of a Machine about its health check, or removes them if no
+// check covers it.
+func (s Snapshot) repairConditions(m *machine, conditions *[]metav1.Condition, generation int64) {
+	if m.care.check == "" {
+		meta.RemoveStatusCondition(conditions, clusterv1.MachineHealthCheckSucceededCondition)
+		meta.RemoveStatusCondition(conditions, clusterv1.MachineOwnerRemediatedCondition)
+		return
+	}
+	healthy := metav1.Condition{Type: clusterv1.MachineHealthCheckSucceededCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineHealthCheckSucceededReason}
+	if m.care.problem != "" {
+		healthy.Status, healthy.Reason, healthy.Message = metav1.ConditionFalse, m.care.reason, m.care.problem
+	}
+	s.setCondition(conditions, generation, healthy)
+	v := m.care.verdict
+	if v.State == repair.Healthy || v.State == repair.Cleared {
+		meta.RemoveStatusCondition(conditions, clusterv1.MachineOwnerRemediatedCondition)
+		return
+	}
+	repaired := metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: string(v.State), Message: v.Message}
+	if v.State == repair.Recovered {
+		repaired.Status = metav1.ConditionTrue
+	}
+	if why := m.refusedRepair(); why != "" && v.State == repair.Repairing {
+		repaired.Message += "; the machine has refused it: " + why
+	}
+	s.setCondition(conditions, generation, repaired)
+}
+
+// refusedRepair returns the reason for which the machine has refused its present order; empty if it
+// has not.
+func (m *machine) refusedRepair() string {
+	if m.own == nil || m.own.Spec.Repair == nil || m.own.Status.Repair == nil || m.own.Status.Repair.Phase != machineapi.RepairRefused {
+		return ""
+	}
+	if !m.own.Status.Repair.Given.Equal(&m.own.Spec.Repair.Given) {
+		return ""
+	}
+	return m.own.Status.Repair.Message
+}

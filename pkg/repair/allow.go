@@ -1,0 +1,61 @@
+package repair
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// Trigger is the rule that stops a check while too many of its machines are unhealthy.
+type Trigger struct {
+	// Min and Max are the numbers of unhealthy machines between which the check repairs machines,
+	// both included.
+	Min, Max int
+}
+
+// maxPercent is the largest percentage.
+const maxPercent = 100
+
+var rangePattern = regexp.MustCompile(`^\[([0-9]+)-([0-9]+)\]$`)
+
+// ParseTrigger returns the rule of a check of a number of machines. most is a number, or a
+// percentage like 40%, rounded down; inRange is a range like [1-3], and takes precedence. Without
+// both, each number is accepted.
+func ParseTrigger(most, inRange string, machines int) (Trigger, error) {
+	if inRange != "" {
+		m := rangePattern.FindStringSubmatch(inRange)
+		if m == nil {
+			return Trigger{}, fmt.Errorf("unhealthyInRange %q: expected a range such as [1-3]", inRange)
+		}
+		low, errLow := strconv.Atoi(m[1])
+		high, errHigh := strconv.Atoi(m[2])
+		if errLow != nil || errHigh != nil || low > high {
+			return Trigger{}, fmt.Errorf("unhealthyInRange %q: expected a range such as [1-3], the smaller number first", inRange)
+		}
+		return Trigger{low, high}, nil
+	}
+	if most == "" {
+		return Trigger{0, machines}, nil
+	}
+	text, percent := most, false
+	if last := len(most) - 1; most[last] == '%' {
+		text, percent = most[:last], true
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || percent && n > maxPercent {
+		return Trigger{}, fmt.Errorf("unhealthyLessThanOrEqualTo %q: expected a number, or a percentage of at most 100%%", most)
+	}
+	if percent {
+		n = machines * n / maxPercent
+	}
+	return Trigger{0, n}, nil
+}
+
+// Stopped returns the reason for which a check gives no orders while a number of its machines is
+// unhealthy; empty if it does.
+func (t Trigger) Stopped(unhealthy, machines int) string {
+	if unhealthy >= t.Min && unhealthy <= t.Max {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d machines are unhealthy, and the check repairs machines only if %d to %d are", unhealthy, machines, t.Min, t.Max)
+}

@@ -1,0 +1,225 @@
+package repair
+
+import (
+	"fmt"
+	"time"
+)
+
+// Step is a step of a repair.
+type Step string
+
+// The steps, in their order.
+const (
+	RestartServices Step = "RestartServices" // of the container runtime and of the node
+	Reboot          Step = "Reboot"          // as an operator's reboot, never forced
+	OtherSlot       Step = "OtherSlot"       // as an operator's rollback, never forced
+)
+
+// stage is a row of the table of the package comment.
+type stage struct {
+	step     Step
+	attempts int
+	wait     time.Duration
+}
+
+var stages = []stage{{RestartServices, 2, 5 * time.Minute}, {Reboot, 2, 10 * time.Minute}, {OtherSlot, 1, 20 * time.Minute}}
+
+const (
+	// Life is the time in which a machine may begin to act on an order. It is shorter than each
+	// wait: an order has expired when the next order is written.
+	Life = 4 * time.Minute
+	// ClockSkew is the largest difference between the clocks of a machine and of the controllers.
+	ClockSkew = time.Minute
+	// Cooldown is the time for which a machine has to be healthy before its order is removed.
+	Cooldown = time.Hour
+)
+
+// Order is a step for a machine. The zero value is no order.
+type Order struct {
+	Step    Step
+	Attempt int       // of this step, from 1
+	Given   time.Time // by the clock of the controllers
+}
+
+// Valid reports whether a machine may begin to act on an order.
+func (o Order) Valid(now time.Time) bool {
+	return o.Step != "" && now.After(o.Given.Add(-ClockSkew)) && now.Before(o.Given.Add(Life))
+}
+
+// Ends returns the time at which the next step follows, unless the machine is healthy.
+func (o Order) Ends() time.Time {
+	for _, s := range stages {
+		if s.step == o.Step {
+			return o.Given.Add(s.wait << max(0, min(o.Attempt, s.attempts)-1))
+		}
+	}
+	return o.Given // an order of another version of the system
+}
+
+// next returns the order after an order; false after the last order.
+func (o Order) next(now time.Time) (Order, bool) {
+	at := -1
+	for i, s := range stages {
+		if s.step == o.Step {
+			if o.Attempt < s.attempts {
+				return Order{s.step, o.Attempt + 1, now}, true
+			}
+			at = i
+		}
+	}
+	if at+1 == len(stages) {
+		return Order{}, false
+	}
+	return Order{stages[at+1].step, 1, now}, true
+}
+
+// Machine is a machine of the cluster.
+type Machine struct {
+	Name         string
+	ControlPlane bool
+	// Checked reports whether a check covers the machine. A machine without a check gets no order.
+	Checked bool
+	// Unhealthy is the reason for which a check finds the machine unhealthy; empty: it is healthy,
+	// or not for long enough unhealthy.
+	Unhealthy string
+	// Ready reports whether the machine is ready now. Since is the time of the last change.
+	Ready bool
+	Since time.Time
+	// Stopped is the reason for which the check gives no orders at present: too many machines are
+	// unhealthy; empty: it gives orders.
+	Stopped string
+	// Busy is the reason for which the machine itself gets no order at present; empty: none.
+	Busy  string
+	Order Order // the last order
+}
+
+// World is the input of Decide.
+type World struct {
+	Now time.Time
+	// MaxInFlight is the number of workers with an order that runs; less than 1 counts as 1.
+	MaxInFlight int
+	Machines    []Machine
+}
+
+// State is the state of a machine in its repair.
+type State string
+
+// The states.
+const (
+	Healthy    State = "Healthy"    // there is nothing to repair
+	Ordered    State = "Ordered"    // gets the order of the verdict now
+	Repairing  State = "Repairing"  // an order runs
+	Recovered  State = "Recovered"  // it is healthy, and keeps its order until the cooldown ends
+	Cleared    State = "Cleared"    // its order is removed now
+	Waiting    State = "Waiting"    // other machines are repaired first
+	Stopped    State = "TooMany"    // too many machines are unhealthy
+	Busy       State = "Busy"       // the machine itself is busy
+	Exhausted  State = "NoStepLeft" // all steps have failed: an operator has to repair it
+	NotChecked State = "NotChecked" // no check covers it
+)
+
+// Verdict is the decision about a machine.
+type Verdict struct {
+	State   State
+	Message string // for operators; empty if the state says it all
+	Order   Order  // to write, with Ordered
+}
+
+// Decide returns the verdicts in the order of the machines. Each row is tried in turn:
+//
+//	the machine                                   verdict
+//	is healthy, and its cooldown has ended        Cleared, or Healthy without an order
+//	is healthy                                    Recovered
+//	has no check                                  NotChecked
+//	has an order that has not ended               Repairing
+//	had the last order                            NoStepLeft
+//	is busy                                       Busy
+//	is one of too many                            TooMany
+//	would exceed the limit, or the control plane  Waiting
+//	any other                                     Ordered
+func Decide(w World) []Verdict {
+	flight, planes := 0, 0
+	for _, m := range w.Machines {
+		switch {
+		case !m.runs(w.Now):
+		case m.ControlPlane:
+			planes++
+		default:
+			flight++
+		}
+	}
+	verdicts := make([]Verdict, len(w.Machines))
+	for i, m := range w.Machines {
+		v := m.verdict(w.Now)
+		if v.State == Ordered {
+			switch {
+			case m.ControlPlane:
+				if why := w.holds(i, planes, v.Order.Step); why != "" {
+					v = Verdict{State: Waiting, Message: why}
+				} else {
+					planes++
+				}
+			case flight >= max(1, w.MaxInFlight):
+				v = Verdict{State: Waiting, Message: fmt.Sprintf("%d workers are repaired at present", flight)}
+			default:
+				flight++
+			}
+		}
+		verdicts[i] = v
+	}
+	return verdicts
+}
+
+// runs reports whether the order of a machine runs. The order of a machine that has become ready
+// does not run any more: services have started again before the order was given to another machine.
+func (m Machine) runs(now time.Time) bool {
+	return m.Order.Step != "" && now.Before(m.Order.Ends()) && !m.recovered()
+}
+
+// recovered reports whether the machine has become ready after its order.
+func (m Machine) recovered() bool {
+	return m.Ready && m.Unhealthy == "" && m.Since.After(m.Order.Given)
+}
+
+// verdict is the decision about a machine without the others.
+func (m Machine) verdict(now time.Time) Verdict {
+	switch {
+	case m.Unhealthy == "" && m.Order.Step == "":
+		return Verdict{State: Healthy}
+	case m.Unhealthy == "" && m.Ready && now.Sub(m.Since) >= Cooldown && now.Sub(m.Order.Given) >= Cooldown:
+		return Verdict{State: Cleared}
+	case m.Unhealthy == "" && !now.Before(m.Order.Ends()), m.recovered():
+		return Verdict{State: Recovered, Message: fmt.Sprintf("after step %s, attempt %d", m.Order.Step, m.Order.Attempt)}
+	case !m.Checked:
+		return Verdict{State: NotChecked}
+	case m.runs(now):
+		return Verdict{State: Repairing, Message: fmt.Sprintf("step %s, attempt %d, until %s", m.Order.Step, m.Order.Attempt, m.Order.Ends().UTC().Format(time.RFC3339))}
+	}
+	next, more := m.Order.next(now)
+	switch {
+	case !more:
+		return Verdict{State: Exhausted, Message: "all steps of the repair have failed: repair or replace the machine; then remove spec.repair of its OrlopMachine"}
+	case m.Busy != "":
+		return Verdict{State: Busy, Message: m.Busy}
+	case m.Stopped != "":
+		return Verdict{State: Stopped, Message: m.Stopped}
+	}
+	return Verdict{State: Ordered, Message: fmt.Sprintf("step %s, attempt %d", next.Step, next.Attempt), Order: next}
+}
+
+// holds returns the reason for which a control-plane machine must wait with a step; empty: none. A
+// restart of its services does not stop its etcd.
+func (w World) holds(own, inFlight int, step Step) string {
+	switch {
+	case inFlight > 0:
+		return "another control-plane machine is repaired at present"
+	case step == RestartServices:
+		return ""
+	}
+	for i, m := range w.Machines {
+		if i != own && m.ControlPlane && (!m.Ready || m.Unhealthy != "") {
+			return fmt.Sprintf("control-plane machine %s is not ready, too", m.Name)
+		}
+	}
+	return ""
+}
