@@ -106,10 +106,11 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 }
 
 // specFor returns the part of the node's description that a service reads: a change of the
-// resolvers, for example by a new lease, or of the volumes does not restart etcd and the API
+// resolvers, for example by a new lease, or of volumes and swap does not restart etcd and the API
 // server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != nodespec.ServiceNode {
+		spec.Node.Swap = 0
 		spec.DNS = nodespec.DNS{}
 		spec.LocalVolumes.Pools, spec.LocalVolumes.Volume = nil, ""
 	}

@@ -70,6 +70,9 @@ type Node struct {
 	// and not available to pods.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
+	// Swap is the swap in use, in bytes. The kubelet reads its size at its start only, so a change
+	// restarts it.
+	Swap uint64 `json:"swap,omitempty"`
 }
 
 // Network holds the ranges and addresses of the cluster.
