@@ -120,6 +120,7 @@ func assemble(m *machine) {
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
 	m.domains.volumes = newVolumes(m)
+	m.domains.wear = newWear(m)
 	m.domains.extensions = newExtensions(m)
 	m.identity = newIdentity(m)
 	m.members = membership.New(memberDeps(m)) // first, because the others use it
