@@ -222,6 +222,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/trust:FuzzMergeMembership \
 	pkg/trust:FuzzMerge \
 	machined/uevent:FuzzParse \
+	machined/wear:FuzzLogs \
 	pkg/verity:FuzzParse
 # The same of packages that link Kubernetes, whose instrumented build takes ten minutes and more. `make unit` runs their seeds.
 FUZZ_HEAVY = orchestrator/metrics:FuzzParse

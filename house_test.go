@@ -59,10 +59,10 @@ var layers = []layer{
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
-		"machined/seed", "machined/upgrade", "machined/volumes",
+		"machined/seed", "machined/upgrade", "machined/volumes/...",
 		// subjects: calls and tasks
 		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...",
-		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent",
+		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent", "machined/wear",
 		"apid", "vm/...",
 	}},
 	// fills the configurations of the domains

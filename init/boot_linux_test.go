@@ -76,7 +76,7 @@ func TestBoot(t *testing.T) {
 		end     string   // QEMU's reason for the end; "watchdog": a reset without a panic
 	}{
 		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
-			`fake: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `fake: standard output works`,
+			`fake: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `fake: standard output works`, `fake: group <nil> 0::/orlop/machined`,
 			`mounts <nil> devtmpfs /dev devtmpfs rw,nosuid,noexec,.*; /dev/dm-0 / erofs ro,nosuid,nodev,`,
 			`root <nil> \[- big d dev/ d proc/ d run/ d sys/ d usr/\]`, `write open /usr/new: read-only file system`, `read 30000000 bytes, <nil>`}},
 		{name: "root in B", cmdline: sound, damage: -1, slot: "ROOT-B", end: "guest-shutdown", want: []string{`fake: pid 1 slot B `, `read 30000000 bytes, <nil>`}},

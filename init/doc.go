@@ -4,8 +4,8 @@
 // In order: mount the pseudo file systems; load the modules named in /usr/lib/orlop/modules.list
 // and the drivers of the devices found (the initramfs contains only disk controllers and
 // watchdogs); arm the watchdog; wait until the kernel shows the partition that the kernel command
-// line names by the root hash; open it with dm-verity; mount it; switch to it; exec machined. All
-// steps together have three minutes.
+// line names by the root hash; open it with dm-verity; mount it; switch to it; enter the control
+// group of machined; exec machined. All steps together have three minutes.
 //
 // Any disk may contain that partition, because the image is public. The system disk is the disk
 // from which the firmware booted, as the boot image reports (docs/decisions/0049-system-disk.md).

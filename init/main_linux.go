@@ -85,6 +85,9 @@ func boot() error {
 	if err := switchRoot(); err != nil {
 		return err
 	}
+	if err := enterGroup(); err != nil {
+		return err
+	}
 	times.lap("switch")
 	say(info, "root is %s, %s", root, times.String())
 	return execMachined(root.slot, dog, times.began)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -20,13 +21,16 @@ const sysroot = "/sysroot"
 
 // earlyMounts lists the first mounts, in this order. All of them move into the root later. /run
 // stays until power-off; its limit is half of the memory (the kernel's default), which the system
-// never comes near.
+// never comes near. It contains keys, so it is never swapped, which no remount could add.
 var earlyMounts = []mount.Mount{
 	{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0755"},
 	{Source: "proc", Target: "/proc", Type: "proc", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
 	{Source: "sysfs", Target: "/sys", Type: "sysfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
-	{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: "mode=0755"},
+	{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: "mode=0755,noswap"},
 }
+
+// groupMount is the mount of the control groups.
+var groupMount = mount.Mount{Source: "cgroup2", Target: cgroup.Mount, Type: "cgroup2", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: cgroup.Options}
 
 // rootMount is the mount of the verified root. nosuid: no process becomes another user by executing
 // a file.

@@ -34,6 +34,22 @@ func TestRootInMemory(t *testing.T) {
 	}
 }
 
+// TestNoSwap checks that no file in memory can reach a disk: no later mount can add the option.
+func TestNoSwap(t *testing.T) {
+	found := 0
+	for _, m := range earlyMounts {
+		if m.Type != "tmpfs" {
+			continue
+		}
+		if found++; !slices.Contains(strings.Split(m.Data, ","), "noswap") {
+			t.Errorf("%s can be swapped", m)
+		}
+	}
+	if found == 0 {
+		t.Error("no file system in memory")
+	}
+}
+
 func TestModuleNames(t *testing.T) {
 	got := moduleNames("# always\ndm-verity\n\n  erofs  \nvirtio_blk")
 	if want := []string{"dm-verity", "erofs", "virtio_blk"}; !slices.Equal(got, want) {

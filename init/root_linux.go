@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
@@ -36,6 +37,28 @@ func switchRoot() error {
 		return fmt.Errorf("/: cannot enter: %w", err)
 	}
 	return nil
+}
+
+// enterGroup moves this process to the control group of machined. The kernel charges memory to the
+// group that a process has at its first use, and memory of the root group could be swapped: so
+// machined, which has keys in its memory, is in its group from its beginning.
+func enterGroup() error {
+	if err := groupMount.Do(); err != nil {
+		return err
+	}
+	tree := cgroup.Tree(cgroup.Mount)
+	for _, parent := range []string{"/", cgroup.System} {
+		if err := tree.Make(parent, cgroup.Limits{}); err != nil {
+			return err
+		}
+		if err := tree.Delegate(parent, []string{"memory"}); err != nil {
+			return err
+		}
+	}
+	if err := tree.Make(cgroup.Machined, cgroup.Limits{}); err != nil {
+		return err
+	}
+	return tree.Move(cgroup.Machined, os.Getpid())
 }
 
 // emptyInitramfs deletes the content of the first root except the mount point of the next root and

@@ -135,7 +135,7 @@ func (r *facts) plan(c *config.Config, state network.State) nodeplan.Facts {
 		f.Trust = r.trust(c)
 		f.Services.Refusal = r.checkMachine(c)
 		if !f.InMemory && r.disks.StorageProblem() == "" {
-			f.Services.Volumes = r.volumes.Hold(nodeplan.Volumes(c))
+			f.Services.Volumes, f.Swap = r.volumes.Hold(nodeplan.Volumes(c)), r.volumes.Swap()
 		}
 	}
 	return f

@@ -14,6 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -25,7 +26,7 @@ import (
 func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse) (more bool, err error)) error {
 	services, configuration, members, rules := m.processes.services.Status().Watch(), m.config.active.Cell().Watch(), m.members.Worker.State.Watch(), m.domains.packets.Problem().Watch()
 	program, settled, disks, states := m.reports.panics.State().Watch(), m.config.reconciler.State().Watch(), m.domains.disks.State().Watch(), m.domains.network.State.Watch()
-	turn, extended, placed := m.guard.State().Watch(), m.domains.extensions.States().Watch(), m.domains.volumes.State().Watch()
+	turn, extended, placed, worn := m.guard.State().Watch(), m.domains.extensions.States().Watch(), m.domains.volumes.State().Watch(), m.domains.wear.Disks().Watch()
 	began := time.Now()
 	floor, unknown := 0, error(limits.ErrUnknown)
 	for {
@@ -39,7 +40,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 			floor, unknown = m.upgrade.Controller.ReadEpochFloor(ctx)
 		}
 		upgrade.ReleaseCheck(have, m.system.release, floor, began)
-		health.Add(have, extensions.Check(extended.Current()), health.Storage(disks.Current().Filesystems), health.Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
+		health.Add(have, extensions.Check(extended.Current()), health.Storage(disks.Current().Filesystems), health.Wear(wear.Warnings(worn.Current())), health.Unanswered("STATE", "which epoch is the highest of a committed version", unknown, began))
 		var later <-chan time.Time
 		if have.Healthy && time.Since(now.At) < activationTime {
 			waits, err := m.config.reconciler.WaitingServices(ctx, now.Config)
@@ -71,6 +72,7 @@ func reportHealth(ctx context.Context, m *machine, each func(*api.HealthResponse
 		case <-turn.Changed():
 		case <-extended.Changed():
 		case <-placed.Changed():
+		case <-worn.Changed():
 		case <-later:
 		case <-ctx.Done():
 			return ctx.Err()

@@ -16,12 +16,7 @@ func newLLDP(m *machine) *lldp.Controller {
 	return lldp.New(lldp.Deps{
 		Links:  cell.Map(m.domains.network.State, lldpLinks),
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) lldp.Config { return lldpConfig(now.Config) }),
-		File: func() string {
-			if m.system.inMemory() || m.domains.disks.StorageProblem() != "" {
-				return ""
-			}
-			return paths.LLDPLabels
-		},
+		File:   func() string { return storedIn(m, paths.LLDPLabels) },
 		Listen: lldp.Listen,
 		Event:  m.reports.events.From("lldp"),
 	})

@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/machined/resolver"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/machined/volumes"
+	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -82,6 +83,7 @@ type domains struct {
 	lldp    *lldp.Controller // neighbors on the links
 	dns     *resolver.Forwarder
 	volumes *volumes.Controller // partitions on other disks
+	wear    *wear.Controller    // of the disks
 	drain   *drain.Drainer      // of the node, before the machine is away
 	hosts   *hosts.Register     // waiting machines, on a control-plane machine
 	claims  *hosts.Claims       // of these machines

@@ -100,6 +100,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("timeline", m.reports.progress.Timeline()),
 		// []volumes.VolumeState: partitions on other disks, and their problems
 		machinedapi.WatchedTopic("volumes", m.domains.volumes.List()),
+		// []wear.Disk: wear and errors of the disks
+		machinedapi.WatchedTopic("wear", m.domains.wear.Disks()),
 		// upgrade.State: the last upgrade and its progress
 		machinedapi.WatchedTopic("upgrade", m.upgrade.Controller.State()),
 	}

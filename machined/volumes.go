@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/volumes"
+	"github.com/orlop-os/orlop/machined/wear"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -33,6 +36,30 @@ func newVolumes(m *machine) *volumes.Controller {
 		Records: paths.Volumes,
 		Event:   m.reports.events.From("volumes"),
 	})
+}
+
+// newWear makes the controller of the wear of the disks.
+func newWear(m *machine) *wear.Controller {
+	return wear.New(wear.Deps{
+		Disks: cell.Map(m.domains.disks.State(), func(s disk.State) (out []wear.Target) {
+			for _, d := range s.Disks {
+				out = append(out, wear.Target{Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Transport: d.Transport})
+			}
+			return out
+		}),
+		Read:  wear.Read,
+		File:  func() string { return storedIn(m, paths.Wear) },
+		Now:   time.Now,
+		Event: m.reports.events.From("wear"),
+	})
+}
+
+// storedIn returns a file on STATE; empty if STATE is not mounted.
+func storedIn(m *machine, file string) string {
+	if m.system.inMemory() || m.domains.disks.StorageProblem() != "" {
+		return ""
+	}
+	return file
 }
 
 // volumeDisk converts a disk to the form of package volumes.

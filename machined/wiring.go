@@ -122,6 +122,7 @@ func assemble(m *machine) {
 	m.domains.lldp = newLLDP(m)
 	m.domains.dns = newResolver(m)
 	m.domains.volumes = newVolumes(m)
+	m.domains.wear = newWear(m)
 	m.domains.extensions = newExtensions(m)
 	m.domains.forwarder = newForwarder(m)
 	m.identity = newIdentity(m)

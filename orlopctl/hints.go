@@ -34,6 +34,7 @@ var otherCommands = map[string]string{
 	"list":             "`orlopctl ls PATH` lists a directory",
 	"crashdump":        "`orlopctl support --out FILE --to RECIPIENT` collects everything; `orlopctl dmesg --crash` shows the kernel's last crash",
 	"disks":            "`orlopctl get disks`",
+	"smart":            "`orlopctl get wear`",
 	"df":               "`orlopctl get filesystems`",
 	"usage":            "`orlopctl get filesystems`",
 	"du":               "`orlopctl get filesystems`",

@@ -121,6 +121,7 @@ var layouts = map[string]tableLayout{
 	"mounts":      {lead: []string{"target", "type", "source", "flags"}},
 	"modules":     {bytes: []string{"size"}},
 	"volumes":     {lead: []string{"name", "use", "mounted", "size", "partition", "path", "disk"}, bytes: []string{"size"}},
+	"wear":        {lead: []string{"path", "serial", "usedPercent", "sparePercent", "errors", "temperature", "problem", "remark"}},
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
 

@@ -104,21 +104,28 @@ func failed(name, why string, since time.Time) *api.HealthCheck {
 	return &api.HealthCheck{Name: name, Detail: why, Since: timestamppb.New(since)}
 }
 
-// Filesystem is a file system with errors.
-type Filesystem interface {
+// Item is a file system with errors, or a disk with a warning.
+type Item interface {
 	// OK reports whether the operator has nothing to do at present.
 	OK() bool
-	// String describes the errors and the remedy.
+	// String describes the errors or the warning, and the remedy.
 	String() string
 }
 
 // Storage returns the check of the file systems with errors; nil if there are none. FailedCheck
 // ignores it: the version is not at fault.
-func Storage[F Filesystem](list []F) *api.HealthCheck {
+func Storage[F Item](list []F) *api.HealthCheck { return listed("storage", list) }
+
+// Wear returns the check of the disks that fail or wear out; nil if there are none. It fails only
+// for disks that must be replaced. FailedCheck ignores it: the version is not at fault.
+func Wear[D Item](list []D) *api.HealthCheck { return listed("wear", list) }
+
+// listed returns a check with an entry for each item; nil for none.
+func listed[F Item](name string, list []F) *api.HealthCheck {
 	if len(list) == 0 {
 		return nil
 	}
-	check := &api.HealthCheck{Name: "storage", Ok: true, Since: timestamppb.New(time.Time{})}
+	check := &api.HealthCheck{Name: name, Ok: true, Since: timestamppb.New(time.Time{})}
 	var details []string
 	for _, s := range list {
 		check.Ok = check.Ok && s.OK()

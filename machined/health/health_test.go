@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/superblock"
@@ -59,6 +60,27 @@ func TestAdd(t *testing.T) {
 	health = &api.HealthResponse{Healthy: true}
 	if Add(health, Firewall("no rules", time.Time{})); health.Healthy || len(health.Checks) != 1 || health.Checks[0].Detail != "no rules" {
 		t.Errorf("without rules: %v", health)
+	}
+}
+
+// TestWear checks that only a disk that must be replaced is unhealthy.
+func TestWear(t *testing.T) {
+	worn := wear.Disk{Path: "/dev/nvme0n1", Remark: "worn"}
+	failing := wear.Disk{Path: "/dev/sda", Serial: "S", Problem: "failing"}
+	for _, test := range []struct {
+		list    []wear.Disk
+		healthy bool
+		detail  string
+	}{
+		{[]wear.Disk{{Path: "/dev/sdb", Unknown: "no answer"}}, true, ""},
+		{[]wear.Disk{worn}, true, "/dev/nvme0n1: worn"},
+		{[]wear.Disk{worn, failing}, false, "/dev/nvme0n1: worn; /dev/sda (serial S): failing"},
+	} {
+		h := &api.HealthResponse{Healthy: true}
+		Add(h, Wear(wear.Warnings(test.list)))
+		if h.Healthy != test.healthy || len(h.Checks) > 0 != (test.detail != "") || len(h.Checks) > 0 && (h.Checks[0].Ok != test.healthy || h.Checks[0].Detail != test.detail) {
+			t.Errorf("%v: %v", test.list, h)
+		}
 	}
 }
 

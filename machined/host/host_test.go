@@ -9,6 +9,7 @@ import (
 
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
@@ -273,5 +274,19 @@ func TestBlanksInSysctls(t *testing.T) {
 	}
 	if ops := Diff(have, Want{Sysctls: []Sysctl{{Name: name, Value: "4096 131072 6291457"}}}); len(ops) != 1 {
 		t.Errorf("another value: %v", ops)
+	}
+}
+
+// TestNoSwap checks that neither the system's processes nor its files in memory can reach a disk.
+func TestNoSwap(t *testing.T) {
+	want := Plan(Config{Pods: true}, Facts{Memory: 2 << 30, CPUs: 2})
+	i := slices.IndexFunc(want.Groups, func(g Group) bool { return g.Path == cgroup.System })
+	if i < 0 || want.Groups[i].Files[cgroup.SwapMax] != "0" || !strings.HasPrefix(want.Home, cgroup.System+"/") {
+		t.Errorf("the system can be swapped: %+v, home %s", want.Groups, want.Home)
+	}
+	for _, m := range want.Mounts {
+		if m.Type == "tmpfs" && !slices.Contains(strings.Split(m.Data, ","), "noswap") {
+			t.Errorf("%s can be swapped", m)
+		}
 	}
 }

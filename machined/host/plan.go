@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/sysctl"
 )
@@ -82,12 +83,6 @@ type Group struct {
 	Delegated []string
 }
 
-// Names of the control groups. The groups of services are below GroupSystem.
-const (
-	GroupSystem   = "/orlop"
-	GroupMachined = "/orlop/machined"
-)
-
 // controllers are the controllers that the kubelet requires, and io, from which its statistics
 // come.
 var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
@@ -105,7 +100,7 @@ func Plan(c Config, f Facts) Want {
 		Sysctls:   planSysctls(c, f),
 		Rlimits:   planRlimits(),
 		Groups:    planGroups(c, f),
-		Home:      GroupMachined,
+		Home:      cgroup.Machined,
 		MachineID: c.MachineID,
 	}
 }
@@ -149,21 +144,21 @@ func planModules(c Config) []Module {
 
 // planMounts lists every mount except the mounts of disks and pods. init creates the first four;
 // they are checked again here. The sizes limit the effect of a fault: the system itself writes
-// little there.
+// little there. noswap: files there can contain keys.
 func planMounts(f Facts) []mount.Mount {
 	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
 	list := []mount.Mount{
 		{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec},
 		{Source: "proc", Target: "/proc", Type: "proc", Flags: strict},
 		{Source: "sysfs", Target: "/sys", Type: "sysfs", Flags: strict},
-		{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: strict},
-		{Source: "tmpfs", Target: "/tmp", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=128m"},
+		{Source: "tmpfs", Target: "/run", Type: "tmpfs", Flags: strict, Data: "noswap"},
+		{Source: "tmpfs", Target: "/tmp", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=128m,noswap"},
 		// Group 5 is tty by convention; ptmxmode lets an unprivileged process open a terminal.
 		{Source: "devpts", Target: "/dev/pts", Type: "devpts", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0620,gid=5,ptmxmode=0666"},
 		// Pods with hostIPC use these two mounts of the host.
-		{Source: "tmpfs", Target: "/dev/shm", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=64m"},
+		{Source: "tmpfs", Target: "/dev/shm", Type: "tmpfs", Flags: strict, Data: "mode=1777,size=64m,noswap"},
 		{Source: "mqueue", Target: "/dev/mqueue", Type: "mqueue", Flags: strict},
-		{Source: "cgroup2", Target: "/sys/fs/cgroup", Type: "cgroup2", Flags: strict, Data: "nsdelegate,memory_recursiveprot"},
+		{Source: "cgroup2", Target: cgroup.Mount, Type: "cgroup2", Flags: strict, Data: cgroup.Options},
 		{Source: "bpf", Target: "/sys/fs/bpf", Type: "bpf", Flags: strict, Data: "mode=0700"},
 		{Source: "securityfs", Target: "/sys/kernel/security", Type: "securityfs", Flags: strict},
 	}
@@ -325,11 +320,13 @@ func planRlimits() []Rlimit {
 
 func planGroups(c Config, f Facts) []Group {
 	memory := min(c.ReservedMemory, f.Memory/2)
-	system := Group{Path: GroupSystem, Delegated: controllers, Files: map[string]string{
+	system := Group{Path: cgroup.System, Delegated: controllers, Files: map[string]string{
 		"cpu.weight": strconv.Itoa(systemWeight(f.CPUs)),
 		"memory.min": wholePages(max(memory, min(machinedMemory, f.Memory/2))),
+		// no key of the system reaches a disk through swap (docs/decisions/0109-swap.md)
+		cgroup.SwapMax: "0",
 	}}
-	own := Group{Path: GroupMachined, Files: map[string]string{
+	own := Group{Path: cgroup.Machined, Files: map[string]string{
 		"memory.min": wholePages(min(machinedMemory, f.Memory/2)),
 		"cpu.weight": "1000", // it does little work, but all other processes wait for it
 	}}

@@ -30,6 +30,7 @@ type Facts struct {
 	// extensions that take effect until the next boot
 	Extensions []extension.Statement
 	Egress     EgressFacts
+	Swap       uint64 // the swap in use, in bytes
 	Services   ServiceFacts
 }
 
@@ -65,7 +66,7 @@ type Trust struct {
 // ServiceFacts are the facts that hold services back.
 type ServiceFacts struct {
 	Refusal error // why this machine cannot run the configuration at present
-	Volumes error // why a part of DATA is not in its place
+	Volumes error // why a part of DATA is not in its place, or swap has not been tried
 	// the kernel has no port guard, or no rules in the place of a configured firewall
 	Exposed bool
 	// the machine has had no address for so long that services stop
@@ -112,6 +113,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if n.Spec, err = nodeSpec(c, f.Network, f.Release); err != nil {
 		return n, a, err
 	}
+	n.Spec.Node.Swap = f.Swap
 	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network, f.Extensions)
 	if f.Egress.Problem != nil {
 		return n, a, f.Egress.Problem

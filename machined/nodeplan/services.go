@@ -13,7 +13,7 @@ import (
 
 // group is the control group of the system's own services. It has reserved memory and CPU (see
 // machined/host), so that no workload can starve them; pods are in /kubepods beside it.
-const group = "/orlop/"
+const group = cgroup.System + "/"
 
 // path is the PATH of services that start other programs: containerd (shim, runc), the kubelet
 // (mount) and the service proxy (nft).

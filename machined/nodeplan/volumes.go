@@ -23,7 +23,10 @@ func Volumes(c *config.Config) (out volumes.Config) {
 		if v.Spec.Has(config.OptionNoExec) {
 			one.Flags |= mount.NoExec
 		}
-		if v.Spec.Has(config.OptionDiscard) {
+		switch {
+		case v.Spec.Use == config.UseSwap:
+			one.Swap = volumes.Swap{Discard: v.Spec.Has(config.OptionDiscard), ZswapPercent: v.Spec.ZswapPercent}
+		case v.Spec.Has(config.OptionDiscard):
 			one.Data = "discard"
 		}
 		out.Volumes = append(out.Volumes, one)

@@ -46,6 +46,7 @@ type State struct {
 
 	config  Config // to which the state belongs
 	settled bool   // the operations for config have been tried
+	swap    uint64 // bytes of all swap in use, as the kubelet counts it
 	parts   map[config.VolumeUse]string
 	missing []string
 }
@@ -59,7 +60,7 @@ type VolumeState struct {
 	Partition string `json:"partition,omitempty"` // "/dev/vdb1"
 	Disk      string `json:"disk,omitempty"`      // present or last known disk
 	Size      uint64 `json:"size,omitempty"`      // of the partition, bytes
-	Mounted   bool   `json:"mounted"`
+	Mounted   bool   `json:"mounted"`             // or in use as swap
 	// Document is false if only the record is left: the document was removed.
 	Document bool   `json:"document"`
 	Problem  string `json:"problem,omitempty"`
@@ -153,9 +154,9 @@ func (s State) retry() bool {
 // maxRounds bounds the rounds of a convergence: a volume needs two, its partition and the rest.
 const maxRounds = 8
 
-// converge performs the operations for a configuration. The parts of DATA come first, because the
-// services of the node wait for them, and the check of another volume can take hours. Only new
-// partitions are created in the order of the plan.
+// converge performs the operations for a configuration. The parts of DATA and swap come first,
+// because the services of the node wait for them, and the check of another volume can take hours.
+// Only new partitions are created in the order of the plan.
 func (c *Controller) converge(ctx context.Context, want Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,8 +166,8 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 	}
 	defer c.cancel()
 	failed := map[string]string{}
-	isPart := func(v Planned) bool { return v.Use.IsPart() }
-	for _, now := range []func(Planned) bool{isPart, func(Planned) bool { return true }} {
+	awaited := func(v Planned) bool { return v.awaited() }
+	for _, now := range []func(Planned) bool{awaited, func(Planned) bool { return true }} {
 		if !c.settle(ctx, want, now, failed) {
 			return
 		}
@@ -275,6 +276,10 @@ func (c *Controller) publish(want Config, have Have, planned Want, failed map[st
 	if unexamined(have.Disks) != "" && time.Since(c.began) < examination {
 		s.settled = false
 	}
+	// whether or not its disk is examined: while a machine swaps, that can take long
+	for _, a := range have.Areas {
+		s.swap += a.Size
+	}
 	for _, v := range planned.Volumes {
 		one := VolumeState{Name: v.Name, Use: v.Use, Partition: v.Partition.Path, Size: v.Partition.Size, Mounted: v.Mounted, Document: v.Document, Problem: v.Problem, Disk: v.Record.Disk}
 		if v.Disk.Path != "" {
@@ -285,7 +290,7 @@ func (c *Controller) publish(want Config, have Have, planned Want, failed map[st
 		}
 		if all := places(v.Volume); len(all) > 0 {
 			one.Path = all[0].path
-		} else if v.Mounted {
+		} else if v.Mounted && v.Use == config.UseStorageClass {
 			one.Path = ClassDir(v.Name)
 		}
 		if v.Use.IsPart() && v.Record.Placed {
@@ -329,23 +334,29 @@ func (c *Controller) Parts() map[config.VolumeUse]string {
 	return s.parts
 }
 
+// Swap returns the size of the swap in use, in bytes; 0: none.
+func (c *Controller) Swap() uint64 {
+	s, _ := c.state.Get()
+	return s.swap
+}
+
 // errPreparing holds services back until the parts of DATA are in their places.
 var errPreparing = errors.New("the volumes of the configuration are being prepared")
 
 // Hold returns why the services of a node with this configuration cannot start; nil if they can.
-// Only parts of DATA hold them.
+// Only parts of DATA hold them, and swap until its first attempt.
 func (c *Controller) Hold(want Config) error {
 	records, err := readRecords(c.deps.Records)
 	if err != nil {
 		return err
 	}
-	if len(want.parts()) == 0 && !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() && r.Placed }) {
+	if len(want.awaited()) == 0 && !slices.ContainsFunc(records, func(r Record) bool { return r.Use.IsPart() && r.Placed }) {
 		return nil
 	}
 	s, _ := c.state.Get()
 	switch {
 	// another volume, which may be in a long check, does not count
-	case !s.settled || !reflect.DeepEqual(s.config.parts(), want.parts()):
+	case !s.settled || !reflect.DeepEqual(s.config.awaited(), want.awaited()):
 		if s.Problem != "" {
 			return errors.New(s.Problem)
 		}

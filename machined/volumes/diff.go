@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
 	"github.com/orlop-os/orlop/pkg/mount"
@@ -52,6 +53,7 @@ func newDiffer(have Have, want Want, t Tools) differ {
 	d := differ{have: have, tools: t}
 	for _, v := range want.Volumes {
 		d.known = append(d.known, v.Record.Partition)
+		d.swaps = d.swaps || v.Document && v.Use == config.UseSwap
 	}
 	return d
 }
@@ -61,6 +63,7 @@ type differ struct {
 	have  Have
 	tools Tools
 	known []uuid.UUID // the machine's own partitions
+	swaps bool        // a document describes swap
 }
 
 // leave unmounts a volume without a document. A part of DATA stays mounted until the next boot, and
@@ -68,6 +71,15 @@ type differ struct {
 func (d differ) leave(v Planned) (ops []reconcile.Op) {
 	if v.Use.IsPart() && v.Record.Placed {
 		return nil
+	}
+	if v.Use == config.UseSwap {
+		if v.Mounted {
+			ops = append(ops, SwapOff{Name: v.Name, Device: v.Partition.Path})
+		}
+		if !d.swaps && d.have.Zswap.Percent > 0 {
+			ops = append(ops, SetZswap{})
+		}
+		return ops
 	}
 	for _, at := range places(v.Volume) {
 		if d.have.Places[at.path].Link == target(v.Name, at) {
@@ -95,6 +107,9 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 	if v.Grow > 0 {
 		ops = append(ops, GrowPartition{Disk: v.Disk.Path, Name: v.Name, GUID: record.Partition, Size: v.Grow})
 	}
+	if v.Use == config.UseSwap {
+		return append(ops, d.prepareSwap(v, record)...)
+	}
 	c := v.Partition.Content
 	m, mounted := mount.Topmost(d.have.Mounts, root(v.Name))
 	if mounted && m.Source != v.Partition.Path && !present(d.have.Disks, m.Source) {
@@ -102,7 +117,7 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 	}
 	formatted := c.Kind == ext4 && c.UUID == record.Filesystem || record.Complete
 	if !formatted {
-		ops = append(ops, Format{Name: v.Name, Disk: v.Disk.Path, Device: v.Partition.Path, Filesystem: record.Filesystem, run: d.tools.Run})
+		ops = append(ops, Format{Name: v.Name, Disk: v.Disk.Path, Device: v.Partition.Path, Kind: ext4, Filesystem: record.Filesystem, run: d.tools.Run})
 	}
 	if !record.Complete {
 		record.Complete, record.Discard = true, uuid.Nil
@@ -120,6 +135,34 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 		ops = append(ops, GrowFilesystem{Name: v.Name, Target: root(v.Name), Size: partition})
 	}
 	return append(ops, d.inPlace(v, record)...)
+}
+
+// prepareSwap returns the operations from the partition to the use of a volume for swap.
+func (d differ) prepareSwap(v Planned, record Record) (ops []reconcile.Op) {
+	c, device, using := v.Partition.Content, v.Partition.Path, v.Mounted
+	formatted := c.Kind == swapArea && c.UUID == record.Filesystem
+	format := Format{Name: v.Name, Disk: v.Disk.Path, Device: device, Kind: swapArea, Filesystem: record.Filesystem}
+	switch size := max(v.Partition.Size, v.Grow); {
+	case !formatted && !using:
+		ops = append(ops, format)
+	case formatted && size >= c.Size+growStep:
+		if using {
+			ops, using = append(ops, SwapOff{Name: v.Name, Device: device}), false
+		}
+		record.Complete = false // a power cut can leave a blank partition
+		ops = append(ops, d.set(record), format)
+	}
+	if !record.Complete {
+		record.Complete = true
+		ops = append(ops, d.set(record))
+	}
+	if z := d.have.Zswap; !z.Missing && (z.Percent != v.Swap.ZswapPercent || z.Percent > 0 && !z.Shrinker) {
+		ops = append(ops, SetZswap{Percent: v.Swap.ZswapPercent})
+	}
+	if !using {
+		ops = append(ops, SwapOn{Name: v.Name, Disk: v.Disk.Path, Device: device, Discard: v.Swap.Discard})
+	}
+	return ops
 }
 
 // set returns the operation that stores a record.
@@ -218,17 +261,46 @@ func (g GrowPartition) String() string {
 	return fmt.Sprintf("partition %s: grow %s to %s", g.Disk, g.Name, disklayout.FormatSize(g.Size))
 }
 
-// Format creates the file system of a volume.
+// Format creates the file system of a volume, or the header of swap.
 type Format struct {
 	Name       string
 	Disk       string
 	Device     string // of the partition
+	Kind       string // "ext4" or "swap"
 	Filesystem uuid.UUID
 	run        mkfs.Runner
 }
 
 func (f Format) String() string {
-	return fmt.Sprintf("format volume %s on %s as ext4", f.Name, f.Disk)
+	return fmt.Sprintf("format volume %s on %s as %s", f.Name, f.Disk, f.Kind)
+}
+
+// SwapOn starts the use of swap. It fails if the system's own memory could be swapped.
+type SwapOn struct {
+	Name    string
+	Disk    string
+	Device  string // of the partition
+	Discard bool   // report freed pages to the disk at once
+}
+
+func (s SwapOn) String() string { return fmt.Sprintf("use volume %s (%s) as swap", s.Name, s.Disk) }
+
+// SwapOff ends the use of swap: the kernel reads all pages back, or fails without the memory for
+// them.
+type SwapOff struct{ Name, Device string }
+
+func (s SwapOff) String() string {
+	return "end the use of volume " + s.Name + " (" + s.Device + ") as swap"
+}
+
+// SetZswap sets the share of the memory for compressed pages; 0 turns zswap off.
+type SetZswap struct{ Percent int }
+
+func (s SetZswap) String() string {
+	if s.Percent == 0 {
+		return "turn zswap off"
+	}
+	return fmt.Sprintf("turn zswap on, with %d %% of the memory", s.Percent)
 }
 
 // Check replays the journal and performs the repairs that need no confirmation.

@@ -1,11 +1,12 @@
 // Package volumes manages the volumes of the configuration: partitions with ext4 on disks other
-// than the system disk, for hostPath volumes, for a StorageClass, or for a part of DATA.
+// than the system disk, for hostPath volumes, for a StorageClass, or for a part of DATA; or with
+// swap (docs/decisions/0109-swap.md).
 //
 //	plan.go             selects the disk of each volume, or says why it has none
 //	diff.go             lists the operations, in order
 //	ops_linux.go        performs each operation
 //	record.go           the record on STATE of the partitions that this machine has created
-//	read_linux.go       reads mounts and places
+//	read_linux.go       reads mounts, swap in use and places
 //	controller_linux.go runs the operations when the configuration or the disks change
 //	wipe_linux.go       erases a volume or a disk, on the call of an operator
 //

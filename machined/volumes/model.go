@@ -3,6 +3,7 @@ package volumes
 import (
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
@@ -13,10 +14,11 @@ import (
 // Config is the desired volumes, in the order of the documents.
 type Config struct{ Volumes []Volume }
 
-// parts returns the volumes with parts of DATA.
-func (c Config) parts() (all []Volume) {
+// awaited returns the volumes for which the services of the node wait: the parts of DATA, and swap:
+// the kubelet reads its size only once.
+func (c Config) awaited() (all []Volume) {
 	for _, v := range c.Volumes {
-		if v.Use.IsPart() {
+		if v.awaited() {
 			all = append(all, v)
 		}
 	}
@@ -31,6 +33,23 @@ type Volume struct {
 	Use   config.VolumeUse
 	Flags mount.Flags
 	Data  string // options of ext4
+	Swap  Swap   // for the use swap
+}
+
+// Swap are the settings of a volume for swap.
+type Swap struct {
+	Discard      bool // report freed pages to the disk at once
+	ZswapPercent int  // share of the memory for compressed pages; 0: none
+}
+
+func (v Volume) awaited() bool { return v.Use.IsPart() || v.Use == config.UseSwap }
+
+// content returns the kind of content of a volume.
+func (v Volume) content() string {
+	if v.Use == config.UseSwap {
+		return swapArea
+	}
+	return ext4
 }
 
 // Have is the actual state.
@@ -41,6 +60,8 @@ type Have struct {
 	Matches map[string]map[string]bool
 	Records []Record // sorted by name
 	Mounts  []mount.Mount
+	Areas   []swap.Area // the swap in use
+	Zswap   swap.Zswap
 	// Places is the state of the directories on DATA that volumes replace, by path.
 	Places map[string]Place
 	// Busy reports that programs use the parts of DATA: services of the node run.
@@ -70,7 +91,7 @@ type Partition struct {
 
 // Content is the content of a partition, as far as its signature identifies it.
 type Content struct {
-	Kind string // "" if blank, "ext4", another file system, or "unknown data"
+	Kind string // "" if blank, "ext4", "swap", another file system, or "unknown data"
 	UUID uuid.UUID
 	Size uint64 // of the file system, bytes
 }
@@ -122,7 +143,7 @@ type Planned struct {
 	Usable bool
 	// OnData reports that the use of the volume is blocked by data on DATA, which stay in use.
 	OnData bool
-	// Mounted reports that the file system is mounted at present.
+	// Mounted reports that the file system is mounted, or the swap in use, at present.
 	Mounted bool
 }
 
@@ -154,7 +175,7 @@ func places(v Volume) []place {
 	case config.UseLogs: // collectors mount /var/log into their pods
 		return []place{{path: paths.PodLogs, dir: "pods", mode: 0o755, bind: true}, {path: paths.AuditLog, dir: "kube-audit", mode: 0o700, bind: true}}
 	}
-	return nil // storageClass: the driver uses the directory itself
+	return nil // storageClass: the driver uses the directory itself; swap has no directory
 }
 
 // ClassDir returns the directory of a volume with a StorageClass, in which the driver has its

@@ -14,8 +14,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
+	blockswap "github.com/siderolabs/go-blockdevice/v2/swap"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/copytree"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/mkfs"
@@ -169,9 +172,48 @@ func indexOf(table *gpt.Table, guid uuid.UUID) int {
 
 // Do creates the file system with the recorded UUID. Root may use the last percent.
 func (f Format) Do(ctx context.Context) error {
+	if f.Kind == swapArea {
+		return f.swap()
+	}
 	label := f.Name[:min(len(f.Name), 16)]
 	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: label, UUID: f.Filesystem, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas})
 }
+
+// swap writes the header of swap, and waits until it is on the disk.
+func (f Format) swap() error {
+	device, err := parttable.WipePartition(f.Device)
+	if err == nil {
+		err = blockswap.Format(f.Device, blockswap.FormatOptions{Label: f.Name, UUID: f.Filesystem})
+		err = errors.Join(err, device.File().Sync(), device.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: cannot format %s as swap: %w", f.Device, f.Name, err)
+	}
+	return nil
+}
+
+// Do starts the use.
+func (s SwapOn) Do(context.Context) error {
+	limit, err := cgroup.Tree(cgroup.Mount).Read(cgroup.System, cgroup.SwapMax)
+	if err == nil && limit != "0" {
+		err = fmt.Errorf("the system's own memory could be swapped, because %s of control group %s is %q", cgroup.SwapMax, cgroup.System, limit)
+	}
+	if err == nil {
+		flags := uintptr(0)
+		if s.Discard {
+			flags = blockswap.FLAG_DISCARD
+		}
+		err = blockswap.On(s.Device, flags)
+	}
+	return err
+}
+
+// Do ends the use. The kernel first reads all pages back, which takes minutes on a slow disk, and
+// cannot be interrupted here; without the memory for them, the area stays in use.
+func (s SwapOff) Do(context.Context) error { return blockswap.Off(s.Device) }
+
+// Do sets the share.
+func (s SetZswap) Do(context.Context) error { return swap.SetZswap(s.Percent) }
 
 // Do runs e2fsck.
 func (c Check) Do(ctx context.Context) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
@@ -15,7 +16,8 @@ import (
 )
 
 const (
-	ext4 = "ext4"
+	ext4     = "ext4"
+	swapArea = "swap"
 	// unknownData is the kind of an area without a known signature that is not blank
 	// (superblock.UnknownData).
 	unknownData = "unknown data"
@@ -42,6 +44,13 @@ func Plan(c Config, have Have, guid func() uuid.UUID) Want {
 			continue
 		}
 		gone := Planned{Volume: Volume{Name: r.Name, Use: r.Use}, Record: r, Recorded: true, Mounted: mountedAt(have.Mounts, root(r.Name))}
+		if r.Use == config.UseSwap {
+			if found, _ := p.find(r); found != nil {
+				gone.Partition, gone.Mounted = found.partition, have.swapsTo(found.partition.Path)
+			} else if len(have.Areas) > 0 {
+				gone.Problem = "its document was removed, but swap is in use, and its disk is not found" + unexamined(have.Disks) + "; connect it, or reboot the machine"
+			}
+		}
 		if r.Use.IsPart() && r.Placed {
 			gone.Problem = fmt.Sprintf("its document was removed, but %s is on it: add the document again, or reset the machine", r.Use)
 		}
@@ -140,24 +149,30 @@ func unexamined(disks []Disk) string {
 
 // existing plans a volume with a partition.
 func (p *planner) existing(out *Planned) {
-	c := out.Partition.Content
+	c, kind := out.Partition.Content, out.content()
+	if out.Use == config.UseSwap {
+		out.Mounted = p.have.swapsTo(out.Partition.Path)
+	}
 	mismatches := diskmatch.IdentityMismatches(out.Volume.Disk, out.Disk.Disk)
 	switch {
 	case len(mismatches) > 0:
 		out.Problem = fmt.Sprintf("its partition is on %s, which the selector does not match (%s): this may be a copy; connect the original, or correct the selector", out.Disk, strings.Join(mismatches, "; "))
 		return
-	case c.Kind == ext4 && c.UUID == out.Record.Filesystem:
+	case c.Kind == kind && c.UUID == out.Record.Filesystem:
 	// the content was read before the format
-	case mountedFrom(p.have.Mounts, out.Partition.Path):
+	case mountedFrom(p.have.Mounts, out.Partition.Path), out.Use == config.UseSwap && out.Mounted:
 	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData || c.Kind == ext4 && c.UUID == out.Record.Discard):
 	case c.Kind == "":
-		out.Problem = fmt.Sprintf("its file system on %s is gone: the partition is blank; %s", out.Partition.Path, giveUp(out.Name))
+		out.Problem = fmt.Sprintf("its %s on %s is gone: the partition is blank; %s", contentName(kind), out.Partition.Path, giveUp(out.Name))
 		return
 	default:
-		out.Problem = fmt.Sprintf("%s has another content than its file system: %s; %s", out.Partition.Path, c.Kind, giveUp(out.Name))
+		out.Problem = fmt.Sprintf("%s has another content than its %s: %s; %s", out.Partition.Path, contentName(kind), c.Kind, giveUp(out.Name))
 		return
 	}
 	out.Usable = true
+	if out.Swap.ZswapPercent > 0 && p.have.Zswap.Missing {
+		out.Problem = noZswap
+	}
 	size := out.Partition.Size
 	switch room := p.roomBehind(out.Disk, out.Partition); {
 	case out.Size == 0 && room >= growStep:
@@ -169,6 +184,17 @@ func (p *planner) existing(out *Planned) {
 	case out.Size != 0 && out.Size < size:
 		out.Problem = fmt.Sprintf("it has %s, and volumes do not shrink to %s; set its size to the present size", disklayout.FormatSize(size), disklayout.FormatSize(out.Size))
 	}
+}
+
+// noZswap is the remark on a volume with zswap under a kernel without it.
+const noZswap = "the kernel of this image has no zswap: swap is used without it; set zswapPercent to 0"
+
+// contentName names the content of a volume for operators.
+func contentName(kind string) string {
+	if kind == ext4 {
+		return "file system"
+	}
+	return kind
 }
 
 func giveUp(name string) string {
@@ -354,6 +380,11 @@ func present(disks []Disk, path string) bool {
 	return slices.ContainsFunc(disks, func(d Disk) bool {
 		return slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Path == path })
 	})
+}
+
+// swapsTo reports whether a partition is swap in use.
+func (h Have) swapsTo(device string) bool {
+	return slices.ContainsFunc(h.Areas, func(a swap.Area) bool { return device != "" && a.Path == device })
 }
 
 func mountedFrom(mounts []mount.Mount, device string) bool {

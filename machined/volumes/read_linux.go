@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/mount"
 )
@@ -18,6 +19,12 @@ func (c *Controller) read(ctx context.Context, want Config) (have Have, err erro
 		return have, err
 	}
 	if have.Mounts, err = mount.List(); err != nil {
+		return have, err
+	}
+	if have.Areas, err = swap.Areas(); err != nil {
+		return have, err
+	}
+	if have.Zswap, err = swap.ReadZswap(); err != nil {
 		return have, err
 	}
 	if have.Disks, err = c.deps.Disks(ctx, false); err != nil {

@@ -12,7 +12,9 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -84,10 +86,9 @@ func unmountAll(t *testing.T) {
 	}
 }
 
-// TestVolumesOnRealDisk creates volumes of several uses on a blank disk, writes to them, and finds
-// the data after a reboot. A stop after each operation changes nothing. A volume grows, is left, is
-// wiped, and the disk is blank again.
-func TestVolumesOnRealDisk(t *testing.T) {
+// blank makes the test disk blank.
+func blank(t *testing.T) {
+	t.Helper()
 	mkfstest.Overwrites(t)
 	device, err := block.NewFromPath(mkfstest.Disk, block.OpenForWrite())
 	if err != nil {
@@ -99,6 +100,78 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	if err := errors.Join(device.Close(), wipeDisk(mkfstest.Disk)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestSwapOnRealDisk uses swap on a blank disk, but only while the system's own group cannot be
+// swapped. It grows in use, ends with its document, is found again, and is wiped.
+func TestSwapOnRealDisk(t *testing.T) {
+	blank(t)
+	tree := cgroup.Tree(cgroup.Mount)
+	if controllers, err := tree.Read("/", "cgroup.controllers"); err != nil || controllers == "" {
+		m := mount.Mount{Source: "cgroup2", Target: cgroup.Mount, Type: "cgroup2", Data: cgroup.Options}
+		if err := m.Do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(tree.Delegate("/", []string{"memory"}), tree.Make(cgroup.System, cgroup.Limits{})); err != nil {
+		t.Fatal(err)
+	}
+	want := Config{[]Volume{{Name: "s", Use: config.UseSwap, Size: 256 * mib, Disk: config.DiskSelector{Path: mkfstest.Disk}, Swap: Swap{Discard: true}}}}
+	c := realController(t, filepath.Join(t.TempDir(), "volumes.json"))
+	limit := func(value string) {
+		t.Helper()
+		if err := tree.Set(cgroup.System, map[string]string{cgroup.SwapMax: value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const page = 4096 // of the header
+	areas := func(size uint64) {
+		t.Helper()
+		all, err := swap.Areas()
+		if err != nil || len(all) > 1 || (len(all) == 1) != (size > 0) || c.Swap() != size {
+			t.Fatalf("areas %+v, %v, state %d; want %d bytes", all, err, c.Swap(), size)
+		}
+	}
+	limit("max")
+	c.converge(t.Context(), want)
+	if s, _ := c.state.Get(); !strings.Contains(s.HealthProblem(), "the system's own memory could be swapped") {
+		t.Errorf("without the limit: %q", s.HealthProblem())
+	}
+	areas(0)
+	limit("0")
+	c.converge(t.Context(), want)
+	healthy(t, c)
+	areas(256*mib - page)
+	if _, err := c.WipeVolume(t.Context(), "s"); err == nil {
+		t.Error("swap in use was wiped")
+	}
+	want.Volumes[0].Size = 512 * mib
+	c.converge(t.Context(), want)
+	healthy(t, c)
+	areas(512*mib - page)
+	c.converge(t.Context(), Config{})
+	healthy(t, c)
+	areas(0)
+	c.converge(t.Context(), want)
+	healthy(t, c)
+	areas(512*mib - page)
+	c.converge(t.Context(), Config{})
+	if said, err := c.WipeVolume(t.Context(), "s"); err != nil {
+		t.Error(err)
+	} else {
+		t.Log(said)
+	}
+	disks, err := realDisks(t.Context(), true)
+	if err != nil || len(disks) != 1 || disks[0].Table != "" {
+		t.Errorf("after the wipe: %+v, %v", disks, err)
+	}
+}
+
+// TestVolumesOnRealDisk creates volumes of several uses on a blank disk, writes to them, and finds
+// the data after a reboot. A stop after each operation changes nothing. A volume grows, is left, is
+// wiped, and the disk is blank again.
+func TestVolumesOnRealDisk(t *testing.T) {
+	blank(t)
 	records := filepath.Join(t.TempDir(), "volumes.json")
 	of := func(name string, use config.VolumeUse, size uint64) Volume {
 		return Volume{Name: name, Use: use, Size: size, Disk: config.DiskSelector{Path: mkfstest.Disk}, Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}

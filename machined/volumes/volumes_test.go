@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"gotest.tools/v3/golden"
 
+	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
@@ -67,7 +68,7 @@ func holding(d Disk, what string) Disk {
 // own returns a partition of the machine, and its file system with the UUID id(n+1).
 func own(n int, size uint64, content string) Partition {
 	p := Partition{Label: "v", UUID: id(n), Size: size * gib, Content: Content{Kind: content}}
-	if content == ext4 {
+	if content == ext4 || content == swapArea {
 		p.Content.UUID, p.Content.Size = id(n+1), p.Size
 	}
 	return p
@@ -118,7 +119,7 @@ func scenarios() []scenario {
 		}
 		return out
 	}
-	return []scenario{
+	return append(swapScenarios(), []scenario{
 		{"a blank disk", []Volume{mounts}, Have{Disks: b()}},
 		{"a StorageClass", []Volume{volume("a", config.UseStorageClass, 2*gib, "serial-b")}, Have{Disks: b()}},
 		{"each part of DATA on one disk", []Volume{volume("e", config.UseEtcd, gib, "serial-b"), volume("i", config.UseImages, 0, "serial-b"),
@@ -183,6 +184,48 @@ func scenarios() []scenario {
 		{"logs at boot", []Volume{volume("l", config.UseLogs, 0, "serial-b")}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("l", config.UseLogs, 1, true)), Places: map[string]Place{paths.PodLogs: {}}}},
 		{"a pod still has the volume", []Volume{mounts}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link,
 			Mounts: []mount.Mount{{Source: "/dev/vdb1", Target: "/var/lib/kubelet/pods/x"}}}},
+	}...)
+}
+
+// swapScenarios are the situations of a machine with a volume for swap.
+func swapScenarios() []scenario {
+	b := func(parts ...Partition) []Disk { return []Disk{disk("/dev/vdb", 8, parts...)} }
+	records := []Record{record("s", config.UseSwap, 1, true)}
+	area := func(paths ...string) (out []swap.Area) {
+		for _, path := range paths {
+			out = append(out, swap.Area{Path: path, Size: 7 * gib})
+		}
+		return out
+	}
+	plain := []Volume{volume("s", config.UseSwap, 7*gib, "serial-b")}
+	zswap := []Volume{{Name: "s", Use: config.UseSwap, Size: 7 * gib, Disk: config.DiskSelector{Serial: "serial-b"}, Swap: Swap{ZswapPercent: 20, Discard: true}}}
+	on := swap.Zswap{Percent: 20, Shrinker: true}
+	foreign := func(kind string) Partition {
+		return Partition{Label: "s", UUID: id(1), Size: 7 * gib, Content: Content{Kind: kind, UUID: id(10)}}
+	}
+	return []scenario{
+		{"swap on a blank disk", plain, Have{Disks: b()}},
+		{"swap in use", plain, Have{Disks: b(own(1, 7, swapArea)), Records: records, Areas: area("/dev/vdb1")}},
+		{"swap at a later boot", zswap, Have{Disks: b(own(1, 7, swapArea)), Records: records}},
+		{"swap grows", plain, Have{Disks: b(own(1, 2, swapArea)), Records: records, Areas: area("/dev/vdb1")}},
+		{"power cut in the growth of swap", plain, Have{Disks: b(Partition{Label: "s", UUID: id(1), Size: 7 * gib, Content: Content{Kind: swapArea, UUID: id(2), Size: gib}}), Records: records}},
+		{"power cut before the header of swap", plain, Have{Disks: b(own(1, 7, unknownData)), Records: []Record{record("s", config.UseSwap, 1, false)}}},
+		{"power cut after the header of swap", plain, Have{Disks: b(own(1, 7, swapArea)), Records: []Record{record("s", config.UseSwap, 1, false)}}},
+		{"the disk of swap is away", plain, Have{Records: records, Areas: area("/dev/vdb1 (deleted)")}},
+		{"the disk of swap returns", []Volume{{Name: "s", Use: config.UseSwap, Size: 7 * gib}}, Have{Disks: []Disk{disk("/dev/vdc", 8, own(1, 7, swapArea))}, Records: records, Areas: area("/dev/vdb1 (deleted)")}},
+		{"swap of another system", plain, Have{Disks: b(Partition{UUID: id(9), Size: gib, Content: Content{Kind: swapArea, UUID: id(10)}})}},
+		{"another swap in the partition", plain, Have{Disks: b(foreign(swapArea)), Records: records}},
+		{"a file system in the partition of swap", plain, Have{Disks: b(foreign(ext4)), Records: []Record{record("s", config.UseSwap, 1, false)}}},
+		{"the header of swap is gone", plain, Have{Disks: b(own(1, 7, "")), Records: records}},
+		{"zswap begins", zswap, Have{Disks: b(own(1, 7, swapArea)), Records: records, Areas: area("/dev/vdb1"), Zswap: swap.Zswap{Shrinker: true}}},
+		{"zswap without its shrinker", zswap, Have{Disks: b(own(1, 7, swapArea)), Records: records, Areas: area("/dev/vdb1"), Zswap: swap.Zswap{Percent: 20}}},
+		{"zswap ends", plain, Have{Disks: b(own(1, 7, swapArea)), Records: records, Areas: area("/dev/vdb1"), Zswap: on}},
+		{"the kernel has no zswap", zswap, Have{Disks: b(own(1, 7, swapArea)), Records: records, Zswap: swap.Zswap{Missing: true}}},
+		{"the document of swap was removed", nil, Have{Disks: b(own(1, 7, swapArea)), Records: records, Areas: area("/dev/vdb1"), Zswap: on}},
+		{"the document of swap was removed, and the disk is not examined", nil, Have{Disks: []Disk{holding(disk("/dev/vdb", 8), "content that has not been examined")}, Records: records, Areas: area("/dev/vdb1")}},
+		{"swap moves to another volume", []Volume{volume("t", config.UseSwap, 0, "serial-c")}, Have{Disks: append(b(own(1, 7, swapArea)), disk("/dev/vdc", 8)), Records: records, Areas: area("/dev/vdb1")}},
+		{"swap becomes a StorageClass", []Volume{volume("s", config.UseStorageClass, 0, "serial-b")}, Have{Disks: b(own(1, 7, swapArea)), Records: records}},
+		{"swap and a part of DATA", []Volume{plain[0], volume("e", config.UseEtcd, 2*gib, "serial-b")}, Have{Disks: b()}},
 	}
 }
 
@@ -220,6 +263,7 @@ func TestGoldens(t *testing.T) {
 // clone returns a copy that shares no memory with have.
 func clone(have Have) Have {
 	have.Records, have.Mounts, have.Disks = slices.Clone(have.Records), slices.Clone(have.Mounts), slices.Clone(have.Disks)
+	have.Areas = slices.Clone(have.Areas)
 	for i := range have.Disks {
 		have.Disks[i].Partitions = slices.Clone(have.Disks[i].Partitions)
 	}
@@ -273,7 +317,13 @@ func done(have Have, op reconcile.Op) Have {
 		}
 	case Format:
 		p := partition(o.Device)
-		p.Content = Content{Kind: ext4, UUID: o.Filesystem, Size: p.Size}
+		p.Content = Content{Kind: o.Kind, UUID: o.Filesystem, Size: p.Size}
+	case SwapOn:
+		have.Areas = append(have.Areas, swap.Area{Path: o.Device})
+	case SwapOff:
+		have.Areas = slices.DeleteFunc(have.Areas, func(a swap.Area) bool { return a.Path == o.Device })
+	case SetZswap:
+		have.Zswap = swap.Zswap{Percent: o.Percent, Shrinker: true}
 	case Mount:
 		have.Mounts = append(have.Mounts, mount.Mount{Source: o.Device, Target: root(o.Name), Type: ext4})
 	case GrowFilesystem:
@@ -299,10 +349,10 @@ func done(have Have, op reconcile.Op) Have {
 	return have
 }
 
-// reboot returns the state after a power cut: no mount is left.
+// reboot returns the state after a power cut: no mount and no swap is left.
 func reboot(have Have) Have {
 	have = clone(have)
-	have.Mounts, have.Busy = nil, false
+	have.Mounts, have.Areas, have.Zswap, have.Busy = nil, nil, swap.Zswap{Missing: have.Zswap.Missing}, false
 	return have
 }
 
@@ -376,6 +426,10 @@ func summary(have Have) string {
 	for _, m := range have.Mounts {
 		lines = append(lines, m.Source+" at "+m.Target)
 	}
+	for _, a := range have.Areas {
+		lines = append(lines, "swap "+a.Path)
+	}
+	lines = append(lines, fmt.Sprintf("zswap %d", have.Zswap.Percent))
 	for path, p := range have.Places {
 		lines = append(lines, fmt.Sprintf("%s %+v", path, p))
 	}
@@ -413,10 +467,11 @@ func TestWipes(t *testing.T) {
 		return []mount.Mount{{Source: source, Target: target, Type: ext4}}
 	}
 	b := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 7, ext4)), disk("/dev/vdc", 8, Partition{UUID: id(9), Size: gib, Content: Content{Kind: "xfs"}})}
-	records := []Record{record("a", config.UseMount, 1, true), record("gone", config.UseMount, 5, true)}
+	records := []Record{record("a", config.UseMount, 1, true), record("gone", config.UseMount, 5, true), record("swap", config.UseSwap, 7, true)}
 	for name, c := range map[string]struct {
 		volume, disk string
 		mounts       []mount.Mount
+		area         string // path of swap in use
 		// the path of the partition or disk, "" for a missing disk, or a part of the error
 		want string
 	}{
@@ -424,6 +479,9 @@ func TestWipes(t *testing.T) {
 		"its disk is missing":  {volume: "gone"},
 		"mounted":              {volume: "a", mounts: at("/dev/vdb1", root("a")), want: "is mounted"},
 		"in a pod":             {volume: "a", mounts: at("/dev/vdb1", "/var/lib/kubelet/x"), want: "in use by a pod"},
+		"swap in use":          {volume: "a", area: "/dev/vdb1", want: "is in use as swap"},
+		"swap without a disk":  {volume: "swap", area: "/dev/vdx1", want: "swap is in use"},
+		"a disk with swap":     {disk: "/dev/vdc", area: "/dev/vdc1", want: "/dev/vdc1 is in use as swap"},
 		"unknown":              {volume: "x", want: "no volume of this name"},
 		"a disk":               {disk: "serial-c", want: "/dev/vdc"},
 		"a disk by path":       {disk: "/dev/vdc", want: "/dev/vdc"},
@@ -433,7 +491,7 @@ func TestWipes(t *testing.T) {
 		"a mounted whole disk": {disk: "/dev/vdc", mounts: at("/dev/vdc", "/x"), want: "is mounted at /x"},
 		"no disk":              {disk: "serial-x", want: "0 disks have"},
 	} {
-		have := Have{Disks: b, Records: records, Mounts: c.mounts}
+		have := Have{Disks: b, Records: records, Mounts: c.mounts, Areas: []swap.Area{{Path: c.area}}}
 		var got string
 		var err error
 		if c.volume != "" {
@@ -493,6 +551,27 @@ func controller(t *testing.T, disks *[]Disk) *Controller {
 		Records: filepath.Join(t.TempDir(), "volumes.json"),
 		Event:   func(_, message string) { t.Log(message) },
 	})
+}
+
+// TestHoldSwap checks that the services of a node wait for the first attempt to use swap, and no
+// longer: a missing disk does not hold them.
+func TestHoldSwap(t *testing.T) {
+	want := Config{[]Volume{volume("s", config.UseSwap, 0, "serial-b")}}
+	disks := []Disk{boot(disk("/dev/vda", 8))}
+	c := controller(t, &disks)
+	c.began = c.began.Add(-time.Hour)
+	if err := c.Hold(want); !errors.Is(err, errPreparing) {
+		t.Errorf("before the first attempt: %v", err)
+	}
+	c.converge(t.Context(), want)
+	if err := c.Hold(want); err != nil || c.Swap() != 0 {
+		t.Errorf("without its disk: %v, %d bytes", err, c.Swap())
+	}
+	// the disk is not examined yet: the kubelet must not restart for that
+	c.publish(want, Have{Areas: []swap.Area{{Path: "/dev/vdb1", Size: 2}}}, Want{}, nil)
+	if c.Swap() != 2 {
+		t.Errorf("in use: %d bytes", c.Swap())
+	}
 }
 
 // TestHold checks when the services of a node can start.

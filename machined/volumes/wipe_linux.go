@@ -10,6 +10,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 )
@@ -68,6 +69,12 @@ func planWipe(have Have, name string) (Record, *location, error) {
 	l, why := p.find(r)
 	if why != "" {
 		return r, nil, fmt.Errorf("volume %s: nothing was changed: %s", name, why)
+	}
+	if l == nil && r.Use == config.UseSwap && len(have.Areas) > 0 {
+		return r, nil, fmt.Errorf("volume %s: swap is in use, and its disk is not found, nothing was changed: connect it, or reboot the machine first", name)
+	}
+	if l != nil && have.swapsTo(l.partition.Path) {
+		return r, nil, fmt.Errorf("volume %s is in use as swap, nothing was changed: remove its document first", name)
 	}
 	if l != nil && mountedFrom(have.Mounts, l.partition.Path) {
 		return r, nil, fmt.Errorf("volume %s is in use by a pod, nothing was changed: delete the pod first", name)
@@ -165,6 +172,9 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 		return Disk{}, fmt.Errorf("%s is the system disk, nothing was changed; `orlopctl reset` erases it", d)
 	}
 	for _, p := range d.Partitions {
+		if have.swapsTo(p.Path) {
+			return Disk{}, fmt.Errorf("%s: %s is in use as swap, nothing was changed", d, p.Path)
+		}
 		if mountedFrom(have.Mounts, p.Path) {
 			return Disk{}, fmt.Errorf("%s: %s is mounted, nothing was changed", d, p.Path)
 		}

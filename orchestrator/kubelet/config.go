@@ -152,6 +152,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	if gates := spec.Kubernetes.FeatureGates; len(gates) > 0 {
 		content["featureGates"] = gates
 	}
+	maps.Copy(content, swapSettings(spec))
 	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}
@@ -189,6 +190,17 @@ func serverSettings(dirs dirs.Dirs) map[string]any {
 		"enableSystemLogHandler":    false,
 		"enableContentionProfiling": false,
 	}
+}
+
+// swapSettings are the settings of swap. Without swap, and for all containers but those of
+// Burstable pods with a memory request, the behavior is NoSwap. The kubelet runs with swap in any
+// case: the end of its use takes time, and can fail for lack of memory.
+func swapSettings(spec nodespec.Spec) map[string]any {
+	settings := map[string]any{"failSwapOn": false}
+	if spec.Node.Swap > 0 {
+		settings["memorySwap"] = map[string]string{"swapBehavior": "LimitedSwap"}
+	}
+	return settings
 }
 
 // resourceSettings are the reservations for the system, and the thresholds at which the kubelet

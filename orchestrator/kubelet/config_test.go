@@ -35,6 +35,23 @@ func spec() nodespec.Spec {
 	}
 }
 
+// TestSwap checks that containers can use swap only while the machine has some, and that the
+// kubelet starts in any case.
+func TestSwap(t *testing.T) {
+	for size, want := range map[uint64]string{0: "", 1 << 30: "LimitedSwap"} {
+		s := spec()
+		s.Node.Swap = size
+		server := parsed(t, s)
+		if got := server.MemorySwap.SwapBehavior; got != want || server.FailSwapOn {
+			t.Errorf("%d bytes: %q, fail %t; want %q", size, got, server.FailSwapOn, want)
+		}
+		server.FailCgroupV1 = false // validation would inspect the test machine
+		if err := options.ValidateKubeletServer(server); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
 // parsed returns upstream's options for spec.
 func parsed(t *testing.T, spec nodespec.Spec) *options.KubeletServer {
 	t.Helper()

@@ -37,8 +37,8 @@ type client[T, L runtime.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// deletingClient also deletes objects: an OrlopHost ends with the messages of its machine, and a set
-// loses a Machine.
+// deletingClient also deletes objects: an OrlopHost ends with the messages of its machine, and a
+// set loses a Machine.
 type deletingClient[T, L runtime.Object] interface {
 	client[T, L]
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error

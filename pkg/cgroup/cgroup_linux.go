@@ -20,8 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount is the mount point of the hierarchy on a running machine.
-const Mount = "/sys/fs/cgroup"
+// Mount is the mount point of the hierarchy on a running machine, with these options.
+const (
+	Mount   = "/sys/fs/cgroup"
+	Options = "nsdelegate,memory_recursiveprot"
+)
+
+// The control groups of the system; the groups of services are below System.
+const (
+	System   = "/orlop"
+	Machined = "/orlop/machined"
+)
+
+// SwapMax is the file with the limit of a group's memory in swap.
+const SwapMax = "memory.swap.max"
 
 // Limits are the limits and the protected memory of a group. The kernel's value applies for a zero
 // value.

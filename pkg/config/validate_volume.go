@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -24,7 +25,7 @@ type volumeValidator struct {
 	cfg *Config
 }
 
-// volumes validates each volume, and checks that no two hold the same part of DATA.
+// volumes validates each volume, and checks that no two hold the same part of DATA or swap.
 func (v volumeValidator) volumes() {
 	parts, classes := map[VolumeUse]string{}, 0
 	for i, volume := range v.cfg.Volumes {
@@ -38,12 +39,13 @@ func (v volumeValidator) volumes() {
 			}
 			v.on(path+".metadata.name", wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: fmt.Sprintf("a DNS label of at most %d characters", maxVolumeName)})
 		}
+		v.limits(path, reflect.ValueOf(volume))
 		v.diskSelector(path+".spec.disk", spec.Disk)
 		if spec.Size != 0 && (spec.Size < minVolumeSize || spec.Size%(1<<20) != 0) {
 			v.on(path+".spec.size", wrong{reason: spec.Size.String() + " is not a size of a volume", expected: "a multiple of 1MiB, at least 256MiB"})
 		}
-		if other, twice := parts[spec.Use]; twice && spec.Use.IsPart() {
-			v.on(path+".spec.use", wrong{reason: fmt.Sprintf("%s is on volume %s already", spec.Use, quote(other)), expected: "each part of DATA on one volume"})
+		if other, twice := parts[spec.Use]; twice && (spec.Use.IsPart() || spec.Use == UseSwap) {
+			v.on(path+".spec.use", wrong{reason: fmt.Sprintf("%s is on volume %s already", spec.Use, quote(other)), expected: "swap and each part of DATA on one volume"})
 		}
 		parts[spec.Use] = name
 		if spec.Use == UseStorageClass {
@@ -53,6 +55,9 @@ func (v volumeValidator) volumes() {
 		}
 		if spec.Use == UseEtcd && v.cfg.Machine.Spec.Role == RoleWorker {
 			v.on(path+".spec.use", wrong{reason: "a worker has no etcd", expected: "another use", hint: "remove the volume here"})
+		}
+		if spec.ZswapPercent != 0 && spec.Use != UseSwap {
+			v.on(path+".spec.zswapPercent", wrong{reason: fmt.Sprintf("a volume for %s has no zswap", spec.Use), expected: "use: swap"})
 		}
 		v.mountOptions(path+".spec.mountOptions", spec)
 	}
@@ -67,6 +72,8 @@ func (v volumeValidator) mountOptions(path string, spec VolumeSpec) {
 			v.on(at, wrong{reason: quote(string(option)) + " is given twice", expected: "each once"})
 		case option == OptionReadOnly && spec.Use != UseMount:
 			v.on(at, wrong{reason: fmt.Sprintf("the system writes to a volume for %s", spec.Use), expected: "ro for use: mount only"})
+		case option == OptionNoExec && spec.Use == UseSwap:
+			v.on(at, wrong{reason: "swap has no files", expected: "noexec for another use"})
 		case option == OptionNoExec && spec.Use == UseImages:
 			v.on(at, wrong{reason: "no container could run", expected: "noexec for another use"})
 		}

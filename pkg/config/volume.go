@@ -15,15 +15,18 @@ type VolumeSpec struct {
 	Size         Bytes         `yaml:"size,omitempty"`
 	Use          VolumeUse     `yaml:"use" jsonschema:"required"`
 	MountOptions []MountOption `yaml:"mountOptions,omitempty"`
+	// ZswapPercent is the share of the memory for compressed pages of a volume for swap.
+	ZswapPercent int `yaml:"zswapPercent,omitempty" limits:"0 to 50"`
 }
 
 // VolumeUse is the use of a volume.
 type VolumeUse string
 
-// The uses. All but the first two are parts of DATA that are on the volume instead.
+// The uses. All but the first three are parts of DATA that are on the volume instead.
 const (
 	UseMount        VolumeUse = "mount"
 	UseStorageClass VolumeUse = "storageClass"
+	UseSwap         VolumeUse = "swap"
 	UseEtcd         VolumeUse = "etcd"
 	UseImages       VolumeUse = "images"
 	UseVolumes      VolumeUse = "volumes"
@@ -32,11 +35,13 @@ const (
 
 // Names returns the uses.
 func (VolumeUse) Names() []string {
-	return []string{string(UseMount), string(UseStorageClass), string(UseEtcd), string(UseImages), string(UseVolumes), string(UseLogs)}
+	return []string{string(UseMount), string(UseStorageClass), string(UseSwap), string(UseEtcd), string(UseImages), string(UseVolumes), string(UseLogs)}
 }
 
 // IsPart reports whether the volume holds a part of DATA.
-func (u VolumeUse) IsPart() bool { return u != UseMount && u != UseStorageClass }
+func (u VolumeUse) IsPart() bool {
+	return u != UseMount && u != UseStorageClass && u != UseSwap
+}
 
 // MountOption is an option of mount(8). Each volume has nosuid, nodev and noatime as well.
 type MountOption string

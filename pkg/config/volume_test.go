@@ -58,7 +58,7 @@ func TestVolumes(t *testing.T) {
 
 // TestVolumeUses checks which uses are parts of DATA.
 func TestVolumeUses(t *testing.T) {
-	for use, part := range map[VolumeUse]bool{UseMount: false, UseStorageClass: false, UseEtcd: true, UseImages: true, UseVolumes: true, UseLogs: true} {
+	for use, part := range map[VolumeUse]bool{UseMount: false, UseStorageClass: false, UseSwap: false, UseEtcd: true, UseImages: true, UseVolumes: true, UseLogs: true} {
 		if use.IsPart() != part {
 			t.Errorf("%s: %v", use, !part)
 		}

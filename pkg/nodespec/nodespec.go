@@ -73,6 +73,9 @@ type Node struct {
 	// ReservedCPUs are the processors that no container gets alone, such as 0-1,8; their number
 	// then counts instead of ReservedCPU. Empty: any.
 	ReservedCPUs string `json:"reservedCPUs,omitempty"`
+	// Swap is the swap in use, in bytes. The kubelet reads its size at its start only, so a change
+	// restarts it.
+	Swap uint64 `json:"swap,omitempty"`
 }
 
 // Network holds the ranges and addresses of the cluster.

@@ -95,6 +95,8 @@ const (
 	// Volumes holds the record of the volumes that this machine has created (machined/volumes),
 	// JSON.
 	Volumes = State + "/volumes.json"
+	// Wear holds the numbers of errors of disks at their last reading (machined/wear), JSON.
+	Wear = State + "/wear.json"
 	// Upgrade holds the record of the last upgrade, and the configuration that each version was
 	// committed with.
 	Upgrade = State + "/upgrade"

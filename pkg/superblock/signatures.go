@@ -53,8 +53,8 @@ var heads = []mark{
 	{"apfs", 32, "NXSB"},
 	{"hfsplus", 1024, "H+"},
 	{"squashfs", 0, "hsqs"},
-	{"swap", 4096 - 10, "SWAPSPACE2"},
-	{"swap", 65536 - 10, "SWAPSPACE2"},
+	{swapKind, 4096 - 10, "SWAPSPACE2"},
+	{swapKind, 65536 - 10, "SWAPSPACE2"},
 	{"udf", 32<<10 + 1, "BEA01"},
 }
 

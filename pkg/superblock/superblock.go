@@ -1,6 +1,6 @@
 // Package superblock detects the content of a disk or a partition from fixed offsets: the
-// superblocks of ext2 to ext4, FAT, ISO 9660 and EROFS, and known signatures of other formats. It
-// also reads a file from a FAT or ISO 9660 file system without mounting it.
+// superblocks of ext2 to ext4, FAT, ISO 9660, EROFS and swap, and known signatures of other
+// formats. It also reads a file from a FAT or ISO 9660 file system without mounting it.
 //
 // An attacker can choose every byte of a disk. So each function reads a bounded number of bytes,
 // limits the length of chains, and limits its allocations by constants. The functions do not wait,
@@ -52,6 +52,9 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	}
 	if v, err := openISO(r, size); err == nil {
 		return Content{Kind: "iso9660", Label: v.label}, nil
+	}
+	if name == swapKind {
+		return swapArea(r)
 	}
 	if name != "" { // before FAT, because NTFS and others share its boot sector
 		return Content{Kind: name}, nil

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // sparse is a disk of a size with zeros except in some places.
@@ -411,4 +413,30 @@ func FuzzContent(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSwap identifies areas of mkswap(8).
+func TestSwap(t *testing.T) {
+	const id = "00000000-0000-4000-8000-000000000007"
+	for _, size := range []uint64{40 << 10, 256 << 20, 5<<30 + 4096 + 512} {
+		file := filepath.Join(t.TempDir(), "area")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(file, int64(size)); err != nil {
+			t.Fatal(err)
+		}
+		if output, err := exec.Command("/sbin/mkswap", "-q", "-U", id, "-L", "fast", file).CombinedOutput(); err != nil {
+			t.Fatalf("mkswap: %v\n%s", err, output)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c, err := Examine(f, size)
+		if want := (Content{Kind: "swap", Label: "fast", UUID: uuid.MustParse(id), Size: size / swapPage * swapPage}); err != nil || c != want {
+			t.Errorf("%+v, %v; want %+v", c, err, want)
+		}
+	}
 }

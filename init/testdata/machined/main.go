@@ -21,6 +21,8 @@ func main() {
 	say("pid %d slot %s medium %s watchdog %q started %q stdout %v", os.Getpid(), os.Getenv("ORLOP_SLOT"), os.Getenv("ORLOP_MEDIUM"), os.Getenv("ORLOP_WATCHDOG_FD"), os.Getenv("ORLOP_USERSPACE_START"), err)
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	say("mounts %v %s", err, strings.ReplaceAll(string(mounts), "\n", "; "))
+	group, err := os.ReadFile("/proc/self/cgroup")
+	say("group %v %s", err, strings.TrimSpace(string(group)))
 	entries, err := os.ReadDir("/")
 	say("root %v %v", err, entries)
 	say("write %v", os.WriteFile("/usr/new", nil, 0o600))

@@ -1,0 +1,204 @@
+package wear
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// Target is a disk to read.
+type Target struct {
+	Path      string // "/dev/nvme0n1"
+	Model     string
+	Serial    string
+	WWID      string
+	Transport string // "nvme" or "sata"; other disks are not read
+}
+
+// key identifies a disk in the record; empty if the disk has no identity of its own.
+func (t Target) key() string {
+	if t.WWID == "" && t.Serial == "" {
+		return ""
+	}
+	return strings.Join([]string{t.Model, t.Serial, t.WWID}, " ")
+}
+
+// Transports of disks with a log.
+const (
+	NVMe = "nvme"
+	SATA = "sata"
+)
+
+// Disk is the wear of a disk: topic "wear".
+type Disk struct {
+	Path   string `json:"path"`
+	Model  string `json:"model,omitempty"`
+	Serial string `json:"serial,omitempty"`
+	Log
+	Problem string `json:"problem,omitempty"` // why it must be replaced
+	Remark  string `json:"remark,omitempty"`  // a replacement to plan, or a condition to check
+	Unknown string `json:"unknown,omitempty"` // why the rest is unknown, or old
+}
+
+// OK reports whether the disk need not be replaced at once.
+func (d Disk) OK() bool { return d.Problem == "" }
+
+// String returns the problem and the remark.
+func (d Disk) String() string {
+	name := d.Path
+	if d.Serial != "" {
+		name += " (serial " + d.Serial + ")"
+	}
+	return name + ": " + strings.Trim(d.Problem+"; "+d.Remark, "; ")
+}
+
+// Warnings returns the disks with a problem or a remark.
+func Warnings(all []Disk) (list []Disk) {
+	for _, d := range all {
+		if d.Problem != "" || d.Remark != "" {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// Deps is the environment of a Controller.
+type Deps struct {
+	Disks cell.View[[]Target]
+	// Read reads the log of a disk; it can hang.
+	Read func(t Target) (Log, error)
+	// File returns the file with the records; empty if there is no STATE.
+	File func() string
+	Now  func() time.Time
+	// Event adds an event.
+	Event func(kind, message string)
+}
+
+const (
+	interval = time.Hour
+	// timeout is longer than the kernel's own for a single command.
+	timeout = 3 * commandTimeout
+)
+
+// Controller reads the logs of the disks once an hour.
+type Controller struct {
+	deps  Deps
+	disks *cell.Cell[[]Disk]
+	// reads has the reads of each disk; only Run uses it
+	reads map[Target]*limits.Bounded
+}
+
+// New returns a controller that has read nothing.
+func New(d Deps) *Controller {
+	return &Controller{deps: d, disks: cell.New([]Disk{}), reads: map[Target]*limits.Bounded{}}
+}
+
+// Disks holds the wear of the disks: topic "wear".
+func (c *Controller) Disks() *cell.Cell[[]Disk] { return c.disks }
+
+// Run reads the disks at once, when a disk is added or removed, and then in intervals.
+func (c *Controller) Run(ctx context.Context) {
+	watch := c.deps.Disks.Watch()
+	var last []Target
+	due := time.Now()
+	for {
+		targets := slices.DeleteFunc(slices.Clone(watch.Current()), func(t Target) bool { return t.Transport != NVMe && t.Transport != SATA })
+		if now := time.Now(); !slices.Equal(targets, last) || !now.Before(due) {
+			c.round(ctx, targets)
+			last, due = targets, now.Add(interval)
+		}
+		timer := time.NewTimer(time.Until(due))
+		select {
+		case <-watch.Changed():
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// round reads all disks, each beside the others, and publishes the result.
+func (c *Controller) round(ctx context.Context, targets []Target) {
+	maps.DeleteFunc(c.reads, func(t Target, _ *limits.Bounded) bool { return !slices.Contains(targets, t) })
+	records, err := c.load()
+	if err != nil {
+		c.deps.Event("failure", "wear: "+err.Error())
+	}
+	logs, errs := make([]Log, len(targets)), make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, t := range targets {
+		if c.reads[t] == nil {
+			c.reads[t] = new(limits.Bounded)
+		}
+		b := c.reads[t]
+		wg.Go(panics.Guarded("wear of disk "+t.Path, func() {
+			logs[i], errs[i] = limits.Read(ctx, b, "wear of disk "+t.Path, timeout, func(context.Context) (Log, error) { return c.deps.Read(t) })
+		}))
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	before, _ := c.disks.Get()
+	now, kept, disks := c.deps.Now(), map[string]Record{}, []Disk{}
+	for i, t := range targets {
+		d := Disk{Path: t.Path, Model: t.Model, Serial: t.Serial, Log: logs[i]}
+		r, known := records[t.key()]
+		if errs[i] == nil {
+			r, known = next(r, known, d.Errors, now), true
+			d.Problem, d.Remark = judge(d.Log, r, now)
+		} else {
+			d = stale(before, d)
+			d.Unknown = errs[i].Error()
+		}
+		if t.key() != "" && known {
+			kept[t.key()] = r
+		}
+		disks = append(disks, d)
+	}
+	if file := c.deps.File(); file != "" && err == nil && !maps.EqualFunc(records, kept, Record.equal) {
+		if err := writeRecords(file, kept); err != nil {
+			c.deps.Event("failure", "wear: "+err.Error())
+		}
+	}
+	c.report(before, disks)
+	c.disks.Set(disks)
+}
+
+func (r Record) equal(o Record) bool { return r.Errors == o.Errors && r.Grew.Equal(o.Grew) }
+
+// load reads the records. A file that cannot be read stays as it is, and growth is then unknown.
+func (c *Controller) load() (map[string]Record, error) {
+	file := c.deps.File()
+	if file == "" {
+		return nil, nil
+	}
+	return readRecords(file)
+}
+
+// stale returns the last known state of a disk that has not answered.
+func stale(before []Disk, d Disk) Disk {
+	i := slices.IndexFunc(before, func(o Disk) bool { return o.Path == d.Path && o.Model == d.Model && o.Serial == d.Serial })
+	if i < 0 {
+		return d
+	}
+	return before[i]
+}
+
+// report adds an event for each new problem and remark.
+func (c *Controller) report(before, now []Disk) {
+	for _, d := range Warnings(now) {
+		if !slices.ContainsFunc(before, func(o Disk) bool { return o.String() == d.String() }) {
+			c.deps.Event("failure", "disk "+d.String())
+		}
+	}
+}

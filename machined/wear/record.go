@@ -1,0 +1,45 @@
+package wear
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+
+	"github.com/orlop-os/orlop/pkg/safefile"
+)
+
+// recordFile is the stored form.
+type recordFile struct {
+	Disks map[string]Record `json:"disks"` // by Target.Key
+}
+
+// readRecords reads the records. A missing file means that there are none.
+func readRecords(path string) (map[string]Record, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var f recordFile
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the record of errors of disks cannot be read: %w", err)
+	}
+	return f.Disks, nil
+}
+
+// writeRecords stores the records.
+func writeRecords(path string, records map[string]Record) error {
+	text, err := json.MarshalIndent(recordFile{maps.Clone(records)}, "", "  ")
+	if err == nil {
+		err = safefile.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("the record of errors of disks cannot be written: %w", err)
+	}
+	return nil
+}
