@@ -230,13 +230,14 @@ func TestDomainsOfOthers(t *testing.T) {
 func TestServicesHeldBack(t *testing.T) {
 	r := testReconciler(t)
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	const all = "start service apid, start service containerd, start service orchestrator-api, start service orchestrator-controllers, start service orchestrator-node"
 	for _, test := range []struct {
 		name       string
 		facts      nodeplan.ServiceFacts
 		drift, dry string
 		problem    string
 	}{
-		{"no address", nodeplan.ServiceFacts{}, "", "start service apid, start service containerd, start service orchestrator-api, start service orchestrator-controllers, start service orchestrator-node", ""},
+		{"no address", nodeplan.ServiceFacts{}, "", all, ""},
 		{"refused", nodeplan.ServiceFacts{Refusal: errors.New("too little memory")}, "start service apid", "", "too little memory"},
 		{"no firewall", nodeplan.ServiceFacts{Exposed: true}, "start service apid", "", ""},
 	} {
@@ -259,6 +260,24 @@ func TestServicesHeldBack(t *testing.T) {
 		if got := strings.ReplaceAll(strings.Join(out.Operations, ", "), "services: ", ""); got != test.dry {
 			t.Errorf("%s: dry run %s, want %s", test.name, got, test.dry)
 		}
+	}
+}
+
+// TestMissingVolume checks that a missing volume is a problem of the services of the active
+// configuration, and does not reject a configuration: it may add the volume, or remove it.
+func TestMissingVolume(t *testing.T) {
+	r := testReconciler(t)
+	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "10.0.0.11", Port: 6443}, config.PKI{}, config.EncryptionKey{})
+	services := nodeplan.Services{Hold: nodeplan.HoldVolumes, Problem: errors.New("volume e: no disk matches"), All: []supervise.Service{nodeplan.Apid()}}
+	g := r.goal(c, network.State{})
+	g.node = func() nodeplan.Want { return nodeplan.Want{Services: services} }
+	if _, err := r.domain("services").drift(t.Context(), g); err == nil || err.Error() != services.Problem.Error() {
+		t.Errorf("drift: %v, want %v", err, services.Problem)
+	}
+	g.dry = true
+	var out DryRun
+	if err := out.addDomains(t.Context(), []domain{r.domain("services")}, g); err != nil || !slices.Equal(out.Operations, []string{"services: start service apid"}) || len(out.Warnings) > 0 {
+		t.Errorf("dry run: %+v, %v", out, err)
 	}
 }
 

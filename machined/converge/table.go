@@ -260,6 +260,12 @@ func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal
 			return ops, nil
 		},
 		// why services cannot be planned, or why the machine refuses the configuration
-		remarks: func(g goal) ([]string, error) { return nil, g.node().Services.Problem },
+		remarks: func(g goal) ([]string, error) {
+			services := g.node().Services
+			if g.dry && services.Hold == nodeplan.HoldVolumes {
+				return nil, nil // the volumes come after the configuration, and their domain has their problems
+			}
+			return nil, services.Problem
+		},
 	}
 }
