@@ -60,7 +60,7 @@ func (s configService) Apply(ctx context.Context, r *api.ApplyRequest) (*api.App
 func rejection(problems config.Problems) error {
 	s := status.New(codes.InvalidArgument, config.Refused+"\n"+problems.Error())
 	for _, p := range problems {
-		d := &api.Problem{File: p.File, Line: int32(p.Line), Field: p.Field, Reason: p.Reason, Expected: p.Expected, Hint: p.Hint}
+		d := &api.Problem{File: p.File, Line: int32(p.Line), Field: p.Field, Reason: p.Reason, Expected: p.Expected, Hint: p.Remedy()}
 		if next, err := s.WithDetails(d); err == nil {
 			s = next
 		}

@@ -2181,7 +2181,7 @@ type Problem struct {
 	Field         string                 `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`       // path, e.g. "Network.spec.links[0].mtu"
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`     // the error
 	Expected      string                 `protobuf:"bytes,5,opt,name=expected,proto3" json:"expected,omitempty"` // a correct value
-	Hint          string                 `protobuf:"bytes,6,opt,name=hint,proto3" json:"hint,omitempty"`         // the nearest known name, or a remedy
+	Hint          string                 `protobuf:"bytes,6,opt,name=hint,proto3" json:"hint,omitempty"`         // the probable name or value as a question, and a remedy
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -41,13 +41,22 @@ func (p Problem) String() string {
 	if p.Expected != "" {
 		b.WriteString("; expected " + p.Expected)
 	}
-	if p.Nearest != "" {
-		fmt.Fprintf(&b, "; did you mean %q?", p.Nearest)
-	}
-	if p.Hint != "" {
-		b.WriteString("; " + p.Hint)
+	if remedy := p.Remedy(); remedy != "" {
+		b.WriteString("; " + remedy)
 	}
 	return b.String()
+}
+
+// Remedy returns the probable value as a question, and the hint; it may be empty.
+func (p Problem) Remedy() string {
+	switch {
+	case p.Nearest == "":
+		return p.Hint
+	case p.Hint == "":
+		return fmt.Sprintf("did you mean %q?", p.Nearest)
+	default:
+		return fmt.Sprintf("did you mean %q?; %s", p.Nearest, p.Hint)
+	}
 }
 
 // Refused begins the message of every rejected configuration.
