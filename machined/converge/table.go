@@ -262,8 +262,9 @@ func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal
 		// why services cannot be planned, or why the machine refuses the configuration
 		remarks: func(g goal) ([]string, error) {
 			services := g.node().Services
+			// The volumes come after the configuration, and their domain has their problems.
 			if g.dry && services.Hold == nodeplan.HoldVolumes {
-				return nil, nil // the volumes come after the configuration, and their domain has their problems
+				return nil, nil
 			}
 			return nil, services.Problem
 		},
