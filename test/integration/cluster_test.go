@@ -9,14 +9,15 @@ import (
 
 // clusterVerb does the steps of the story life.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, "cluster NAME [KEY=VALUE | KIND.FIELD YAML]")
+	const usage = "cluster NAME [KEY=VALUE… | KIND.FIELD YAML]"
+	need(ts, neg, args, 1, -1, usage)
 	name, orlopctl := args[0], s.program("orlopctl")
-	if len(args) == 2 {
-		s.machineVerb(ts, false, args)
-		args = args[:1]
-	} else {
-		s.machineVerb(ts, false, []string{name})
+	var field []string
+	if len(args) > 1 && !strings.Contains(args[1], "=") {
+		need(ts, neg, args, 3, 3, usage)
+		args, field = args[:1], args[1:]
 	}
+	s.machineVerb(ts, false, args)
 	s.waitConsole(ts, name, "orlop: machine identity sha256:[0-9a-f]{64}", 90*time.Second)
 	s.waitConsole(ts, name, "orlop: API answers on", time.Minute)
 	s.fingerprintVerb(ts, false, []string{name})
@@ -26,8 +27,8 @@ func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) 
 	} {
 		orlopctl(ts, false, strings.Fields(words))
 	}
-	if len(args) > 1 {
-		s.setVerb(ts, false, append([]string{"machine.yaml"}, args[1:]...))
+	if field != nil {
+		s.setVerb(ts, false, append([]string{"machine.yaml"}, field...))
 	}
 	orlopctl(ts, false, []string{"apply-config", "-f", "machine.yaml"})
 	s.trustVerb(ts, false, []string{name, "secrets.yaml"})

@@ -64,7 +64,7 @@ import (
 //	addon-archive FILE NAME YAML
 //	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
 //	    of `flux push artifact`; $ARTIFACT becomes its name with the digest
-//	cluster NAME [KEY=VALUE | KIND.FIELD YAML]
+//	cluster NAME [KEY=VALUE… | KIND.FIELD YAML]
 //	    make a machine (with a key of machine) and a cluster on it with the test image, and with a
 //	    field of its configuration as in set; orlopctl and kubectl use it
 //	portforward TARGET PORT PATH
