@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/orlop-os/orlop/imager/debian"
 )
 
 // staticLibraries are the packages of the C libraries that are linked into programs with C code.
@@ -43,36 +45,15 @@ func newSysroot(a *Archive, cache string) (sysroot, error) {
 	if err != nil {
 		return sysroot{}, err
 	}
-	s := sysroot{dir: dir, key: key}
-	if _, err := os.Stat(dir); err == nil {
-		return s, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return sysroot{}, err
-	}
-	unfinished, err := os.MkdirTemp(filepath.Dir(dir), "unfinished-")
-	if err != nil {
-		return sysroot{}, err
-	}
-	defer os.RemoveAll(unfinished)
-	for _, want := range sysrootPackages {
-		if err := a.unpackDevelopment(want, unfinished); err != nil {
-			return sysroot{}, err
+	err = debian.FillOnce(dir, func(dir string) error {
+		for _, want := range sysrootPackages {
+			if err := a.unpackDevelopment(want, dir); err != nil {
+				return err
+			}
 		}
-	}
-	if err := os.Chmod(unfinished, 0o755); err != nil {
-		return sysroot{}, err
-	}
-	// Another build may have finished first.
-	if err := os.Rename(unfinished, dir); err != nil && !isDir(dir) {
-		return sysroot{}, err
-	}
-	return s, nil
-}
-
-func isDir(name string) bool {
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
+		return nil
+	})
+	return sysroot{dir: dir, key: key}, err
 }
 
 // unpackDevelopment unpacks headers and libraries of a package. Shared libraries are left out: here

@@ -7,15 +7,12 @@ package kernel
 
 import (
 	"archive/tar"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/imager/debian"
 )
@@ -39,41 +36,16 @@ type Kernel struct {
 // SHA-256, unless it exists.
 func Unpack(deb, sha256, cache string) (*Kernel, error) {
 	dir := filepath.Join(cache, sha256)
-	if _, err := os.Stat(dir); os.IsNotExist(err) {
-		if err := os.MkdirAll(cache, 0o755); err != nil {
-			return nil, err
+	err := debian.FillOnce(dir, func(dir string) error {
+		if err := unpack(deb, dir); err != nil {
+			return fmt.Errorf("%s: cannot unpack kernel: %w", deb, err)
 		}
-		// An interrupted run leaves a directory with another name, which is never used.
-		tmp, err := os.MkdirTemp(cache, "unpack-")
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(tmp)
-		if err := unpack(deb, tmp); err != nil {
-			return nil, fmt.Errorf("%s: cannot unpack kernel: %w", deb, err)
-		}
-		if err := os.Chmod(tmp, 0o755); err != nil {
-			return nil, err
-		}
-		// After a power cut, files could be empty in a directory that counts as complete.
-		if err := persist(tmp); err != nil {
-			return nil, fmt.Errorf("%s: cannot store kernel: %w", tmp, err)
-		}
-		if err := os.Rename(tmp, dir); err != nil {
-			return nil, err
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return open(dir)
-}
-
-// persist waits until the file system of a directory is on the disk. A single call is faster than
-// one for each of thousands of files.
-func persist(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
 // unpack writes vmlinuz and lib/modules/<release>/ into dir, modules as plain .ko, and runs depmod.

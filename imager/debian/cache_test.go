@@ -1,0 +1,33 @@
+package debian
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestFillOnce checks that a directory is filled once, and that a failure leaves none.
+func TestFillOnce(t *testing.T) {
+	cache := filepath.Join(t.TempDir(), "cache")
+	dir, file := filepath.Join(cache, "key"), filepath.Join(cache, "key", "file")
+	if err := FillOnce(dir, func(string) error { return errors.New("no") }); err == nil || err.Error() != "no" {
+		t.Errorf("%v", err)
+	}
+	write := func(text string) func(string) error {
+		return func(dir string) error { return os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600) }
+	}
+	// another build finishes first
+	if err := FillOnce(dir, func(tmp string) error { return errors.Join(write("late")(tmp), FillOnce(dir, write("first"))) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := FillOnce(dir, write("again")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "first" {
+		t.Errorf("%s, %v", text, err)
+	}
+	if left, err := os.ReadDir(cache); err != nil || len(left) != 1 {
+		t.Errorf("left in the cache: %v, %v", left, err)
+	}
+}
