@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -51,8 +50,8 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 			if isEncrypted(storedName) && len(readers) > 0 {
 				return exit.Usagef("--to: cannot encrypt %s: it is encrypted", storedName)
 			}
-			if _, err := os.Lstat(out); err == nil && !force {
-				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
+			if err := vacant(out, force); err != nil {
+				return err
 			}
 			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
 				return etcdSnapshot(ctx, ios, c, storedName, out, readers)

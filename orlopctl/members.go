@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"text/tabwriter"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -68,8 +66,8 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			if noTicket {
 				key, request = nil, nil
 			}
-			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
-				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
+			if err := vacantOutput(out, force); err != nil {
+				return err
 			}
 			// The machine may have to remove an earlier machine with this name first.
 			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
@@ -77,19 +75,11 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 				if err != nil {
 					return err
 				}
-				if out == "-" {
-					ios.Printf("%s", text)
-					return nil
+				what := "the machine sends a join request; then `orlopctl nodes pending` lists it"
+				if !noTicket {
+					what = "its ticket is valid once, until " + key.Cert.NotAfter.Format(time.RFC3339)
 				}
-				if err := secretfile.Write(out, text, true); err != nil {
-					return err
-				}
-				if noTicket {
-					ios.Printf("wrote %s: the machine sends a join request; then `orlopctl nodes pending` lists it\n", out)
-					return nil
-				}
-				ios.Printf("wrote %s: its ticket is valid once, until %s\n", out, key.Cert.NotAfter.Format(time.RFC3339))
-				return nil
+				return writeOutput(ios, out, text, what)
 			})
 		},
 	}

@@ -71,8 +71,8 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			if err != nil {
 				return err
 			}
-			if _, err := os.Lstat(out); err == nil && !force {
-				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
+			if err := vacant(out, force); err != nil {
+				return err
 			}
 			return conn.CallFor(supportTimeout, func(ctx context.Context, c *client.Client) error { return collectSupport(ctx, ios, c, out, readers) })
 		},

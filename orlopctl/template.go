@@ -12,7 +12,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/flags"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
-	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -48,8 +47,8 @@ func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 					return exit.Usagef("--patch: %w", err)
 				}
 			}
-			if _, err := os.Lstat(out); out != "-" && err == nil && !force {
-				return exit.Usagef("%s: cannot write: it exists; --force replaces it", out)
+			if err := vacantOutput(out, force); err != nil {
+				return err
 			}
 			return makeTemplate(ios, conn, t, operator, out)
 		},
@@ -85,14 +84,6 @@ func makeTemplate(ios *iostreams.Streams, conn *connect.Connector, t gen.Templat
 		if err != nil {
 			return err
 		}
-		if out == "-" {
-			ios.Printf("%s", text)
-			return nil
-		}
-		if err := secretfile.Write(out, text, true); err != nil {
-			return err
-		}
-		ios.Printf("wrote %s: the template is valid until %s\n", out, t.Expiry.Format(time.RFC3339))
-		return nil
+		return writeOutput(ios, out, text, "the template is valid until "+t.Expiry.Format(time.RFC3339))
 	})
 }

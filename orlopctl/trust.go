@@ -56,8 +56,8 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 			}
 			keyFile, certFile := filepath.Join(out, name+".key"), filepath.Join(out, name+".crt")
 			for _, file := range []string{keyFile, certFile} {
-				if _, err := os.Lstat(file); err == nil && !force {
-					return exit.Usagef("%s: cannot write: it exists; --force replaces it", file)
+				if err := vacant(file, force); err != nil {
+					return err
 				}
 			}
 			return conn.Call(func(ctx context.Context, c *client.Client) error {

@@ -142,9 +142,9 @@ func planModules(c Config) []Module {
 	return list
 }
 
-// planMounts lists every mount except the mounts of disks and pods. init creates the first four;
-// they are checked again here. The sizes limit the effect of a fault: the system itself writes
-// little there. noswap: files there can contain keys.
+// planMounts lists every mount except the mounts of disks and pods. init creates the first four and
+// the mount of the control groups; they are checked again here. The sizes limit the effect of a
+// fault: the system itself writes little there. noswap: files there can contain keys.
 func planMounts(f Facts) []mount.Mount {
 	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
 	list := []mount.Mount{

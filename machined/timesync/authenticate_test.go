@@ -3,6 +3,7 @@
 package timesync
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -176,6 +177,30 @@ func TestAuthenticatedRefusal(t *testing.T) {
 	}
 	if n := s.Exchanges.Load(); n != 1 {
 		t.Errorf("%d key exchanges", n)
+	}
+}
+
+// TestUnreachableServer: requests that cannot be sent are lost, so the client asks for new keys and
+// the present address of the server.
+func TestUnreachableServer(t *testing.T) {
+	ca := newCA(t)
+	_, address := newSecure(t, ca, -day, day, 0)
+	r := newRun(ca, true, address)
+	if got := r.queryAll(t.Context())[0]; got.err != nil {
+		t.Fatal(got.err)
+	}
+	gone := errors.New("no route to host")
+	for i := range maxLost {
+		if r.associations[address].session == nil {
+			t.Fatalf("no keys after %d lost requests", i)
+		}
+		_, err := r.queryNTS(t.Context(), address, func(_, _ string) (net.Conn, error) { return nil, gone })
+		if !errors.Is(err, gone) {
+			t.Fatal(err)
+		}
+	}
+	if r.associations[address].session != nil {
+		t.Errorf("kept the keys after %d lost requests", maxLost)
 	}
 }
 

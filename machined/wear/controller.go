@@ -85,6 +85,8 @@ const (
 	interval = time.Hour
 	// timeout is longer than the kernel's own for a single command.
 	timeout = 3 * commandTimeout
+	// maxRecords is the number of records up to which absent disks keep theirs.
+	maxRecords = 256
 )
 
 // Controller reads the logs of the disks once an hour.
@@ -149,7 +151,7 @@ func (c *Controller) round(ctx context.Context, targets []Target) {
 		return
 	}
 	before, _ := c.disks.Get()
-	now, kept, disks := c.deps.Now(), map[string]Record{}, []Disk{}
+	now, kept, disks := c.deps.Now(), absent(records, targets), []Disk{}
 	for i, t := range targets {
 		d := Disk{Path: t.Path, Model: t.Model, Serial: t.Serial, Log: logs[i]}
 		r, known := records[t.key()]
@@ -172,6 +174,18 @@ func (c *Controller) round(ctx context.Context, targets []Target) {
 	}
 	c.report(before, disks)
 	c.disks.Set(disks)
+}
+
+// absent returns the records of the disks that are not present. A failing disk can disappear for a
+// time, or appear late at boot. maxRecords bounds them, because disks choose their serial numbers.
+func absent(records map[string]Record, present []Target) map[string]Record {
+	out := map[string]Record{}
+	for _, key := range slices.Sorted(maps.Keys(records)) {
+		if len(out)+len(present) < maxRecords && !slices.ContainsFunc(present, func(t Target) bool { return t.key() == key }) {
+			out[key] = records[key]
+		}
+	}
+	return out
 }
 
 func (r Record) equal(o Record) bool { return r.Errors == o.Errors && r.Grew.Equal(o.Grew) }

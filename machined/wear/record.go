@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 
 	"github.com/orlop-os/orlop/pkg/safefile"
@@ -13,7 +12,7 @@ import (
 
 // recordFile is the stored form.
 type recordFile struct {
-	Disks map[string]Record `json:"disks"` // by Target.Key
+	Disks map[string]Record `json:"disks"` // by Target.key
 }
 
 // readRecords reads the records. A missing file means that there are none.
@@ -34,7 +33,7 @@ func readRecords(path string) (map[string]Record, error) {
 
 // writeRecords stores the records.
 func writeRecords(path string, records map[string]Record) error {
-	text, err := json.MarshalIndent(recordFile{maps.Clone(records)}, "", "  ")
+	text, err := json.MarshalIndent(recordFile{records}, "", "  ")
 	if err == nil {
 		err = safefile.WriteFile(path, text, 0o600)
 	}

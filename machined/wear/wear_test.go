@@ -281,6 +281,38 @@ func TestController(t *testing.T) {
 	})
 }
 
+// TestAbsentDisk checks that a disk that disappears for a time, or appears late at boot, keeps its
+// record, and that the number of records is bounded.
+func TestAbsentDisk(t *testing.T) {
+	m := newMachine(t)
+	targets, _ := m.disks.Get()
+	disk := targets[:1]
+	round := func(present []Target) { t.Helper(); m.c.round(t.Context(), present) }
+	m.logs[disk[0].Path] = Log{Errors: 5}
+	round(disk)
+	m.logs[disk[0].Path] = Log{Errors: 6}
+	round(disk)
+	m.restart()
+	round(nil)
+	round(targets[1:2])
+	round(disk)
+	if all, _ := m.c.Disks().Get(); len(all) != 1 || !strings.Contains(all[0].Problem, "its errors grew to 6") {
+		t.Errorf("%+v", all)
+	}
+	many := map[string]Record{}
+	for i := range 2 * maxRecords {
+		many[fmt.Sprint("other", i)] = Record{}
+	}
+	if err := writeRecords(m.file, many); err != nil {
+		t.Fatal(err)
+	}
+	round(disk)
+	records, err := readRecords(m.file)
+	if _, present := records[disk[0].key()]; err != nil || len(records) != maxRecords || !present {
+		t.Errorf("%d records, of the disk %t, %v", len(records), present, err)
+	}
+}
+
 // TestDamagedRecord checks that a record that cannot be read is reported and stays.
 func TestDamagedRecord(t *testing.T) {
 	m := newMachine(t)

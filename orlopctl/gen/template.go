@@ -65,7 +65,7 @@ func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]by
 		return nil, err
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1\nkind: OrlopMachineTemplate\nmetadata: {name: %s, namespace: orlop-machines}\nspec:\n  template:\n    spec:\n", t.Name)
+	fmt.Fprintf(&out, "apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1\nkind: OrlopMachineTemplate\nmetadata: {name: %q, namespace: orlop-machines}\nspec:\n  template:\n    spec:\n", t.Name)
 	if t.Match != "" {
 		fmt.Fprintf(&out, "      match: %q\n", t.Match)
 	}

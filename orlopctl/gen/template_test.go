@@ -22,12 +22,14 @@ func TestSignTemplate(t *testing.T) {
 	now := time.Now()
 	expiry := now.Add(30 * time.Minute).Truncate(time.Second)
 	documents := []byte("kind: Machine\nspec:\n  # a comment\n  sysctls: {a: \"b: c\"}\n\n---\nkind: Cluster\n")
-	text, err := SignTemplate(ca, Template{Name: "rack7", Match: `host.serial == "a\b"`, Expiry: expiry}, documents, now)
+	// without quotes, the name would be a number
+	text, err := SignTemplate(ca, Template{Name: "007", Match: `host.serial == "a\b"`, Expiry: expiry}, documents, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var object struct {
-		Spec struct {
+		Metadata struct{ Name any }
+		Spec     struct {
 			Template struct {
 				Spec struct{ Match, Documents, Signature string }
 			}
@@ -37,12 +39,15 @@ func TestSignTemplate(t *testing.T) {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	got := object.Spec.Template.Spec
+	if object.Metadata.Name != "007" {
+		t.Errorf("the name is %#v", object.Metadata.Name)
+	}
 	if got.Match != `host.serial == "a\b"` || !bytes.Equal([]byte(got.Documents), documents) {
 		t.Errorf("%+v", got)
 	}
 	signed := claim.Signed{Documents: []byte(got.Documents), Signature: []byte(got.Signature)}
 	template, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, now)
-	if err != nil || template.Prefix != "rack7" || !template.Expires.Equal(expiry) {
+	if err != nil || template.Prefix != "007" || !template.Expires.Equal(expiry) {
 		t.Errorf("%+v, %v", template, err)
 	}
 	if _, _, err := signed.Verify([]*x509.Certificate{ca.Cert}, expiry); err == nil {

@@ -42,8 +42,12 @@ func (s *Session) Address() string { return s.address }
 // Certificates returns the certificates that the server sent in the key exchange, its own first.
 func (s *Session) Certificates() []*x509.Certificate { return s.certificates }
 
-// Answered reports whether the last request got an authenticated answer.
-func (s *Session) Answered() bool { return s.answered }
+// Answered reports whether an authenticated answer came since the last call of Answered.
+func (s *Session) Answered() bool {
+	answered := s.answered
+	s.answered = false
+	return answered
+}
 
 // Cookies returns the number of requests that the session can make without an answer.
 func (s *Session) Cookies() int { return len(s.cookies) }

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+
+	"github.com/orlop-os/orlop/orlopctl/exit"
+	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/orlopctl/secretfile"
+)
+
+// vacant returns an error if a file exists that the command may not replace. Commands check it
+// before the call, which can change the machine.
+func vacant(file string, force bool) error {
+	if _, err := os.Lstat(file); err == nil && !force {
+		return exit.Usagef("%s: cannot write: it exists; --force replaces it", file)
+	}
+	return nil
+}
+
+// vacantOutput is vacant for a file of writeOutput.
+func vacantOutput(out string, force bool) error {
+	if out == "-" {
+		return nil
+	}
+	return vacant(out, force)
+}
+
+// writeOutput writes a text to a file that only its owner can read, and a message about its use; or
+// the text alone to the standard output ("-").
+func writeOutput(ios *iostreams.Streams, out string, text []byte, about string) error {
+	if out == "-" {
+		ios.Printf("%s", text)
+		return nil
+	}
+	if err := secretfile.Write(out, text, true); err != nil {
+		return err
+	}
+	ios.Printf("wrote %s: %s\n", out, about)
+	return nil
+}
