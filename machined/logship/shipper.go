@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
@@ -57,6 +58,9 @@ type Shipper struct {
 	mu     sync.Mutex
 	closed bool
 	all    []*shipment // in the order of the configuration
+	// kubernetes is the audit log of Kubernetes. Its files are synced while the configuration has a
+	// receiver for it, reachable or not.
+	kubernetes syncing
 }
 
 // New returns a Shipper without receivers; Run starts it.
@@ -64,12 +68,21 @@ func New(d Deps) *Shipper { return &Shipper{deps: d} }
 
 // shipment is a receiver with its sender.
 type shipment struct {
-	machine string
-	egress  egress.Config
-	to      config.Receiver
-	sender  *sender.Sender
-	stop    context.CancelFunc
-	ended   chan struct{}
+	machine    string
+	egress     egress.Config
+	kubernetes *kubeaudit.Log // nil without source kubernetes-audit
+	to         config.Receiver
+	sender     *sender.Sender
+	stop       context.CancelFunc
+	ended      chan struct{}
+}
+
+// syncing is the audit log of Kubernetes with the loop that syncs its files; log is nil without a
+// loop.
+type syncing struct {
+	log   *kubeaudit.Log
+	stop  context.CancelFunc
+	ended chan struct{}
 }
 
 // Run ships logs to the receivers of the configuration until ctx ends.
@@ -93,11 +106,12 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 		return nil
 	}
 	dir, err := s.cursors(c.Receivers)
+	s.syncKubernetes(ctx, c.Receivers)
 	before := s.all
 	s.all = nil
 	for _, r := range c.Receivers {
 		i := slices.IndexFunc(before, func(old *shipment) bool { return old.to.Name == r.Name })
-		if i >= 0 && before[i].machine == c.Machine && before[i].egress == c.Egress && reflect.DeepEqual(before[i].to, r) {
+		if i >= 0 && before[i].machine == c.Machine && before[i].egress == c.Egress && before[i].kubernetes == s.kubernetesLog(r) && reflect.DeepEqual(before[i].to, r) {
 			s.all = append(s.all, before[i])
 			continue
 		}
@@ -122,6 +136,40 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 	return err
 }
 
+// syncKubernetes starts or stops the loop that syncs the audit log of Kubernetes.
+func (s *Shipper) syncKubernetes(ctx context.Context, receivers []config.Receiver) {
+	dir := ""
+	if slices.ContainsFunc(receivers, wantsKubernetes) {
+		dir = s.deps.KubernetesAudit()
+	}
+	switch have := s.kubernetes; {
+	case dir == "" && have.log != nil:
+		have.stop()
+		s.kubernetes = syncing{}
+	case dir != "" && have.log == nil:
+		ctx, stop := context.WithCancel(ctx)
+		next := syncing{log: kubeaudit.NewLog(dir), stop: stop, ended: make(chan struct{})}
+		go func() {
+			defer close(next.ended)
+			s.deps.Restarter.Run(ctx, "sync of the audit log of Kubernetes", next.log.Run)
+		}()
+		s.kubernetes = next
+	}
+}
+
+// kubernetesLog returns the audit log of Kubernetes for a receiver; nil if the receiver does not
+// get it.
+func (s *Shipper) kubernetesLog(r config.Receiver) *kubeaudit.Log {
+	if !wantsKubernetes(r) {
+		return nil
+	}
+	return s.kubernetes.log
+}
+
+func wantsKubernetes(r config.Receiver) bool {
+	return slices.Contains(r.Sources, config.SourceKubernetes)
+}
+
 // startSender starts the sender of a receiver after the end of the former sender.
 func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receiver, dir string, last <-chan struct{}) (*shipment, error) {
 	secure, err := receiverTLS(r, from.Egress)
@@ -141,7 +189,10 @@ func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receive
 		c.Cursors = filepath.Join(dir, r.Name+".json")
 	}
 	ctx, stop := context.WithCancel(ctx)
-	one := &shipment{machine: from.Machine, egress: from.Egress, to: r, sender: sender.New(c), stop: stop, ended: make(chan struct{})}
+	one := &shipment{
+		machine: from.Machine, egress: from.Egress, kubernetes: s.kubernetesLog(r), to: r,
+		sender: sender.New(c), stop: stop, ended: make(chan struct{}),
+	}
 	go func() {
 		defer close(one.ended)
 		if last != nil {
@@ -184,7 +235,7 @@ func (s *Shipper) cursors(receivers []config.Receiver) (string, error) {
 func (s *Shipper) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
-	all := s.all
+	all, kubernetes := s.all, s.kubernetes
 	s.mu.Unlock()
 	for _, one := range all {
 		one.stop()
@@ -195,6 +246,15 @@ func (s *Shipper) Close(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("receiver %s: its connection has not ended in time", one.to.Name)
 		}
+	}
+	if kubernetes.log == nil {
+		return nil
+	}
+	kubernetes.stop()
+	select {
+	case <-kubernetes.ended:
+	case <-ctx.Done():
+		return errors.New("the audit log of Kubernetes is still being synced")
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/audit"
+	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
@@ -252,5 +253,58 @@ func TestShippingThroughProxy(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "archive.json")); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestKubernetesSync checks that a receiver gets the audit log of Kubernetes when the machine gets
+// a cluster, that its files are synced while the receiver is away, and that the loop ends with the
+// last receiver for them and at shutdown.
+func TestKubernetesSync(t *testing.T) {
+	dir, cluster := t.TempDir(), ""
+	file, err := os.OpenFile(filepath.Join(dir, kubeaudit.File), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	check(t, err)
+	defer file.Close()
+	w, err := kubeaudit.NewWriter(dir, file)
+	check(t, err)
+	event := func() {
+		_, err := w.Write([]byte("{\"kind\":\"Event\"}\n"))
+		check(t, err)
+	}
+	event()
+	m := New(Deps{
+		Dir: func() string { return "" }, AuditLogs: func() (changes, refused *audit.Log) { return nil, nil },
+		KubernetesAudit: func() string { return cluster }, Event: func(string, string) {},
+	})
+	a := newArchive(t)
+	c := Config{Machine: "m1", Receivers: []config.Receiver{a.receiver(t, "first", config.SourceKubernetes)}}
+	check(t, m.set(t.Context(), c))
+	cluster = dir
+	check(t, m.set(t.Context(), c))
+	a.wait(t, "kubernetes-audit", 1)
+
+	a.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	synced := m.kubernetes.log.Changed()
+	event()
+	select {
+	case <-synced:
+	case <-ctx.Done():
+		t.Error("without the receiver, nothing is synced")
+	}
+	ended := m.kubernetes.ended
+	check(t, m.set(t.Context(), Config{Machine: "m1"}))
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		t.Error("without receivers, the log is still synced")
+	}
+	check(t, m.set(t.Context(), c))
+	ended = m.kubernetes.ended
+	check(t, m.Close(ctx))
+	select {
+	case <-ended:
+	default:
+		t.Error("after the shutdown, the log is still synced")
 	}
 }

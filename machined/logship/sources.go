@@ -41,8 +41,8 @@ func (s *Shipper) sources(want []config.LogSource) (list []sender.Source) {
 				list = append(list, auditSource(string(source)+"-"+audit.Refused, refused))
 			}
 		case config.SourceKubernetes:
-			if dir := s.deps.KubernetesAudit(); dir != "" {
-				list = append(list, kubernetesSource(dir))
+			if s.kubernetes.log != nil {
+				list = append(list, kubernetesSource(s.kubernetes.log))
 			}
 		case config.SourceEvents:
 			list = append(list, eventSource(s.deps.Events, boot))
@@ -94,23 +94,19 @@ func auditSource(name string, log *audit.Log) sender.Source {
 	}
 }
 
-// kubernetesPoll is the interval at which the audit log of Kubernetes is read.
-const kubernetesPoll = time.Second
-
-// kubernetesSource is the audit log of Kubernetes in a directory, line by line as written, so that
-// its chain can be verified.
-func kubernetesSource(dir string) sender.Source {
+// kubernetesSource is the audit log of Kubernetes, line by line as written, so that its chain can
+// be verified.
+func kubernetesSource(log *kubeaudit.Log) sender.Source {
 	const name = string(config.SourceKubernetes)
 	return sender.Source{
-		Newest: func() map[string]uint64 { return map[string]uint64{name: kubeaudit.Newest(dir)} },
+		Newest: func() map[string]uint64 { return map[string]uint64{name: log.Newest()} },
 		Follow: func(ctx context.Context, after func(string) uint64, each func(sender.Record) error) error {
 			last, checked := after(name), false
-			tick := time.NewTicker(kubernetesPoll)
-			defer tick.Stop()
-			for r := (&kubeaudit.Reader{Dir: dir}); ; {
+			for r := (&kubeaudit.Reader{Log: log}); ; {
+				grown := log.Changed()
 				// before the disk is mounted, and before the first request, there is no log
 				if !checked {
-					newest := kubeaudit.Newest(dir)
+					newest := log.Newest()
 					if checked = newest > 0; checked && last > newest {
 						last = 0 // the log was restarted
 					}
@@ -126,7 +122,7 @@ func kubernetesSource(dir string) sender.Source {
 					return err
 				}
 				select {
-				case <-tick.C:
+				case <-grown:
 				case <-ctx.Done():
 					return ctx.Err()
 				}

@@ -1,6 +1,7 @@
 package logship
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -35,6 +36,22 @@ func TestRecordBegunAnew(t *testing.T) {
 	}
 }
 
+// syncedLog is the audit log of Kubernetes in a directory, synced until the end of the test.
+func syncedLog(t *testing.T, dir string) *kubeaudit.Log {
+	log := kubeaudit.NewLog(dir)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		log.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	return log
+}
+
 // TestKubernetesAudit checks that lines of the audit log of Kubernetes come in order, also those
 // that are written while the receiver waits, and that a cursor beyond the log does not block it.
 func TestKubernetesAudit(t *testing.T) {
@@ -50,7 +67,7 @@ func TestKubernetesAudit(t *testing.T) {
 	}
 	event(200)
 	event(403)
-	source, stop := kubernetesSource(dir), errors.New("stop")
+	source, stop := kubernetesSource(syncedLog(t, dir)), errors.New("stop")
 	for after, first := range map[uint64]uint64{0: 1, 1: 2, 4711: 1} {
 		next := first
 		err := source.Follow(t.Context(), func(string) uint64 { return after }, func(l sender.Record) error {
@@ -77,7 +94,7 @@ func TestKubernetesAudit(t *testing.T) {
 func TestKubernetesAuditLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	stop := errors.New("stop")
-	err := kubernetesSource(dir).Follow(t.Context(), func(string) uint64 {
+	err := kubernetesSource(syncedLog(t, dir)).Follow(t.Context(), func(string) uint64 {
 		time.AfterFunc(10*time.Millisecond, func() {
 			hidden := t.TempDir()
 			file, err := os.Create(filepath.Join(hidden, kubeaudit.File))

@@ -1,6 +1,7 @@
 package kubeapiserver
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,7 +68,11 @@ func TestAuditChain(t *testing.T) {
 	}
 	var uris []string
 	chain := auditchain.Chain{Record: kubeaudit.Record}
-	err := (&kubeaudit.Reader{Dir: dir}).Read(0, func(_ uint64, line []byte) error {
+	log := kubeaudit.NewLog(dir)
+	once, stop := context.WithCancel(t.Context())
+	stop()
+	log.Run(once)
+	err := (&kubeaudit.Reader{Log: log}).Read(0, func(_ uint64, line []byte) error {
 		var e auditinternal.Event
 		if err := runtime.DecodeInto(auditing.Codecs.UniversalDecoder(), line, &e); err != nil {
 			return err

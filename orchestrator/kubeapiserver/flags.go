@@ -92,9 +92,9 @@ func admissionFlags(a config.Admission) []string {
 		}
 		return flag + strings.Join(names, ",")
 	}
-	args := []string{join("--enable-admission-plugins=", on, a.Enabled)}
+	args := []string{join(enablePlugins, on, a.Enabled)}
 	if len(a.Disabled) > 0 {
-		args = append(args, join("--disable-admission-plugins=", nil, a.Disabled))
+		args = append(args, join(disablePlugins, nil, a.Disabled))
 	}
 	return args
 }

@@ -7,23 +7,25 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
-const enablePlugins = "--enable-admission-plugins="
+const enablePlugins, disablePlugins = "--enable-admission-plugins=", "--disable-admission-plugins="
 
 // AdmissionPlugins returns the admission plugins of a server with these flags, in the order in
 // which the server calls them. It needs no server.
 func AdmissionPlugins(args []string) []string {
-	var enabled []string
-	for _, arg := range args {
-		if list, found := strings.CutPrefix(arg, enablePlugins); found {
-			enabled = strings.Split(list, ",")
-		}
-	}
 	off, order := kubeoptions.DefaultOffAdmissionPlugins(), slices.Clone(kubeoptions.AllOrderedPlugins)
 	for _, own := range ownPlugins {
 		off.Insert(own.name)
 		order = append(order, own.name)
 	}
-	return slices.DeleteFunc(order, func(name string) bool { return off.Has(name) && !slices.Contains(enabled, name) })
+	for _, arg := range args {
+		if list, found := strings.CutPrefix(arg, enablePlugins); found {
+			off.Delete(strings.Split(list, ",")...)
+		}
+		if list, found := strings.CutPrefix(arg, disablePlugins); found {
+			off.Insert(strings.Split(list, ",")...)
+		}
+	}
+	return slices.DeleteFunc(order, off.Has)
 }
 
 // IsOwnPlugin reports whether an admission plugin is part of Orlop OS, not of Kubernetes.

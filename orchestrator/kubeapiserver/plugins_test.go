@@ -21,6 +21,11 @@ func TestAdmissionPlugins(t *testing.T) {
 	if got := AdmissionPlugins(nil); slices.Contains(got, "NodeRestriction") || slices.Contains(got, MachineAccess) || !slices.Contains(got, "NamespaceLifecycle") {
 		t.Errorf("without flags: %q", got)
 	}
+	args = append(args, disablePlugins+"DefaultStorageClass,LimitRanger")
+	without := slices.DeleteFunc(slices.Clone(want), func(name string) bool { return name == "DefaultStorageClass" || name == "LimitRanger" })
+	if got := AdmissionPlugins(args); !slices.Equal(got, without) || len(without) != len(want)-2 {
+		t.Errorf("with disabled plugins: %q\nwant %q", got, without)
+	}
 	for name, own := range map[string]bool{MachineAccess: true, "NodeRestriction": false} {
 		if IsOwnPlugin(name) != own {
 			t.Errorf("%s: own %t, want %t", name, !own, own)

@@ -63,9 +63,6 @@ func readFile(name string, do func(number uint64, line []byte) error) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Sync(); err != nil { // as in Reader.Read
-		return err
-	}
 	if !strings.HasSuffix(name, ".gz") {
 		_, err = readLines(f, do)
 		return err
@@ -188,15 +185,6 @@ func tail(name string) (found end, err error) {
 	return found, nil
 }
 
-// Newest returns the number of the last line; 0 if the log is empty or cannot be read.
-func Newest(dir string) uint64 {
-	found, err := findEnd(dir)
-	if err != nil {
-		return 0
-	}
-	return found.number
-}
-
 // firstNumber returns the number of the first numbered line of a file; 0 if there is none.
 func firstNumber(name string) (first uint64, err error) {
 	found := errors.New("found")
@@ -213,16 +201,16 @@ func firstNumber(name string) (first uint64, err error) {
 // Reader reads new lines of the log. It holds no file open between calls, so that the file system
 // can be unmounted.
 type Reader struct {
-	Dir string
+	Log *Log
 
 	file   os.FileInfo // the present file at the last call; nil before the first
 	offset int64       // bytes of it that were read
 }
 
-// Read calls do for each line with a higher number than after, in order; the line is valid during
-// the call and has no newline. Read returns the first error of do, and then begins at the same file
-// again. A file that the API server renames or removes meanwhile is no error: the next call has its
-// lines, if they still exist.
+// Read calls do for each line on the disk with a higher number than after, in order; the line is
+// valid during the call and has no newline. Read returns the first error of do, and then begins at
+// the same file again, or the error of the last sync. A file that the API server renames or removes
+// meanwhile is no error: the next call has its lines, if they still exist.
 func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) error {
 	last := after
 	newer := func(number uint64, line []byte) error {
@@ -235,34 +223,33 @@ func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) e
 		last = number
 		return nil
 	}
-	f, err := openFile(filepath.Join(r.Dir, File))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	present, err := r.Log.get()
+	if err != nil || present == nil {
 		return err
+	}
+	var names []string
+	if r.file == nil || !os.SameFile(r.file, present) || present.Size() < r.offset {
+		r.file = nil
+		// before the check of the present file, so that it is none of them
+		if names, err = older(r.Log.dir); err != nil {
+			return err
+		}
+	}
+	f, err := openFile(filepath.Join(r.Log.dir, File))
+	if err != nil {
+		return ignoreGone(err)
 	}
 	defer f.Close()
-	now, err := f.Stat()
-	if err != nil {
-		return err
+	if now, err := f.Stat(); err != nil || !os.SameFile(present, now) {
+		return err // after a rotation, the next sync comes first
 	}
-	if r.file == nil || !os.SameFile(r.file, now) || now.Size() < r.offset {
-		r.file = nil
-		if err := r.readOlder(last, newer); err != nil {
+	if r.file == nil {
+		if err := readOlder(names, last, newer); err != nil {
 			return ignoreGone(err)
 		}
-		r.file, r.offset = now, 0
+		r.file, r.offset = present, 0
 	}
-	if now.Size() == r.offset {
-		return nil
-	}
-	// A line that is only in memory could be lost in a power cut after its delivery, and its number
-	// would be used again.
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	whole, err := readLines(io.NewSectionReader(f, r.offset, now.Size()-r.offset), newer)
+	whole, err := readLines(io.NewSectionReader(f, r.offset, present.Size()-r.offset), newer)
 	r.offset += whole
 	return err
 }
@@ -275,12 +262,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// readOlder reads the rotated files that contain lines after a number.
-func (r *Reader) readOlder(after uint64, do func(number uint64, line []byte) error) error {
-	names, err := older(r.Dir)
-	if err != nil {
-		return err
-	}
+// readOlder reads those of the rotated files, the newest first, that contain lines after a number.
+func readOlder(names []string, after uint64, do func(number uint64, line []byte) error) error {
 	var missing []string // the newest first
 	for _, name := range names {
 		missing = append(missing, name)

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +27,15 @@ func check(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// syncOnce does what Run does once a second.
+func (l *Log) syncOnce() {
+	now, err := l.syncChanged(nil)
+	l.set(now[filepath.Join(l.dir, File)], err)
+}
+
+// newReader returns a reader of the log in a directory.
+func newReader(dir string) *Reader { return &Reader{Log: NewLog(dir)} }
 
 // log is a directory to which a writer appends. rotate renames the present file as lumberjack does.
 type log struct {
@@ -92,6 +105,7 @@ func (l *log) rotate(packed bool) (name string) {
 func read(t *testing.T, r *Reader, after uint64) (numbers []uint64) {
 	t.Helper()
 	chain := audit.Chain{Record: Record}
+	r.Log.syncOnce()
 	check(t, r.Read(after, func(number uint64, line []byte) error {
 		e, err := chain.Check(line)
 		if err == nil && e.Number != number {
@@ -114,7 +128,7 @@ func upTo(first, last uint64) (all []uint64) {
 // compression and restarts of the API server.
 func TestChain(t *testing.T) {
 	l := newLog(t)
-	r := &Reader{Dir: l.dir}
+	r := newReader(l.dir)
 	var got []uint64
 	next := func() {
 		t.Helper()
@@ -146,10 +160,10 @@ func TestChain(t *testing.T) {
 	if want := upTo(1, 15); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if all := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(all, upTo(1, 15)) || Newest(l.dir) != 15 {
-		t.Errorf("a new receiver gets %v, of %d", all, Newest(l.dir))
+	if all := read(t, newReader(l.dir), 0); !slices.Equal(all, upTo(1, 15)) || NewLog(l.dir).Newest() != 15 {
+		t.Errorf("a new receiver gets %v, of %d", all, NewLog(l.dir).Newest())
 	}
-	if some := read(t, &Reader{Dir: l.dir}, 7); !slices.Equal(some, upTo(8, 15)) {
+	if some := read(t, newReader(l.dir), 7); !slices.Equal(some, upTo(8, 15)) {
 		t.Errorf("after 7, there are %v", some)
 	}
 }
@@ -187,7 +201,7 @@ func TestFormerLines(t *testing.T) {
 	check(t, err)
 	l.restart()
 	l.add(1)
-	if got := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(got, upTo(1, 3)) {
+	if got := read(t, newReader(l.dir), 0); !slices.Equal(got, upTo(1, 3)) {
 		t.Errorf("%v", got)
 	}
 }
@@ -215,7 +229,7 @@ func TestTornLine(t *testing.T) {
 	if _, err := l.w.Write([]byte("{\"kind\":\"Event\"}\n")); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("%v", err)
 	}
-	r := &Reader{Dir: l.dir}
+	r := newReader(l.dir)
 	if got := read(t, r, 0); !slices.Equal(got, upTo(1, 1)) {
 		t.Errorf("%v", got)
 	}
@@ -229,7 +243,7 @@ func TestTornLine(t *testing.T) {
 	check(t, os.WriteFile(l.present(), text[:len(text)-5], 0o600)) // the power is cut
 	l.restart()
 	l.add(1)
-	if got := read(t, &Reader{Dir: l.dir}, 0); !slices.Equal(got, upTo(1, 2)) {
+	if got := read(t, newReader(l.dir), 0); !slices.Equal(got, upTo(1, 2)) {
 		t.Errorf("after a power cut: %v", got)
 	}
 }
@@ -252,7 +266,9 @@ func TestDamagedFiles(t *testing.T) {
 	check(t, err)
 	l.add(1)
 	got := []uint64{}
-	check(t, (&Reader{Dir: l.dir}).Read(0, func(number uint64, _ []byte) error { got = append(got, number); return nil }))
+	r := newReader(l.dir)
+	r.Log.syncOnce()
+	check(t, r.Read(0, func(number uint64, _ []byte) error { got = append(got, number); return nil }))
 	if len(got) < 2 || !slices.Equal(got[len(got)-2:], upTo(7, 8)) || got[0] < 5 {
 		t.Errorf("%v", got)
 	}
@@ -267,11 +283,86 @@ func TestNoFile(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		check(t, put(filepath.Join(dir, File)))
-		if err := (&Reader{Dir: dir}).Read(0, func(uint64, []byte) error { return nil }); err == nil {
+		r := newReader(dir)
+		r.Log.syncOnce()
+		if err := r.Read(0, func(uint64, []byte) error { return nil }); err == nil {
 			t.Errorf("%s was read", what)
 		}
-		if n := Newest(dir); n != 0 {
+		if n := r.Log.Newest(); n != 0 {
 			t.Errorf("%s has line %d", what, n)
 		}
 	}
+}
+
+// TestSync checks that the log is on the disk within a second, with or without a reader, that a
+// file without new lines is not synced again, and that a reader gets a line after its sync only.
+func TestSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLog(t)
+		files := NewLog(l.dir)
+		var mu sync.Mutex
+		var syncs []string
+		var broken error
+		files.fdatasync = func(f *os.File) error {
+			mu.Lock()
+			defer mu.Unlock()
+			syncs = append(syncs, filepath.Base(f.Name()))
+			return broken
+		}
+		disk := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			broken = err
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); files.Run(ctx) }()
+		r := &Reader{Log: files}
+		second := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			time.Sleep(syncInterval) // in the time of the bubble
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(syncs, want) {
+				t.Errorf("synced: %q, want %q", syncs, want)
+			}
+			syncs = nil
+		}
+		lines := func(after uint64, want ...uint64) {
+			t.Helper()
+			var got []uint64
+			check(t, r.Read(after, func(number uint64, _ []byte) error { got = append(got, number); return nil }))
+			if !slices.Equal(got, want) {
+				t.Errorf("lines %v, want %v", got, want)
+			}
+		}
+		second()
+		l.add(2)
+		lines(0)
+		second(File)
+		l.add(1)
+		lines(0, 1, 2)
+		second(File)
+		lines(2, 3)
+		second()
+		l.add(1)
+		turned := filepath.Base(l.rotate(false))
+		l.add(1)
+		lines(3) // the end of the rotated file is not on the disk
+		second(File, turned)
+		lines(3, 4, 5)
+		l.add(1)
+		disk(unix.EIO)
+		second(File)
+		if err := r.Read(5, func(uint64, []byte) error { return nil }); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), File) {
+			t.Errorf("after a failed sync: %v", err)
+		}
+		disk(nil)
+		second(File)
+		lines(5, 6)
+		stop()
+		<-ended
+	})
 }

@@ -1,13 +1,13 @@
 // Package kubeaudit makes a chain of the lines of the audit log of Kubernetes, in which a changed
-// or removed line is detectable, and reads them by number (package audit has the same for the audit
-// log of the machine).
+// or removed line is detectable, syncs the files (Log), and reads the synced lines by number
+// (package audit has the same for the audit log of the machine).
 //
 // Each line is an event of Kubernetes (audit.k8s.io/v1) with three more fields, so that programs
 // for such logs read it: its number, the SHA-256 of the previous line, and the name of the record.
 // The lines are in audit.log of a directory and in older files beside it, which the API server
 // rotates, compresses and deletes (lumberjack). audit.Chain verifies the lines.
 //
-// The package does not write the files itself, and sends no line anywhere.
+// The package does not append to the files itself, and sends no line anywhere.
 package kubeaudit
 
 import (
