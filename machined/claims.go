@@ -14,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/hosts"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -157,12 +158,7 @@ func claimedDocuments(s claim.Signed, operators []*x509.Certificate, fingerprint
 	if !next.IsWorker() || next.Machine.Spec.Join == nil || !next.Machine.Spec.Join.Ticket.IsZero() {
 		return nil, nil, errors.New("template: is not the configuration of a worker that requests to join; `orlopctl nodes template` makes one")
 	}
-	roots := x509.NewCertPool()
-	cas := next.Cluster.Spec.PKI
-	for _, ca := range append(config.X509s(cas.Accepted.Machine), cas.Machine.Cert.X509()) {
-		roots.AddCert(ca)
-	}
-	if err := pki.VerifyServer(peer, roots, from.WithZone("").String(), now); err != nil {
+	if err := pki.VerifyServer(peer, membership.MachinePool(next), from.WithZone("").String(), now); err != nil {
 		return nil, nil, fmt.Errorf("the sender is no machine of the cluster that the template names: %w", err)
 	}
 	if pki.TicketOf(peer[0]) != "" {
