@@ -203,14 +203,8 @@ func (p *plan) release(h *machineapi.OrlopHost) {
 
 // available reports whether a host can be claimed.
 func (p *plan) available(h *machineapi.OrlopHost) bool {
-	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && approved(h) &&
+	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && h.Approved() &&
 		waits(h) && h.Name == machineapi.HostName(h.Spec.Fingerprint) && !slices.Contains(p.Listing.Members, h.Spec.Fingerprint)
-}
-
-// approved reports whether an operator has approved a machine. The schema checks the fingerprint,
-// too.
-func approved(h *machineapi.OrlopHost) bool {
-	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
 }
 
 // waits reports whether a machine waits for a configuration.

@@ -156,7 +156,7 @@ func (w *world) do(c Change) {
 		if old := w.hosts[name].Spec.Claim; old != nil && o.Spec.Claim != nil {
 			w.t.Errorf("%s: claimed twice", c)
 		}
-		if o.Spec.Claim != nil && !approved(o) {
+		if o.Spec.Claim != nil && !o.Approved() {
 			w.t.Errorf("%s: without an approval", c)
 		}
 		w.hosts[name] = o
@@ -211,7 +211,7 @@ func (w *world) check(r Result) {
 		}
 	}
 	for _, l := range r.List.Claims {
-		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !approved(h) {
+		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !h.Approved() {
 			w.t.Errorf("%s is listed without an approval", l.Name)
 		}
 		if l.Name != claim.Name("rack7", l.Key) {

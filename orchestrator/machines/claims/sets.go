@@ -151,7 +151,7 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 			break
 		}
 		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
-		if !approved(h) && h.Spec.Claim == nil && t.matches(h) {
+		if !h.Approved() && h.Spec.Claim == nil && t.matches(h) {
 			unapproved++
 		}
 		if !p.available(h) || p.used(machine) || !t.matches(h) {
@@ -201,7 +201,7 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 		return
 	}
 	m := p.machines[c.Machine]
-	if m == nil || m.DeletionTimestamp != nil || p.own[c.Machine] != nil || !slices.Contains(m.Finalizers, Finalizer) || !approved(h) {
+	if m == nil || m.DeletionTimestamp != nil || p.own[c.Machine] != nil || !slices.Contains(m.Finalizers, Finalizer) || !h.Approved() {
 		return
 	}
 	p.change(Create, &machineapi.OrlopMachine{
