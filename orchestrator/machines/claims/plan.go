@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/claim"
@@ -220,7 +221,7 @@ func (p *plan) used(name string) bool {
 // isPaused reports whether an object or its cluster is paused.
 func (p *plan) isPaused(o metav1.Object) bool {
 	_, annotated := o.GetAnnotations()[clusterv1.PausedAnnotation]
-	return annotated || p.Cluster.Spec.Paused != nil && *p.Cluster.Spec.Paused
+	return annotated || ptr.Deref(p.Cluster.Spec.Paused, false)
 }
 
 // sanitizedReason bounds a message of a condition.
