@@ -150,7 +150,14 @@ func TestRemovals(t *testing.T) {
 		t.Error(got)
 	}
 	c.fails = errors.New("no quorum")
-	if got := c.step(); got != "remove rack7-01234567; failure: machine rack7-01234567: cannot remove: no quorum; it is tried again" {
-		t.Error(got)
+	const failed = "remove rack7-01234567; failure: machine rack7-01234567: cannot remove: no quorum; it is tried again in 1m0s"
+	for i, want := range []string{failed, "", failed} { // each attempt evicts the pods of the node
+		if i == 2 {
+			c.now = c.now.Add(removalInterval)
+			c.list.Written = c.now
+		}
+		if got := c.step(); got != want {
+			t.Errorf("pass %d: %s", i, got)
+		}
 	}
 }
