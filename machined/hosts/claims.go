@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
@@ -54,6 +56,8 @@ type ClaimsDeps struct {
 type Claims struct {
 	deps ClaimsDeps
 
+	eventLimit *rate.Limiter // events of problems
+
 	mu       sync.Mutex
 	offers   map[string]offer // by the key of the machine
 	problems map[string]bool  // reported problems
@@ -71,7 +75,10 @@ type offer struct {
 
 // NewClaims returns Claims without a list. Run reads the list.
 func NewClaims(d ClaimsDeps) *Claims {
-	return &Claims{deps: d, problems: map[string]bool{}, removing: map[claim.Member]bool{}, failed: map[claim.Member]time.Time{}}
+	return &Claims{
+		deps: d, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+		problems: map[string]bool{}, removing: map[claim.Member]bool{}, failed: map[claim.Member]time.Time{},
+	}
 }
 
 // Offer returns the configuration of a claimed machine; nil without a claim.
@@ -216,14 +223,19 @@ func (c *Claims) remove(ctx context.Context, m claim.Member) {
 	})
 }
 
-// report adds an event for each new problem.
+// report adds an event for each new problem. Stolen controllers could cause many problems, which
+// must not displace the other events; a later pass reports the rest.
 func (c *Claims) report(problems []error) {
 	now := map[string]bool{}
 	for _, err := range problems {
-		if line := err.Error(); !c.problems[line] {
+		line := err.Error()
+		if !c.problems[line] && !now[line] {
+			if !c.eventLimit.AllowN(c.deps.Now(), 1) {
+				continue
+			}
 			c.deps.Event("failure", line)
 		}
-		now[err.Error()] = true
+		now[line] = true
 	}
 	c.problems = now
 }
