@@ -13,7 +13,6 @@ import (
 // connection to any other server uses package egress, and so the proxy and the CAs of the site.
 var ownConnections = map[string]string{
 	"apid/credentials.go":                   "it is the server of the management API",
-	"machined/claims.go":                    "the CA of the cluster that sent a configuration; no connection",
 	"machined/membership/certificates.go":   "the certificates of the machine's own cluster",
 	"machined/resolver/upstream_linux.go":   "resolvers, which have their own CA, and no HTTP",
 	"machined/timesync/nts/exchange.go":     "time servers, which have their own CA, and no HTTP",

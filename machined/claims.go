@@ -5,12 +5,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -18,6 +14,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/hosts"
+	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -29,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -42,7 +40,7 @@ const claimTicketTTL = 10 * time.Minute
 func newClaims(m *machine) *hosts.Claims {
 	return hosts.NewClaims(hosts.ClaimsDeps{
 		Enabled: func() bool { return acceptsClaims(m.config.active.Current().Config) },
-		Read:    func() ([]byte, error) { return readClaims(filepath.Join(paths.KubeControllers, nodespec.ClaimsFile)) },
+		Read:    func() ([]byte, error) { return readClaims(paths.KubeControllers) },
 		Operators: func() ([]*x509.Certificate, error) {
 			list, err := ownership.Operators(m.config.active.Current().Config)
 			if err != nil {
@@ -82,15 +80,9 @@ func acceptsClaims(c *config.Config) bool {
 	return acceptsInventories(c) && c.Cluster.Spec.Kubernetes.MachineObjects.Claims
 }
 
-// readClaims reads the list of the controllers, a regular file of at most claim.MaxList bytes. The
-// directory of the file belongs to the controllers.
-func readClaims(name string) ([]byte, error) {
-	f, err := openRegular(name)
-	if err != nil {
-		return nil, fmt.Errorf("list of claims: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, claim.MaxList+1))
+// readClaims reads the list of the controllers, to which the directory belongs.
+func readClaims(dir string) ([]byte, error) {
+	text, err := safefile.ReadUntrusted(dir, nodespec.ClaimsFile, claim.MaxList)
 	if err != nil {
 		return nil, fmt.Errorf("list of claims: %w", err)
 	}
@@ -166,12 +158,7 @@ func claimedDocuments(s claim.Signed, operators []*x509.Certificate, fingerprint
 	if !next.IsWorker() || next.Machine.Spec.Join == nil || !next.Machine.Spec.Join.Ticket.IsZero() {
 		return nil, nil, errors.New("template: is not the configuration of a worker that requests to join; `orlopctl nodes template` makes one")
 	}
-	roots := x509.NewCertPool()
-	cas := next.Cluster.Spec.PKI
-	for _, ca := range append(config.X509s(cas.Accepted.Machine), cas.Machine.Cert.X509()) {
-		roots.AddCert(ca)
-	}
-	if err := pki.VerifyServer(peer, roots, from.WithZone("").String(), now); err != nil {
+	if err := pki.VerifyServer(peer, membership.MachinePool(next), from.WithZone("").String(), now); err != nil {
 		return nil, nil, fmt.Errorf("the sender is no machine of the cluster that the template names: %w", err)
 	}
 	if pki.TicketOf(peer[0]) != "" {
@@ -188,17 +175,4 @@ func wipeRemoved(ctx context.Context, m *machine) error {
 		return nil
 	}
 	return m.power.Go(ctx, power.Away{To: power.PowerOff, Wipe: []string{disklayout.Data, disklayout.State}, Force: true, By: "its removal from the cluster"})
-}
-
-// openRegular opens a regular file. It follows no link, and waits for no writer of a pipe.
-func openRegular(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil, errors.Join(err, errors.New("is not a regular file"))
-	}
-	return f, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -135,22 +136,36 @@ func TestAcceptsClaims(t *testing.T) {
 }
 
 // TestReadClaims checks that machined reads a regular file only, and not too much of it: the
-// directory belongs to a process with fewer rights.
+// directory belongs to a process with fewer rights. Without the directory, no controllers lead.
 func TestReadClaims(t *testing.T) {
-	dir := t.TempDir()
-	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
-	if _, err := readClaims(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a file: %v", err)
+	missing, empty := filepath.Join(t.TempDir(), "missing"), t.TempDir()
+	for _, dir := range []string{missing, empty} {
+		if _, err := readClaims(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("without a file: %v", err)
+		}
 	}
-	if err := errors.Join(os.WriteFile(file, make([]byte, 2*claim.MaxList), 0o600), os.Symlink(file, link), unix.Mkfifo(pipe, 0o600)); err != nil {
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := readClaims(file); err != nil || len(text) != claim.MaxList+1 {
-		t.Errorf("%d bytes, %v", len(text), err)
-	}
-	for _, name := range []string{link, pipe, dir} {
-		if _, err := readClaims(name); err == nil {
-			t.Errorf("%s was read", name)
+	for _, test := range []struct {
+		name  string
+		write func(file string) error
+		want  string // part of the error
+	}{
+		{"a list", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList), 0o600) }, ""},
+		{"too long", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList+1), 0o600) }, "at most 1048576 are taken"},
+		{"a link", func(file string) error { return os.Symlink(other, file) }, "is not a plain file"},
+		{"a pipe", func(file string) error { return unix.Mkfifo(file, 0o600) }, "is not a plain file"},
+		{"a directory", func(file string) error { return os.Mkdir(file, 0o700) }, "is not a plain file"},
+	} {
+		dir := t.TempDir()
+		if err := test.write(filepath.Join(dir, nodespec.ClaimsFile)); err != nil {
+			t.Fatal(err)
+		}
+		text, err := readClaims(dir)
+		if test.want == "" && (err != nil || len(text) != claim.MaxList) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %d bytes, %v", test.name, len(text), err)
 		}
 	}
 }

@@ -6,15 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// claimsInterval is the interval at which machined reads the list of claims.
-const claimsInterval = 5 * time.Second
+const (
+	// claimsInterval is the interval at which machined reads the list of claims.
+	claimsInterval = 5 * time.Second
+	// removalInterval is the time from a failed removal to the next attempt: each attempt cordons
+	// the node and evicts its pods.
+	removalInterval = time.Minute
+)
 
 // ClaimsDeps is the environment of Claims.
 type ClaimsDeps struct {
@@ -48,11 +56,14 @@ type ClaimsDeps struct {
 type Claims struct {
 	deps ClaimsDeps
 
+	eventLimit *rate.Limiter // events of problems
+
 	mu       sync.Mutex
 	offers   map[string]offer // by the key of the machine
 	problems map[string]bool  // reported problems
 	removing map[claim.Member]bool
-	running  sync.WaitGroup // removals
+	failed   map[claim.Member]time.Time // times of failed removals
+	running  sync.WaitGroup             // removals
 }
 
 // offer is a valid claim.
@@ -64,7 +75,10 @@ type offer struct {
 
 // NewClaims returns Claims without a list. Run reads the list.
 func NewClaims(d ClaimsDeps) *Claims {
-	return &Claims{deps: d, problems: map[string]bool{}, removing: map[claim.Member]bool{}}
+	return &Claims{
+		deps: d, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+		problems: map[string]bool{}, removing: map[claim.Member]bool{}, failed: map[claim.Member]time.Time{},
+	}
 }
 
 // Offer returns the configuration of a claimed machine; nil without a claim.
@@ -185,7 +199,8 @@ func owns(m claim.Member) error {
 func (c *Claims) remove(ctx context.Context, m claim.Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.removing[m] {
+	maps.DeleteFunc(c.failed, func(_ claim.Member, at time.Time) bool { return c.deps.Now().Sub(at) >= removalInterval })
+	if _, failed := c.failed[m]; failed || c.removing[m] {
 		return
 	}
 	c.removing[m] = true
@@ -198,20 +213,29 @@ func (c *Claims) remove(ctx context.Context, m claim.Member) {
 			delete(c.removing, m)
 		}()
 		err := c.deps.Remove(ctx, m)
-		if err != nil && ctx.Err() == nil {
-			c.deps.Event("failure", fmt.Sprintf("machine %s: cannot remove: %v; it is tried again", m.Name, err))
+		if err == nil || ctx.Err() != nil {
+			return
 		}
+		c.deps.Event("failure", fmt.Sprintf("machine %s: cannot remove: %v; it is tried again in %v", m.Name, err, removalInterval))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.failed[m] = c.deps.Now()
 	})
 }
 
-// report adds an event for each new problem.
+// report adds an event for each new problem. Stolen controllers could cause many problems, which
+// must not displace the other events; a later pass reports the rest.
 func (c *Claims) report(problems []error) {
 	now := map[string]bool{}
 	for _, err := range problems {
-		if line := err.Error(); !c.problems[line] {
+		line := err.Error()
+		if !c.problems[line] && !now[line] {
+			if !c.eventLimit.AllowN(c.deps.Now(), 1) {
+				continue
+			}
 			c.deps.Event("failure", line)
 		}
-		now[err.Error()] = true
+		now[line] = true
 	}
 	c.problems = now
 }

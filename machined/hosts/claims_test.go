@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -150,7 +151,47 @@ func TestRemovals(t *testing.T) {
 		t.Error(got)
 	}
 	c.fails = errors.New("no quorum")
-	if got := c.step(); got != "remove rack7-01234567; failure: machine rack7-01234567: cannot remove: no quorum; it is tried again" {
-		t.Error(got)
+	const failed = "remove rack7-01234567; failure: machine rack7-01234567: cannot remove: no quorum; it is tried again in 1m0s"
+	for i, want := range []string{failed, "", failed} { // each attempt evicts the pods of the node
+		if i == 2 {
+			c.now = c.now.Add(removalInterval)
+			c.list.Written = c.now
+		}
+		if got := c.step(); got != want {
+			t.Errorf("pass %d: %s", i, got)
+		}
+	}
+}
+
+// TestManyProblems checks that the problems of a list displace few other events, and that a later
+// pass reports the rest of them once.
+func TestManyProblems(t *testing.T) {
+	c := newClaimsTest(t)
+	const problems = 12
+	for i := range problems {
+		c.list.Claims = append(c.list.Claims, claim.Claim{Member: claim.Member{Name: fmt.Sprintf("cp%d", i), Key: one.Key}, Template: "workers"})
+	}
+	c.list.Claims = append(c.list.Claims, c.list.Claims[0])
+	reported := map[string]int{}
+	for _, want := range []int{10, 0, 1, 1, 0} {
+		c.step()
+		if len(c.events) != want {
+			t.Errorf("%d events, want %d: %q", len(c.events), want, c.events)
+		}
+		for _, e := range c.events {
+			reported[e]++
+		}
+		if want < 10 {
+			c.now = c.now.Add(10 * time.Second)
+			c.list.Written = c.now
+		}
+	}
+	for e, n := range reported {
+		if n != 1 {
+			t.Errorf("%s: %d times", e, n)
+		}
+	}
+	if len(reported) != problems {
+		t.Errorf("%d of %d problems are reported", len(reported), problems)
 	}
 }

@@ -1,9 +1,12 @@
-// Package hosts has both sides of the inventory (docs/decisions/0103-inventory.md).
+// Package hosts has both sides of the inventory (docs/decisions/0103-inventory.md), and the claims
+// of waiting machines (docs/decisions/0107-claims.md).
 //
 //	reporter.go  a machine without a configuration sends its inventory
 //	firmware.go  the part of the inventory that the firmware tells
 //	register.go  a control-plane machine lists the machines
+//	claims.go    a control-plane machine admits and removes claimed machines
 //
-// A machine that reports trusts no answer: nothing on it changes. A machine that lists stores
-// nothing; it publishes the list, and writes it to a file of the controllers.
+// A machine that reports trusts no answer: only a configuration that its own operator has signed
+// changes it (ReporterDeps.Adopt). A machine that lists stores nothing; it publishes the list, and
+// writes it to a file of the controllers.
 package hosts

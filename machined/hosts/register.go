@@ -52,14 +52,13 @@ type Register struct {
 	deps      RegisterDeps
 	published *cell.Cell[[]inventory.Entry]
 
-	mu            sync.Mutex
-	list          inventory.List
-	addressLimits limits.Rates  // per address
-	networkLimits limits.Rates  // per network: a rack of machines shares a network
-	eventLimit    *rate.Limiter // events of new machines
-	known         []byte        // the published list
-	written       []byte        // the content of the file
-	failing       bool          // the last write has failed
+	mu         sync.Mutex
+	list       inventory.List
+	callers    limits.Callers
+	eventLimit *rate.Limiter // events of new machines
+	known      []byte        // the published list
+	written    []byte        // the content of the file
+	failing    bool          // the last write has failed
 }
 
 // NewRegister returns an empty register.
@@ -67,7 +66,7 @@ func NewRegister(d RegisterDeps) *Register {
 	return &Register{
 		deps: d, published: cell.New([]inventory.Entry{}),
 		// A machine sends a message every 30 seconds (inventory.Interval).
-		addressLimits: limits.Rates{Interval: 5 * time.Second, Burst: 20}, networkLimits: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200},
+		callers:    limits.Callers{Address: limits.Rates{Interval: 5 * time.Second, Burst: 20}, Network: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200}},
 		eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
 	}
 }
@@ -99,9 +98,7 @@ func (g *Register) Report(r *api.ReportInventoryRequest) *api.ReportInventoryRes
 // check returns the entry of a valid message. The cheap checks come first.
 func (g *Register) check(r *api.ReportInventoryRequest) (inventory.Entry, error) {
 	var out inventory.Entry
-	address := limits.AddressOf(r.Peer)
-	// A caller over the limit of its address takes no place from its network.
-	if g.addressLimits.Exhausted(address.String()) || !g.networkLimits.Allow(limits.NetworkOf(r.Peer)) || !g.addressLimits.Allow(address.String()) {
+	if !g.callers.Allow(r.Peer) {
 		return out, errors.New("too many messages from your address; wait a minute")
 	}
 	if !g.deps.Enabled() {

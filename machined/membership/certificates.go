@@ -131,8 +131,9 @@ func allCAs(issuing config.Certificate, accepted []config.Certificate) []*x509.C
 	return append([]*x509.Certificate{issuing.X509()}, config.X509s(accepted)...)
 }
 
-// machinePool is machineCAs as a pool, to verify another machine.
-func machinePool(c *config.Config) *x509.CertPool {
+// MachinePool has the machine CA of a configuration and the accepted CAs, to verify another
+// machine.
+func MachinePool(c *config.Config) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, ca := range machineCAs(c) {
 		pool.AddCert(ca)

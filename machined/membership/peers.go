@@ -106,7 +106,7 @@ func (p *Peers) Endpoint(address string) (client.Endpoint, error) {
 	} else if !c.IsWorker() && c.Cluster.Spec.PKI.Machine.Key.IsZero() {
 		return e, errors.New("no other machine trusts this one, because its configuration has no key of the machine CA; add Cluster.spec.pki.machine.key")
 	}
-	e.CA, e.Accepts = machinePool(c), p.checkMember
+	e.CA, e.Accepts = MachinePool(c), p.checkMember
 	var err error
 	if e.Cert, err = p.deps.Certificate(); err != nil {
 		return e, fmt.Errorf("this machine's certificate cannot be used: %w; try again", err)

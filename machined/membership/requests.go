@@ -36,17 +36,19 @@ type Requests struct {
 	ledger *Ledger
 	server *Server // issues the ticket of an approved machine
 
-	mu            sync.Mutex
-	list          joinrequest.List
-	addressLimits limits.Rates  // per address
-	networkLimits limits.Rates  // per network: a rack of machines shares a network
-	eventLimit    *rate.Limiter // events of first requests
+	mu         sync.Mutex
+	list       joinrequest.List
+	callers    limits.Callers
+	eventLimit *rate.Limiter // events of first requests
 }
 
 func newRequests(d *Deps, l *Ledger) *Requests {
 	// A machine sends a request every ten seconds (joinrequest.Interval), and several machines may
 	// share an address.
-	return &Requests{deps: d, ledger: l, addressLimits: limits.Rates{Interval: 5 * time.Second, Burst: 20}, networkLimits: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200}, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10)}
+	return &Requests{
+		deps: d, ledger: l, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
+		callers: limits.Callers{Address: limits.Rates{Interval: 5 * time.Second, Burst: 20}, Network: limits.Rates{Interval: 100 * time.Millisecond, Burst: 200}},
+	}
 }
 
 // AcceptsJoinRequests reports whether a configuration accepts requests of machines without a
@@ -86,18 +88,11 @@ func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, 
 	return answer, known
 }
 
-// allow reports whether the limits of a caller admit its request now. A caller over the limit of
-// its address takes no place from its network, and a network over its limit adds no addresses.
-func (q *Requests) allow(peer string) bool {
-	address := limits.AddressOf(peer).String()
-	return !q.addressLimits.Exhausted(address) && q.networkLimits.Allow(limits.NetworkOf(peer)) && q.addressLimits.Allow(address)
-}
-
 // check returns the machine of a valid request. An invalid request does not reach an
 // operator.
 func (q *Requests) check(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
-	if !q.allow(r.Peer) {
+	if !q.callers.Allow(r.Peer) {
 		return out, errors.New("too many requests from your address; wait a minute")
 	}
 	c := q.deps.config()

@@ -227,7 +227,7 @@ func TestRequestLimits(t *testing.T) {
 		q := newRequests(nil, nil)
 		allowed := func(n int, peer func(i int) string) (count int) {
 			for i := range n {
-				if q.allow(peer(i)) {
+				if q.callers.Allow(peer(i)) {
 					count++
 				}
 			}

@@ -675,7 +675,7 @@ func (s *site) call(args []string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	conn, err := s.net.dialer(caller.machine)(s.t.Context(), client.Endpoint{Address: to.addr.String(), CA: machinePool(to.configuration()), Cert: own})
+	conn, err := s.net.dialer(caller.machine)(s.t.Context(), client.Endpoint{Address: to.addr.String(), CA: MachinePool(to.configuration()), Cert: own})
 	if err != nil {
 		return result(err, "")
 	}

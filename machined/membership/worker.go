@@ -286,7 +286,7 @@ func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c 
 		return Certificates{}, err
 	}
 	got.addresses = addresses
-	endpoint := client.Endpoint{CA: machinePool(c), Accepts: w.peers.checkControlPlane, Cert: w.clientCert(how, c, ticket, held)}
+	endpoint := client.Endpoint{CA: MachinePool(c), Accepts: w.peers.checkControlPlane, Cert: w.clientCert(how, c, ticket, held)}
 	answer, err := firstAnswer(ctx, controlPlanes(c), func(ctx context.Context, from string) (*api.JoinResponse, error) {
 		endpoint := endpoint
 		endpoint.Address = from
@@ -362,7 +362,7 @@ func (w *Worker) sendJoinRequests(ctx context.Context, c *config.Config) (ticket
 	from := controlPlanes(c)
 	for i, address := range from {
 		one, cancel := context.WithTimeout(ctx, timeoutFor(ctx, len(from)-i))
-		answer, err := w.deps.Transport.RequestJoin(one, client.Endpoint{Address: address, CA: machinePool(c), Accepts: w.peers.checkControlPlane}, request)
+		answer, err := w.deps.Transport.RequestJoin(one, client.Endpoint{Address: address, CA: MachinePool(c), Accepts: w.peers.checkControlPlane}, request)
 		cancel()
 		switch {
 		case err != nil:

@@ -109,7 +109,9 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // MachineSets, claim the waiting machines, and delete Machines.
 func machineRights(claims bool) []runtime.Object {
 	const clusters, machines, checks, sets, deployments = "clusters", "machines", "machinehealthchecks", "machinesets", "machinedeployments"
-	ours := []string{machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource, machineapi.ClusterHealths.Resource, machineapi.Components.Resource}
+	group, infra, own, hosts := machineapi.GroupVersion.Group, machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource
+	healths, components := machineapi.ClusterHealths.Resource, machineapi.Components.Resource
+	ours := []string{infra, own, hosts, healths, components}
 	upstream := []string{clusters, machines, checks}
 	planes := controlplane.OrlopControlPlanes
 	write := []string{"get", "create", "update", "patch"}
@@ -120,14 +122,14 @@ func machineRights(claims bool) []runtime.Object {
 			rule(groupCluster, []string{sets, sets + "/status"}, write...),
 			rule(groupCluster, []string{deployments + "/status"}, write...),
 			rule(groupCluster, []string{machines}, "delete"),
-			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopHosts.Resource}, "patch"),
+			rule(group, []string{hosts}, "patch"),
 		}
 	}
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachineNodes, Namespace: machineapi.Namespace}, Rules: []rbacv1.PolicyRule{
 			rule(groupCluster, []string{machines}, "get", "list", "watch"),
-			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopMachines.Resource}, "get", "list", "watch"),
-			rule(machineapi.GroupVersion.Group, []string{machineapi.OrlopMachines.Resource + "/status"}, "get", "update", "patch"),
+			rule(group, []string{own}, "get", "list", "watch"),
+			rule(group, []string{own + "/status"}, "get", "update", "patch"),
 		}},
 		bindIn(machineapi.Namespace, roleMachineNodes, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: user.NodesGroup}),
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: roleMachines, Namespace: machineapi.Namespace}, Rules: append([]rbacv1.PolicyRule{
@@ -135,11 +137,11 @@ func machineRights(claims bool) []runtime.Object {
 			rule(groupCluster, upstream, "list"),
 			rule(groupCluster, []string{checks, checks + "/status"}, "get"),
 			rule(groupCluster, []string{checks + "/status"}, "update"),
-			rule(machineapi.GroupVersion.Group, []string{ours[0], ours[0] + "/status", ours[1]}, write...),
-			rule(machineapi.GroupVersion.Group, []string{ours[2], ours[4]}, "get", "create", "delete"),
-			rule(machineapi.GroupVersion.Group, []string{ours[3]}, "get", "create"),
-			rule(machineapi.GroupVersion.Group, []string{ours[2] + "/status", ours[3] + "/status", ours[4] + "/status"}, "get", "update"),
-			rule(machineapi.GroupVersion.Group, ours, "list"),
+			rule(group, []string{infra, infra + "/status", own}, write...),
+			rule(group, []string{hosts, components}, "get", "create", "delete"),
+			rule(group, []string{healths}, "get", "create"),
+			rule(group, []string{hosts + "/status", healths + "/status", components + "/status"}, "get", "update"),
+			rule(group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),
 			rule("batch", []string{"jobs"}, "create"), // of gates
@@ -149,7 +151,7 @@ func machineRights(claims bool) []runtime.Object {
 		bindAccount(roleMachines, roleMachines, MachinesAccount),
 		aggregated("view", clusterRole(roleMachineReader,
 			rule(groupCluster, upstream, "get", "list", "watch"),
-			rule(machineapi.GroupVersion.Group, ours, "get", "list", "watch"),
+			rule(group, ours, "get", "list", "watch"),
 			rule(planes.Group, []string{planes.Resource}, "get", "list", "watch"))),
 	}
 }

@@ -58,9 +58,7 @@ func (c *controller) freshClaims(ctx context.Context, in *claims.Snapshot) error
 	if in.Own, err = list(ctx, c.acts.own); err != nil {
 		return err
 	}
-	fresh := Snapshot{Settings: c.settings}
-	fresh.Machines, err = list(ctx, c.acts.machines)
-	fresh.ofCluster()
-	in.Machines = fresh.Machines
+	all, err := list(ctx, c.acts.machines)
+	in.Machines = c.ofCluster(all)
 	return err
 }

@@ -150,18 +150,9 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		}
 		return patchObject(ctx, c.own, o, map[string]any{"spec": field})
 	case *batchv1.Job:
-		_, err := c.nodes.BatchV1().Jobs(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		return err
+		return write(ctx, c.nodes.BatchV1().Jobs(o.Namespace), o, change.Verb)
 	case *corev1.Node:
-		patch, err := component.MergePatch(o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})
-		if err != nil {
-			return err
-		}
-		_, err = c.nodes.CoreV1().Nodes().Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
+		return patchObject(ctx, c.nodes.CoreV1().Nodes(), o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})
 	}
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
 }
@@ -202,8 +193,7 @@ func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 	case *clusterv1.Machine:
 		switch change.Verb {
 		case claims.Delete:
-			seen := metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}
-			return c.machines.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &seen})
+			return c.machines.Delete(ctx, o.Name, asSeen(o))
 		case claims.Finalize:
 			return patchObject(ctx, c.machines, o, map[string]any{"metadata": map[string]any{"finalizers": o.Finalizers}})
 		}

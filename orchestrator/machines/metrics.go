@@ -85,9 +85,7 @@ func (c *collector) CollectWithStability(out chan<- metrics.Metric) {
 // serve reads the metrics from the caches of a controller, until stop is called.
 func (c *collector) serve(of *controller) (stop func()) {
 	read := objects(func() ([]*clusterv1.Machine, []*machineapi.OrlopMachine) {
-		s := Snapshot{Settings: of.settings, Machines: component.Objects[*clusterv1.Machine](of.machines), Own: component.Objects[*machineapi.OrlopMachine](of.own)}
-		s.ofCluster()
-		return s.Machines, s.Own
+		return of.ofCluster(component.Objects[*clusterv1.Machine](of.machines)), component.Objects[*machineapi.OrlopMachine](of.own)
 	})
 	c.objects.Store(&read)
 	return func() { c.objects.Store(nil) }

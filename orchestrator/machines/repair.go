@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/machineapi"
@@ -161,7 +162,7 @@ func (s Snapshot) busy(m *machine) string {
 		return "the machine changes its release"
 	case m.own.Status.Drain != nil && slices.Contains(emptyPhases, nodespec.DrainPhase(m.own.Status.Drain.Phase)):
 		return "the machine evicts its pods before its " + m.own.Status.Drain.Operation
-	case s.Cluster.Spec.Paused != nil && *s.Cluster.Spec.Paused:
+	case ptr.Deref(s.Cluster.Spec.Paused, false):
 		return "the Cluster is paused (spec.paused)"
 	case has(clusterv1.PausedAnnotation) || has(clusterv1.MachineSkipRemediationAnnotation):
 		return fmt.Sprintf("the Machine has the annotation %s or %s", clusterv1.PausedAnnotation, clusterv1.MachineSkipRemediationAnnotation)

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -317,18 +318,15 @@ func perform[C fmt.Stringer](changes []C, do func(C) error) (rejected error) {
 func (c *controller) cached() Snapshot {
 	s := Snapshot{
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
-		Machines: component.Objects[*clusterv1.Machine](c.machines), Own: component.Objects[*machineapi.OrlopMachine](c.own),
+		Machines: c.ofCluster(component.Objects[*clusterv1.Machine](c.machines)), Own: component.Objects[*machineapi.OrlopMachine](c.own),
 		Jobs: component.Objects[*batchv1.Job](c.jobs), CronJobs: component.Objects[*batchv1.CronJob](c.cronJobs),
 	}
-	for _, check := range component.Objects[*clusterv1.MachineHealthCheck](c.checks) {
-		if check.Spec.ClusterName == c.settings.Name {
-			s.Checks = append(s.Checks, check)
-		}
-	}
+	s.Checks = slices.DeleteFunc(component.Objects[*clusterv1.MachineHealthCheck](c.checks), func(check *clusterv1.MachineHealthCheck) bool {
+		return check.Spec.ClusterName != c.settings.Name
+	})
 	s.Cluster = named(component.Objects[*clusterv1.Cluster](c.clusters), c.settings.Name)
 	s.OrlopCluster = named(component.Objects[*machineapi.OrlopCluster](c.infra), c.settings.Name)
 	s.ControlPlane = named(component.Objects[*controlplane.OrlopControlPlane](c.planes), c.settings.Name)
-	s.ofCluster()
 	return s
 }
 
@@ -338,23 +336,18 @@ func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 	if s.Own, err = list(ctx, c.acts.own); err != nil {
 		return s, err
 	}
-	if s.Machines, err = list(ctx, c.acts.machines); err != nil {
+	all, err := list(ctx, c.acts.machines)
+	if err != nil {
 		return s, err
 	}
+	s.Machines = c.ofCluster(all)
 	s.OrlopCluster, err = c.acts.orlopCluster.Get(ctx, c.settings.Name, metav1.GetOptions{})
-	s.ofCluster()
 	return s, err
 }
 
 // ofCluster removes the Machine objects of other clusters, which a management cluster may have.
-func (s *Snapshot) ofCluster() {
-	var own []*clusterv1.Machine
-	for _, m := range s.Machines {
-		if m.Spec.ClusterName == s.Settings.Name {
-			own = append(own, m)
-		}
-	}
-	s.Machines = own
+func (c *controller) ofCluster(all []*clusterv1.Machine) []*clusterv1.Machine {
+	return slices.DeleteFunc(all, func(m *clusterv1.Machine) bool { return m.Spec.ClusterName != c.settings.Name })
 }
 
 // named returns the object with a name; nil if there is none.

@@ -80,6 +80,18 @@ func (t *Rates) sweepLocked(now time.Time) {
 	}
 }
 
+// Callers bounds the operations of callers without an identity, by the address and by the network
+// of each caller: a rack of machines shares a network.
+type Callers struct{ Address, Network Rates }
+
+// Allow reports whether the limits of a caller, ADDRESS:PORT, admit an operation now. A caller over
+// the limit of its address takes no place from its network, and a network over its limit adds no
+// addresses.
+func (c *Callers) Allow(peer string) bool {
+	address := AddressOf(peer).String()
+	return !c.Address.Exhausted(address) && c.Network.Allow(NetworkOf(peer)) && c.Address.Allow(address)
+}
+
 // NetworkOf returns the network of a caller's address, as apid counts it: an IPv6 client has a
 // whole /64.
 func NetworkOf(peer string) string {

@@ -31,6 +31,12 @@ type OrlopHost struct {
 	Status OrlopHostStatus `json:"status,omitempty"`
 }
 
+// Approved reports whether an operator has approved the machine. The schema checks the fingerprint,
+// too.
+func (h *OrlopHost) Approved() bool {
+	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
+}
+
 // OrlopHostSpec identifies a machine.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval.fingerprint == self.fingerprint",message="approval.fingerprint is not the fingerprint of this machine: compare it with the console of the machine"

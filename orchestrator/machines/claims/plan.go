@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/claim"
@@ -203,14 +204,8 @@ func (p *plan) release(h *machineapi.OrlopHost) {
 
 // available reports whether a host can be claimed.
 func (p *plan) available(h *machineapi.OrlopHost) bool {
-	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && approved(h) &&
+	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && h.Approved() &&
 		waits(h) && h.Name == machineapi.HostName(h.Spec.Fingerprint) && !slices.Contains(p.Listing.Members, h.Spec.Fingerprint)
-}
-
-// approved reports whether an operator has approved a machine. The schema checks the fingerprint,
-// too.
-func approved(h *machineapi.OrlopHost) bool {
-	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
 }
 
 // waits reports whether a machine waits for a configuration.
@@ -226,7 +221,7 @@ func (p *plan) used(name string) bool {
 // isPaused reports whether an object or its cluster is paused.
 func (p *plan) isPaused(o metav1.Object) bool {
 	_, annotated := o.GetAnnotations()[clusterv1.PausedAnnotation]
-	return annotated || p.Cluster.Spec.Paused != nil && *p.Cluster.Spec.Paused
+	return annotated || ptr.Deref(p.Cluster.Spec.Paused, false)
 }
 
 // sanitizedReason bounds a message of a condition.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/claim"
@@ -156,7 +157,7 @@ func (w *world) do(c Change) {
 		if old := w.hosts[name].Spec.Claim; old != nil && o.Spec.Claim != nil {
 			w.t.Errorf("%s: claimed twice", c)
 		}
-		if o.Spec.Claim != nil && !approved(o) {
+		if o.Spec.Claim != nil && !o.Approved() {
 			w.t.Errorf("%s: without an approval", c)
 		}
 		w.hosts[name] = o
@@ -211,7 +212,7 @@ func (w *world) check(r Result) {
 		}
 	}
 	for _, l := range r.List.Claims {
-		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !approved(h) {
+		if h := w.hosts[machineapi.HostName(l.Key)]; h != nil && !h.Approved() {
 			w.t.Errorf("%s is listed without an approval", l.Name)
 		}
 		if l.Name != claim.Name("rack7", l.Key) {
@@ -300,7 +301,7 @@ func TestScale(t *testing.T) {
 	}
 	d = w.deployments["workers"]
 	c := meta.FindStatusCondition(d.Status.Conditions, clusterv1.MachineDeploymentScalingUpCondition)
-	if c == nil || c.Reason != reasonNoHost || !strings.Contains(c.Message, "1 more approved OrlopHosts") || !strings.Contains(c.Message, "1 that match are not approved") || number(d.Status.ReadyReplicas) != 2 || d.Status.Phase != "ScalingUp" {
+	if c == nil || c.Reason != reasonNoHost || !strings.Contains(c.Message, "1 more approved OrlopHosts") || !strings.Contains(c.Message, "1 that match are not approved") || ptr.Deref(d.Status.ReadyReplicas, 0) != 2 || d.Status.Phase != "ScalingUp" {
 		t.Errorf("%+v, %+v", c, d.Status)
 	}
 	w.hosts[w.host(2, true).Name].Labels = map[string]string{"rack": "7"}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/orlop-os/orlop/pkg/claim"
@@ -39,7 +40,7 @@ func (p *plan) deployment(d *clusterv1.MachineDeployment) {
 	case i < 0:
 		set := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{
 			Name: d.Name, Namespace: machineapi.Namespace, Labels: map[string]string{clusterv1.ClusterNameLabel: p.Cluster.Name, clusterv1.MachineDeploymentNameLabel: d.Name},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineDeployment", Name: d.Name, UID: d.UID, Controller: new(true)}},
+			OwnerReferences: controlledBy("MachineDeployment", d),
 		}, Spec: setSpec(d)}
 		p.change(Create, set)
 		p.deploymentStatus(d, nil)
@@ -47,14 +48,18 @@ func (p *plan) deployment(d *clusterv1.MachineDeployment) {
 		p.deploymentStatus(d, nil)
 	default:
 		set, want := p.Sets[i], setSpec(d)
-		paused := d.Spec.Paused != nil && *d.Spec.Paused
-		if !paused && set.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(set.Spec, want) {
+		if !ptr.Deref(d.Spec.Paused, false) && set.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(set.Spec, want) {
 			next := set.DeepCopy()
 			next.Spec = want
 			p.change(Adjust, next)
 		}
 		p.deploymentStatus(d, set)
 	}
+}
+
+// controlledBy returns the reference to an object of Cluster API that controls another object.
+func controlledBy(kind string, o metav1.Object) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true)}}
 }
 
 // setSpec returns the specification of the MachineSet of a deployment.
@@ -69,10 +74,7 @@ func setSpec(d *clusterv1.MachineDeployment) clusterv1.MachineSetSpec {
 
 // replicas is the wanted number of machines, as Cluster API defines it.
 func replicas(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return max(0, *n)
+	return max(0, ptr.Deref(n, 1))
 }
 
 // members are the machines of a set.
@@ -151,7 +153,7 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 			break
 		}
 		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
-		if !approved(h) && h.Spec.Claim == nil && t.matches(h) {
+		if !h.Approved() && h.Spec.Claim == nil && t.matches(h) {
 			unapproved++
 		}
 		if !p.available(h) || p.used(machine) || !t.matches(h) {
@@ -179,7 +181,7 @@ func (p *plan) create(set *clusterv1.MachineSet, h *machineapi.OrlopHost) {
 	o := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: c.Machine, Namespace: machineapi.Namespace, Finalizers: []string{Finalizer}, Labels: map[string]string{}, Annotations: maps.Clone(set.Spec.Template.Annotations),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineSet", Name: set.Name, UID: set.UID, Controller: new(true)}},
+			OwnerReferences: controlledBy("MachineSet", set),
 		},
 		Spec: *set.Spec.Template.Spec.DeepCopy(),
 	}
@@ -201,13 +203,13 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 		return
 	}
 	m := p.machines[c.Machine]
-	if m == nil || m.DeletionTimestamp != nil || p.own[c.Machine] != nil || !slices.Contains(m.Finalizers, Finalizer) || !approved(h) {
+	if m == nil || m.DeletionTimestamp != nil || p.own[c.Machine] != nil || !slices.Contains(m.Finalizers, Finalizer) || !h.Approved() {
 		return
 	}
 	p.change(Create, &machineapi.OrlopMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: c.Machine, Namespace: machineapi.Namespace, Labels: maps.Clone(m.Labels),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, UID: m.UID, Controller: new(true)}},
+			OwnerReferences: controlledBy("Machine", m),
 		},
 		Spec: machineapi.OrlopMachineSpec{
 			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template},
@@ -283,19 +285,19 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 		p.setConditions(&st.Conditions, d.Generation, available, scaling)
 	} else {
 		st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.UpToDateReplicas = set.Status.Replicas, set.Status.ReadyReplicas, set.Status.AvailableReplicas, set.Status.UpToDateReplicas
-		want := replicas(d.Spec.Replicas)
+		want, have := replicas(d.Spec.Replicas), ptr.Deref(st.AvailableReplicas, 0)
 		phase := clusterv1.MachineDeploymentPhaseRunning
-		switch n := number(st.AvailableReplicas); {
-		case number(st.Replicas) > want:
+		switch {
+		case ptr.Deref(st.Replicas, 0) > want:
 			phase = clusterv1.MachineDeploymentPhaseScalingDown
-		case n < want:
+		case have < want:
 			phase = clusterv1.MachineDeploymentPhaseScalingUp
 		}
 		st.Phase = string(phase)
-		if number(st.AvailableReplicas) >= want {
+		if have >= want {
 			available.Status, available.Reason = metav1.ConditionTrue, reasonSatisfied
 		} else {
-			available.Message = fmt.Sprintf("%d of %d machines are available", number(st.AvailableReplicas), want)
+			available.Message = fmt.Sprintf("%d of %d machines are available", have, want)
 		}
 		conditions := []metav1.Condition{available}
 		for _, kind := range []string{clusterv1.MachineDeploymentScalingUpCondition, clusterv1.MachineDeploymentScalingDownCondition, clusterv1.MachineDeploymentMachinesReadyCondition} {
@@ -308,13 +310,6 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
 		p.change(Status, next)
 	}
-}
-
-func number(n *int32) int32 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }
 
 // setConditions sets conditions for a generation of their object.

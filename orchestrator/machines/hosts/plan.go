@@ -117,7 +117,7 @@ func (s Snapshot) silent(o *machineapi.OrlopHost) []Change {
 	// The OrlopMachine describes it from now on. A machine that is reset later gets another key.
 	case slices.Contains(s.Listing.Members, o.Spec.Fingerprint):
 		return []Change{{Delete, o}}
-	case quiet >= deleteAfter && !approved(o):
+	case quiet >= deleteAfter && !o.Approved():
 		return []Change{{Delete, o}}
 	}
 	next := o.DeepCopy()
@@ -133,12 +133,6 @@ func changed(before, next *machineapi.OrlopHost) []Change {
 	return []Change{{Status, next}}
 }
 
-// approved reports whether an operator has approved a machine. The schema checks the fingerprint,
-// too.
-func approved(o *machineapi.OrlopHost) bool {
-	return o.Spec.Approval != nil && o.Spec.Approval.Fingerprint == o.Spec.Fingerprint
-}
-
 func (s Snapshot) setConditions(o *machineapi.OrlopHost, waits bool) {
 	set := func(kind string, status bool, reason, message string) {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation, LastTransitionTime: metav1.NewTime(s.Now)}
@@ -152,7 +146,7 @@ func (s Snapshot) setConditions(o *machineapi.OrlopHost, waits bool) {
 	} else {
 		set(machineapi.ConditionWaiting, false, "Silent", "the machine sends no inventory: it is off, has a configuration, or does not reach the control plane")
 	}
-	if approved(o) {
+	if o.Approved() {
 		set(machineapi.ConditionApproved, true, "Fingerprint", "an operator has named the fingerprint of the machine")
 	} else {
 		set(machineapi.ConditionApproved, false, "NotApproved", fmt.Sprintf("compare the fingerprint with the console of the machine, and set spec.approval.fingerprint to %s", o.Spec.Fingerprint))
