@@ -69,10 +69,11 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 }
 
 // Settings returns the settings of components that only the code of Kubernetes can check
-// completely, for `orchestrator check-settings`; nil if all of them are the defaults.
+// completely, for `orchestrator check-settings`; nil if all of them are the defaults. The compared
+// fields are those that the Check functions of the components can reject.
 func Settings(c *config.Config) *nodespec.Spec {
 	parts := func(k config.Kubernetes, r config.Reserved) []any {
-		return []any{k.FeatureGates, k.APIServer.Admission, k.APIServer.RuntimeConfig, k.Audit.Rules, k.Kubelet, k.Scheduler, r}
+		return []any{k.FeatureGates, k.APIServer.Admission, k.Audit.Rules, k.Kubelet, k.Scheduler, r}
 	}
 	kube, reserved := c.Cluster.Spec.Kubernetes, c.Machine.Spec.Reserved
 	if reflect.DeepEqual(parts(kube, reserved), parts(config.DefaultKubernetes(), config.New("", "").Machine.Spec.Reserved)) {

@@ -215,11 +215,7 @@ func TestSettingsRestart(t *testing.T) {
 		"APIServer": {api}, "Audit": {api}, "PodSecurity": {api}, "PodEvictionTimeout": {api},
 		"FinishedPods": {controllers}, "Scheduler": {controllers}, "ControllerManager": {controllers},
 	}
-	reference, problems := config.Parse("", []byte(config.Reference))
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	from, to := reflect.ValueOf(config.DefaultKubernetes()), reflect.ValueOf(reference.Cluster.Spec.Kubernetes)
+	from, to := reflect.ValueOf(config.DefaultKubernetes()), reflect.ValueOf(reference(t).Cluster.Spec.Kubernetes)
 	for i := range from.NumField() {
 		field := from.Type().Field(i)
 		if field.Tag.Get("json") == "-" {
@@ -306,15 +302,15 @@ func TestSettings(t *testing.T) {
 	if got := Settings(c); got != nil {
 		t.Errorf("the defaults are checked: %+v", got)
 	}
+	c.Cluster.Spec.Kubernetes.APIServer.RuntimeConfig = map[string]bool{"resource.k8s.io/v1beta1": true}
+	if got := Settings(c); got != nil {
+		t.Errorf("versions, which pkg/config checks completely, are checked: %+v", got)
+	}
 	c.Machine.Spec.Reserved.CPUs = "0-1"
 	if got := Settings(c); got == nil || got.Node.ReservedCPUs != "0-1" {
 		t.Errorf("processors: %+v", got)
 	}
-	reference, problems := config.Parse("", []byte(config.Reference))
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	for name, c := range map[string]*config.Config{"processors": c, "the reference": reference} {
+	for name, c := range map[string]*config.Config{"processors": c, "the reference": reference(t)} {
 		settings := Settings(c)
 		if settings == nil {
 			t.Errorf("%s: no settings", name)

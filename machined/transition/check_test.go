@@ -190,6 +190,26 @@ func TestCheckReserved(t *testing.T) {
 	}
 }
 
+// TestCheckEviction checks that the threshold of free memory leaves memory for pods, or the kubelet
+// would not start.
+func TestCheckEviction(t *testing.T) {
+	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
+	c.Machine.Spec.Reserved.Memory = 1 << 30
+	for threshold, want := range map[config.Threshold]string{
+		{Amount: 100 << 20}: "",
+		{Percent: 50}:       "",
+		{Amount: 3<<30 - 1}: "",
+		{Amount: 3 << 30}:   "eviction.hard.memoryAvailable: 3GiB and Machine.spec.reserved.memory, 1GiB, are all of the machine's 4096 MiB",
+		{Amount: 1<<63 - 1}: "are all of the machine's 4096 MiB",
+	} {
+		c.Cluster.Spec.Kubernetes.Kubelet.Eviction.Hard.MemoryAvailable = threshold
+		err := CheckMachine(c, Machine{Memory: 4 << 30, CPUs: 2}).Err()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", threshold, err, want)
+		}
+	}
+}
+
 // TestCheckMemorySysctls checks that kernel parameters leave the system its memory, also together.
 func TestCheckMemorySysctls(t *testing.T) {
 	const small, large = 1400 * mib, 64 << 30

@@ -38,6 +38,9 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	if problems := checkReserved(next.Machine.Spec.Reserved, f); len(problems) > 0 {
 		return problems
 	}
+	if problems := checkEviction(next.Cluster.Spec.Kubernetes.Kubelet.Eviction.Hard.MemoryAvailable, next.Machine.Spec.Reserved.Memory, f.Memory); len(problems) > 0 {
+		return problems
+	}
 	if problems := checkPodRoutes(next, f.Addresses); len(problems) > 0 {
 		return problems
 	}
@@ -114,6 +117,18 @@ func checkReserved(r config.Reserved, has Machine) Problems {
 		return problem("Machine.spec.reserved.cpus", fmt.Sprintf("%s are all of the machine's %d processors", r.CPUs, has.CPUs), "reserve less")
 	}
 	return nil
+}
+
+// checkEviction rejects a threshold of free memory that leaves nothing for pods beside reserved,
+// the memory for the system, which checkReserved has accepted. The kubelet subtracts both from the
+// machine's memory, and does not start with a negative difference. A percentage cannot cause it: it
+// is at most 50%, and reserved at most half of the memory.
+func checkEviction(t config.Threshold, reserved config.Bytes, memory int64) Problems {
+	if int64(t.Amount) < memory-int64(reserved) {
+		return nil
+	}
+	return problem("Cluster.spec.kubernetes.kubelet.eviction.hard.memoryAvailable",
+		fmt.Sprintf("%s and Machine.spec.reserved.memory, %s, are all of the machine's %d MiB", t, reserved, memory/mib), "lower the threshold")
 }
 
 // checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has no IPv6 address that can

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -97,6 +98,16 @@ func WriteFile(f File) error {
 		return fmt.Errorf("%s: cannot write: %w", f.Path, err)
 	}
 	return nil
+}
+
+// YAML returns the YAML form of a value of maps, lists and plain values, for the content of a File.
+func YAML(value any) string {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		// cannot happen
+		panic(fmt.Sprintf("component: plain values have no YAML form: %v", err))
+	}
+	return string(text)
 }
 
 // ServingFlags are the flags of an upstream controller's server at a port of loopback, which asks

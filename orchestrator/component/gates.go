@@ -9,12 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
-
-// PodCertificateGates enables the features of certificates of pods, which are off by default before
-// Kubernetes 1.37.
-const PodCertificateGates = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true"
 
 // GateFlags are the flags of the configured feature gates for an upstream component of the control
 // plane. While the component emulates a former version, the gates that this version does not accept
@@ -27,11 +24,16 @@ func GateFlags(spec nodespec.Spec) []string {
 	if len(gates) == 0 {
 		return nil
 	}
+	return []string{GateFlag(gates)}
+}
+
+// GateFlag is the flag that sets gates, which must not be empty.
+func GateFlag(gates config.FeatureGates) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(gates)) {
 		words = append(words, fmt.Sprintf("%s=%t", name, gates[name]))
 	}
-	return []string{"--feature-gates=" + strings.Join(words, ",")}
+	return "--feature-gates=" + strings.Join(words, ",")
 }
 
 // acceptedGates returns the gates that a version accepts. A gate can depend on another, so the

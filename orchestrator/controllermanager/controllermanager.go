@@ -45,9 +45,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
+func flags(spec nodespec.Spec, dirs dirs.Dirs, client string) []string {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
-	args := slices.Concat([]string{"--kubeconfig=" + config}, component.ServingFlags(dirs.Controllers, config, Port), []string{
+	args := slices.Concat([]string{"--kubeconfig=" + client}, component.ServingFlags(dirs.Controllers, client, Port), []string{
 		// With several machines, package leaderelection elects a process for all of its
 		// controllers.
 		"--leader-elect=false",
@@ -68,7 +68,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, config string) []string {
 		"--profiling=false",
 	}, settingFlags(spec.Kubernetes.ControllerManager), component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
-		args = append(args, component.PodCertificateGates) // it publishes the trust bundles
+		// the controller manager publishes the trust bundles
+		args = append(args, component.GateFlag(config.PodCertificateGates()))
 	}
 	return args
 }

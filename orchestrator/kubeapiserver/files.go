@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
 	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -120,17 +119,7 @@ func pluginConfigs(a config.Admission) string {
 	if len(items) == 0 {
 		return ""
 	}
-	return text(items)
-}
-
-// text returns the YAML form of a value.
-func text(value any) string {
-	content, err := yaml.Marshal(value)
-	if err != nil {
-		// cannot happen
-		panic(fmt.Sprintf("kube-apiserver: plain values have no YAML form: %v", err))
-	}
-	return string(content)
+	return component.YAML(items)
 }
 
 // auditPolicy returns the audit policy: the rules of what is always recorded, the configured rules,
@@ -164,7 +153,7 @@ func auditPolicy(rules []config.AuditRule) string {
 	if len(items) == 0 {
 		return auditFirst + auditRest
 	}
-	return auditFirst + text(items) + auditRest
+	return auditFirst + component.YAML(items) + auditRest
 }
 
 // auditFirst is the begin of the audit policy of every cluster, and auditRest its end; the first

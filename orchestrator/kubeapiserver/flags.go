@@ -111,7 +111,7 @@ func podCertificateFlags(spec nodespec.Spec) []string {
 	return []string{
 		v1beta1 + ",certificates.k8s.io/v1=true",
 		"--runtime-config-emulation-forward-compatible=true",
-		component.PodCertificateGates,
+		component.GateFlag(config.PodCertificateGates()),
 	}
 }
 

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,5 +106,10 @@ func TestReference(t *testing.T) {
 	s.Kubernetes.Kubelet.AllowedUnsafeSysctls = []string{"vm.swappiness"}
 	if err := Check(t.Context(), s); err == nil {
 		t.Error("a parameter of the whole machine is accepted")
+	}
+	s.Kubernetes.Kubelet = reference.Cluster.Spec.Kubernetes.Kubelet
+	s.Kubernetes.Kubelet.Eviction.Hard.NodefsAvailable = config.Threshold{}
+	if err := Check(t.Context(), s); err == nil || !strings.Contains(err.Error(), "must be positive") {
+		t.Errorf("a threshold of 0: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/apis/config/validation"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
+	"k8s.io/kubernetes/pkg/kubelet/eviction"
 	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig/util/codec"
 	"k8s.io/kubernetes/pkg/kubelet/sysctl"
 
@@ -41,6 +42,9 @@ func Check(ctx context.Context, spec nodespec.Spec) error {
 	}
 	if _, err := topologymanager.NewPolicyOptions(klog.FromContext(ctx), config.TopologyManagerPolicyOptions); err != nil {
 		return fmt.Errorf("topologyManager: %w", err)
+	}
+	if _, err := eviction.ParseThresholdConfig(config.EnforceNodeAllocatable, config.EvictionHard, config.EvictionSoft, config.EvictionSoftGracePeriod, nil); err != nil {
+		return fmt.Errorf("eviction: %w", err)
 	}
 	if _, err := sysctl.NewAllowlist(append(sysctl.SafeSysctlAllowlist(ctx), config.AllowedUnsafeSysctls...)); err != nil {
 		return fmt.Errorf("allowedUnsafeSysctls: %w", err)

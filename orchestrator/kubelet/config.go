@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
@@ -156,12 +154,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 	if spec.Node.Taint {
 		content["registerWithTaints"] = []map[string]string{{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}}
 	}
-	text, err := yaml.Marshal(content)
-	if err != nil {
-		// cannot happen
-		panic(fmt.Sprintf("kubelet: a map of plain values has no YAML form: %v", err))
-	}
-	return string(text)
+	return component.YAML(content)
 }
 
 // serverSettings are the settings of the kubelet's server. The API server decides about

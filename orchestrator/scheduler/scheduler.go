@@ -16,7 +16,6 @@ import (
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/validation"
-	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -92,12 +91,7 @@ func profiles(all []config.SchedulerProfile) string {
 		}
 		items = append(items, item)
 	}
-	text, err := yaml.Marshal(object{"profiles": items})
-	if err != nil {
-		// cannot happen
-		panic(fmt.Sprintf("%s: plain values have no YAML form: %v", Name, err))
-	}
-	return string(text)
+	return component.YAML(object{"profiles": items})
 }
 
 // pluginConfigs returns the settings of the plugins of a profile.

@@ -53,8 +53,11 @@ var reservedGates = map[string]reservedGate{
 	"UnauthenticatedHTTP2DOSMitigation":              {onlyOn, hardeningGate, noRemedy},
 }
 
-// podCertificateGates are the gates of Cluster.spec.podCertificates.
-var podCertificateGates = []string{"ClusterTrustBundle", "ClusterTrustBundleProjection", "PodCertificateRequest"}
+// PodCertificateGates returns the gates of Cluster.spec.podCertificates with their value. They are
+// off by default before Kubernetes 1.37.
+func PodCertificateGates() FeatureGates {
+	return FeatureGates{"ClusterTrustBundle": true, "ClusterTrustBundleProjection": true, "PodCertificateRequest": true}
+}
 
 // featureGates validates the gates: Kubernetes knows each, and no component rejects it.
 func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
@@ -75,7 +78,7 @@ func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
 			})
 		case slices.Contains(reserved.refused, value):
 			v.on(at, wrong{reason: fmt.Sprintf("%t is not possible: %s", value, reserved.reason), hint: reserved.remedy})
-		case !value && spec.PodCertificates.Enabled && slices.Contains(podCertificateGates, name):
+		case !value && spec.PodCertificates.Enabled && PodCertificateGates()[name]:
 			v.on(at, wrong{reason: "false is not possible: Cluster.spec.podCertificates requires it", hint: "omit it, or disable the certificates of pods"})
 		case gate.Locked && value != gate.Default:
 			v.on(at, wrong{reason: fmt.Sprintf("Kubernetes has locked the gate to %t", gate.Default), hint: noRemedy})

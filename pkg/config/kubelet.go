@@ -210,6 +210,9 @@ func (t *Threshold) UnmarshalText(text []byte) error {
 		if err := amount.UnmarshalText(text); err != nil {
 			return &wrong{reason: fmt.Sprintf("%s is not a threshold", quote(string(text))), expected: wantThreshold}
 		}
+		if amount == 0 {
+			return &wrong{reason: fmt.Sprintf("%s is not a threshold", quote(string(text))), expected: "more than 0KiB"}
+		}
 		*t = Threshold{Amount: amount}
 		return nil
 	}

@@ -17,7 +17,7 @@ func TestThreshold(t *testing.T) {
 			t.Errorf("%q: %+v (%s, %s), %v", text, got, got, got.Quantity(), err)
 		}
 	}
-	for _, text := range []string{"0%", "100%", "%", "1.5%", "-1%", "+1%", "100Mi", "x"} {
+	for _, text := range []string{"0%", "100%", "%", "1.5%", "-1%", "+1%", "100Mi", "x", "0KiB", "00MiB"} {
 		if got := (Threshold{Percent: 7}); got.UnmarshalText([]byte(text)) == nil || got.Percent != 7 {
 			t.Errorf("%q: %+v", text, got)
 		}

@@ -106,8 +106,12 @@ func (v clusterValidator) admission(path string, a *Admission) {
 		v.on(path+".resourceQuota.limited", wrong{reason: "has no effect while the plugin ResourceQuota is disabled", hint: "omit one of them"})
 	}
 	for i, l := range a.ResourceQuota.Limited {
+		at := fmt.Sprintf("%s.resourceQuota.limited[%d]", path, i)
+		if err := dnsLabel(l.Resource); err != nil && l.Resource != "" {
+			v.on(at+".resource", wrong{reason: fmt.Sprintf("%s %v", quote(l.Resource), err), expected: "the plural of a resource in lower case, such as persistentvolumeclaims"})
+		}
 		if len(l.Contains) == 0 {
-			v.on(fmt.Sprintf("%s.resourceQuota.limited[%d].contains", path, i), wrong{reason: "is empty, so no quota is required", expected: "parts of names of quotas, such as .storageclass.storage.k8s.io/"})
+			v.on(at+".contains", wrong{reason: "is empty, so no quota is required", expected: "parts of names of quotas, such as .storageclass.storage.k8s.io/"})
 		}
 	}
 }
@@ -127,7 +131,11 @@ func (v clusterValidator) podNodeSelector(path string, p *PodNodeSelector) {
 	labels(path+".default", p.Default)
 	var names []string
 	for i, n := range p.Allowed {
-		labels(fmt.Sprintf("%s.allowed[%d].labels", path, i), n.Labels)
+		at := fmt.Sprintf("%s.allowed[%d].labels", path, i)
+		if len(n.Labels) == 0 {
+			v.on(at, wrong{reason: "is empty, so the pods of the namespace may require any label", expected: "the permitted labels", hint: "omit the namespace to permit any"})
+		}
+		labels(at, n.Labels)
 		names = append(names, n.Namespace)
 	}
 	v.namespaces(path+".allowed", names)

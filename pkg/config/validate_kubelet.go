@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // maxOpen is the maximum number of namespaces with access to the kubelets.
@@ -34,7 +33,7 @@ func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	if k.MemoryManager.Policy == MemoryManagerStatic && k.Eviction.Hard.MemoryAvailable.Percent > 0 {
 		v.on(path+".eviction.hard.memoryAvailable", wrong{reason: "the static policy of the memory manager reserves this memory, and a percentage is no amount", expected: "an amount, such as 100MiB"})
 	}
-	if t := k.TopologyManager; t.Policy == TopologyNone && (t.PreferClosest || t.MaximumNUMANodes != 8 || t.Scope != TopologyContainer) {
+	if t := k.TopologyManager; t.Policy == TopologyNone && t != defaultKubelet().TopologyManager {
 		v.on(path+".topologyManager.policy", wrong{reason: "the other settings of the topology manager have no effect without a policy", expected: "best-effort, restricted or single-numa-node"})
 	}
 	v.imageGC(path, k)
@@ -160,7 +159,7 @@ func (v clusterValidator) eviction(path string, e *Eviction) {
 	}
 	thresholds(path+".hard", SoftEviction(e.Hard), HardEviction{})
 	thresholds(path+".soft", e.Soft, e.Hard)
-	if e.Soft == (SoftEviction{}) && e.SoftGracePeriod != Duration(90*time.Second) {
+	if e.Soft == (SoftEviction{}) && e.SoftGracePeriod != defaultKubelet().Eviction.SoftGracePeriod {
 		v.on(path+".softGracePeriod", wrong{reason: "has no effect without a soft threshold", expected: "thresholds in soft"})
 	}
 }

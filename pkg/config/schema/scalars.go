@@ -23,7 +23,7 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 		Type: "string", Pattern: `^ *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB)( *, *(>=|<=) *[0-9]+(KiB|MiB|GiB|TiB))? *$`, Examples: []any{">= 100GiB", ">= 100GiB, <= 2TiB"},
 	},
 	reflect.TypeFor[config.MilliCPU]():      {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+m?$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"200m", "2"}},
-	reflect.TypeFor[config.Threshold]():     {Type: "string", Pattern: `^([1-9][0-9]?%|[0-9]+(KiB|MiB|GiB|TiB))$`, Examples: []any{"10%", "100MiB"}},
+	reflect.TypeFor[config.Threshold]():     {Type: "string", Pattern: `^([1-9][0-9]?%|0*[1-9][0-9]*(KiB|MiB|GiB|TiB))$`, Examples: []any{"10%", "100MiB"}},
 	reflect.TypeFor[config.CPUSet]():        {OneOf: []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$`}, {Type: "integer", Minimum: "0"}}, Examples: []any{"0-1,8"}},
 	reflect.TypeFor[config.Duration]():      {Type: "string", Pattern: `^([0-9]+(h|m|s|ms))+$`, Examples: []any{"10s", "1m30s"}},
 	reflect.TypeFor[config.MAC]():           {Type: "string", Pattern: `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, Examples: []any{"52:54:00:12:34:56"}},
