@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -80,6 +81,10 @@ func TestOverrideOnce(t *testing.T) {
 		t.Errorf("after the boot: %+v", o)
 	}
 	first := m.PID()
+	// The mark is behind the line of the first process, which may come late.
+	if _, err := m.WaitConsole(ctx, regexp.MustCompile(fmt.Sprintf(`stage one of %d\b`, first))); err != nil {
+		t.Fatal(err)
+	}
 	mark := m.Console().Offset()
 	if err := m.Monitor(ctx, "inject-nmi", nil); err != nil {
 		t.Fatal(err)
