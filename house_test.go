@@ -46,7 +46,7 @@ var layers = []layer{
 		// processes and their records
 		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
-		"pkg/artifact/...", "pkg/imagestore", "pkg/registry",
+		"pkg/artifact/...", "pkg/imagesignature/...", "pkg/imagestore", "pkg/registry",
 	}},
 	// the identity of machines and clients, and the admission of machines
 	{"cluster", true, []string{"pkg/callerid", "pkg/claim", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/inventory", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/repair", "pkg/rollout", "pkg/trust/..."}},

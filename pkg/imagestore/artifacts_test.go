@@ -37,6 +37,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // daemon is a fake of the parts of containerd that this package calls. An import brings the images
@@ -53,6 +54,7 @@ type daemon struct {
 	disk   *disk
 	next   map[string]string // digests by name
 	pulled map[string]string // images that pods pull during an import, digests by name
+	remote map[string]string // of a registry, digests by name
 	writes int64             // number of record writes
 }
 
@@ -107,6 +109,16 @@ func (d *daemon) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*ima
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &imagesapi.ListImagesResponse{Images: slices.Collect(maps.Values(d.images))}, namespaced(ctx)
+}
+
+func (d *daemon) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.images[r.Name]
+	if i == nil {
+		return nil, status.Error(codes.NotFound, r.Name)
+	}
+	return &imagesapi.GetImageResponse{Image: i}, namespaced(ctx)
 }
 
 func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
@@ -176,6 +188,17 @@ func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*e
 	var to transfertypes.ImageStore
 	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
 		return nil, err
+	}
+	var from transfertypes.OCIRegistry
+	if r.Source.TypeUrl == string(proto.MessageName(&from)) {
+		if err := proto.Unmarshal(r.Source.Value, &from); err != nil {
+			return nil, err
+		}
+		if d.remote[from.Reference] == "" || from.Resolver.HostDir != paths.ContainerdHosts {
+			return nil, status.Error(codes.NotFound, from.Reference)
+		}
+		d.record(to.Name, d.remote[from.Reference], to.Labels)
+		return &emptypb.Empty{}, nil
 	}
 	for name, digest := range d.pulled {
 		d.record(name, digest, nil)

@@ -1,0 +1,209 @@
+package imagestore
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// The signatures of an image are stored under a name of their own, made of the digest of the image
+// (cosign, specs/SIGNATURE_SPEC.md). No container runs them, so the kubelet would delete them as
+// unused images, and the image could not start again without the registry. Therefore the names of
+// used signatures are pinned until their image is gone.
+
+// labelSignatureOf is the label of a pinned name of signatures; its value is the digest of the target
+// of the image.
+const labelSignatureOf = "orlop.dev/signature-of"
+
+// maxTargets is the maximum number of targets that Subjects examines: the same image can
+// be behind several indexes.
+const maxTargets = 16
+
+// Subject is a digest that a signature of an image can name, and the target of the name behind which
+// it is: the digest of the target itself, or of the manifest for this machine in its index.
+type Subject struct{ Digest, Target string }
+
+// Subjects returns the subjects of an image; at least one without an error. id is the digest of the
+// configuration of the image, by which containerd identifies it. Subjects behind names of the
+// repository come first. The content of each was verified.
+func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject, error) {
+	ctx = inNamespace(ctx)
+	all, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	read := func(digest string) ([]byte, error) { return s.document(ctx, digest, maxManifest) }
+	return subjects(read, all, id, repository)
+}
+
+// subjects applies Subjects to the records of images.
+func subjects(read texts, all []*imagesapi.Image, id, repository string) (found []Subject, err error) {
+	rank := func(i *imagesapi.Image) int {
+		switch {
+		case repositoryOf(i.Name) == repository:
+			return 0
+		case i.Name == id: // the name that containerd's CRI plugin gives each image
+			return 1
+		}
+		return 2
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(i *imagesapi.Image) bool { return i.Labels[labelSignatureOf] != "" || rank(i) == 2 })
+	slices.SortStableFunc(all, func(a, b *imagesapi.Image) int { return rank(a) - rank(b) })
+	var targets []string
+	for _, i := range all {
+		target := i.Target.GetDigest()
+		if len(targets) == maxTargets {
+			break
+		}
+		if slices.Contains(targets, target) {
+			continue
+		}
+		targets = append(targets, target)
+		w := walk{read: read}
+		chosen, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
+		if err != nil || chosen == nil || chosen.manifest.Config.Digest.String() != id {
+			continue // another image, or damaged
+		}
+		found = append(found, Subject{target, target})
+		if manifest := chosen.Digest.String(); manifest != target {
+			found = append(found, Subject{manifest, target})
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("images: no manifest of %s is in the store of this machine: %w", id, fs.ErrNotExist)
+	}
+	return found, nil
+}
+
+// repositoryOf returns the repository of a name; "" for a name that has none.
+func repositoryOf(name string) string {
+	if named, err := reference.ParseNormalizedNamed(name); err == nil && !ofDigest(name) {
+		return named.Name()
+	}
+	return ""
+}
+
+// Document reads a document by its digest, at most limit bytes, and verifies its content.
+func (s *Store) Document(ctx context.Context, digest string, limit int64) ([]byte, error) {
+	return s.document(inNamespace(ctx), digest, limit)
+}
+
+func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte, error) {
+	want := digest.Digest(name)
+	if err := want.Validate(); err != nil || want.Algorithm() != digest.SHA256 {
+		return nil, fmt.Errorf("images: %.80q is not a SHA-256", name)
+	}
+	r, err := s.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(io.LimitReader(r, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(text)) > limit:
+		return nil, fmt.Errorf("images: %s has more than %d bytes", name, limit)
+	case digest.FromBytes(text) != want:
+		return nil, fmt.Errorf("images: the content of %s is damaged", name)
+	}
+	return text, nil
+}
+
+// Target returns the digest of the target of a name; the error is fs.ErrNotExist if there is none.
+func (s *Store) Target(ctx context.Context, name string) (string, error) {
+	r, err := imagesapi.NewImagesClient(s.conn).Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: name})
+	if status.Code(err) == codes.NotFound {
+		return "", fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
+	} else if err != nil {
+		return "", fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	return r.Image.Target.GetDigest(), nil
+}
+
+// signatureLabels are the labels of a pinned name of signatures of an image.
+func signatureLabels(image string) map[string]string {
+	return map[string]string{labelPinned: "pinned", labelSignatureOf: image}
+}
+
+// FetchSignatures pulls the content behind a name of signatures from its registry or a mirror of it,
+// with the access data of the machine, without unpacking it, and pins it for an image. The error is
+// fs.ErrNotExist if the registry has none. It also deletes signatures of images that are gone.
+func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
+	ctx = inNamespace(ctx)
+	source, err := pack(&transfertypes.OCIRegistry{Reference: name, Resolver: &transfertypes.RegistryResolver{HostDir: paths.ContainerdHosts}})
+	if err != nil {
+		return err
+	}
+	destination, err := pack(&transfertypes.ImageStore{Name: name, Labels: signatureLabels(image)})
+	if err != nil {
+		return err
+	}
+	_, err = transferapi.NewTransferClient(s.conn).Transfer(ctx, &transferapi.TransferRequest{Source: source, Destination: destination})
+	if status.Code(err) == codes.NotFound {
+		return fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
+	} else if err != nil {
+		return fmt.Errorf("images: cannot pull %s: %s", name, status.Convert(err).Message())
+	}
+	all, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, gone := range orphans(all) {
+		if err := s.remove(ctx, gone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orphans returns the pinned names of signatures whose image has no name any more.
+func orphans(all []*imagesapi.Image) (gone []*imagesapi.Image) {
+	there := map[string]bool{}
+	for _, i := range all {
+		if i.Labels[labelSignatureOf] == "" {
+			there[i.Target.GetDigest()] = true
+		}
+	}
+	for _, i := range all {
+		if of := i.Labels[labelSignatureOf]; of != "" && !there[of] {
+			gone = append(gone, i)
+		}
+	}
+	return gone
+}
+
+// PinSignatures pins a name of signatures for an image, for example a name that was imported.
+func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
+	ctx = inNamespace(ctx)
+	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	if err != nil {
+		return fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	if r.Image.Labels[labelSignatureOf] == image {
+		return nil
+	}
+	labels := maps.Clone(r.Image.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, signatureLabels(image))
+	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: r.Image.Target, Labels: labels}); err != nil {
+		return fmt.Errorf("images: cannot pin %s: %w", name, err)
+	}
+	return nil
+}
