@@ -36,7 +36,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/callproxy", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
