@@ -395,8 +395,6 @@ func textExpectation(t reflect.Type) string {
 		return wantAtLeast
 	case reflect.TypeFor[SigningKey]():
 		return wantSigningKey
-	case reflect.TypeFor[ImageKey]():
-		return wantImageKey
 	case reflect.TypeFor[RepositoryPattern]():
 		return wantRepositoryPattern
 	case reflect.TypeFor[Artifact]():

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rsa"
@@ -122,6 +123,15 @@ func (k ImageKey) MarshalText() ([]byte, error) { return []byte(k.text), nil }
 
 // PEM returns the key in PEM; "" for the zero value.
 func (k ImageKey) PEM() string { return k.text }
+
+// Public returns the key; nil for the zero value.
+func (k ImageKey) Public() crypto.PublicKey {
+	_, key, err := publicKey(k.text, wantImageKey)
+	if err != nil {
+		return nil
+	}
+	return key
+}
 
 // IsZero reports whether there is no key.
 func (k ImageKey) IsZero() bool { return k.text == "" }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Node configures the machine as a node of Kubernetes: labels and taints of its Node, in addition to
-// those of Kubernetes and the system, and the images of its pods.
+// Node configures the machine as a node of Kubernetes: labels and taints of its Node, in addition
+// to those of Kubernetes and the system, and the images of its pods.
 type Node struct {
 	Labels     map[string]string `yaml:"labels,omitempty"`
 	LLDPLabels []LLDPLabel       `yaml:"lldpLabels,omitempty"`

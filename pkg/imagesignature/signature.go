@@ -3,11 +3,12 @@
 // It knows the two formats of cosign with a key. The documents are of the author of the signature,
 // so they are bounded, and no field counts before a key has verified the text that contains it:
 //
-//	cosign signature   a manifest whose layers are claims (Red Hat's "simple signing"), each with its
-//	                   signature in an annotation (cosign, specs/SIGNATURE_SPEC.md)
+//	cosign signature   a manifest whose layers are claims (Red Hat's "simple signing"), each
+//	                   with its signature in an annotation (cosign, specs/SIGNATURE_SPEC.md)
 //	sigstore bundle    a JSON file with a DSSE envelope around an in-toto statement
-//	                   (github.com/sigstore/protobuf-specs, sigstore_bundle.proto), in a manifest of an
-//	                   index of referrers (OCI distribution specification 1.1, "Referrers Tag Schema")
+//	                   (github.com/sigstore/protobuf-specs, sigstore_bundle.proto), in a
+//	                   manifest of an index of referrers (OCI distribution specification 1.1,
+//	                   "Referrers Tag Schema")
 //
 // Certificates of Fulcio, entries of Rekor and timestamps are ignored: a key is accepted or not.
 package imagesignature
@@ -50,7 +51,8 @@ const (
 	bundlePrefix  = "application/vnd.dev.sigstore.bundle" // .v0.3+json, or +json;version=0.2
 	statementType = "application/vnd.in-toto+json"
 	statement     = "https://in-toto.io/Statement/"
-	// An attestation with another predicate, such as a list of packages, does not approve the image.
+	// An attestation with another predicate, such as a list of packages, does not approve the
+	// image.
 	signPredicate = "https://sigstore.dev/cosign/sign/v1"
 )
 
@@ -266,8 +268,8 @@ func (k envelopeKey) Verify(_ context.Context, data, signature []byte) error {
 func (k envelopeKey) KeyID() (string, error)   { return "", nil }
 func (k envelopeKey) Public() crypto.PublicKey { return k.key }
 
-// verifies reports whether a key signed the data, in the forms of cosign: RSA and ECDSA with SHA-256,
-// ECDSA also with the hash of its curve (github.com/sigstore/sigstore, pkg/signature).
+// verifies reports whether a key signed the data, in the forms of cosign: RSA and ECDSA with
+// SHA-256, ECDSA also with the hash of its curve (github.com/sigstore/sigstore, pkg/signature).
 func verifies(key crypto.PublicKey, data, signature []byte) bool {
 	sum := sha256.Sum256(data)
 	switch k := key.(type) {

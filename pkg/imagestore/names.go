@@ -55,8 +55,8 @@ func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image, 
 	return nil, errors.Join(fmt.Errorf("image import: %w; nothing was imported", err), s.revert(ctx, before, brought))
 }
 
-// verify returns the full name for each name. It returns an error unless all names are valid and not
-// reserved, and all targets are usable on this machine.
+// verify returns the full name for each name. It returns an error unless all names are valid and
+// not reserved, and all targets are usable on this machine.
 func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image, reserved []string) (map[string]string, error) {
 	full, targets, usable := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, i := range imagesOf(brought) {

@@ -2,6 +2,7 @@ package imagestore
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -31,7 +32,7 @@ func TestSubjects(t *testing.T) {
 		return &imagesapi.Image{Name: name, Target: &types.Descriptor{Digest: target}}
 	}
 	signatures := record("registry.example.com/app:sha256-x.sig", image)
-	signatures.Labels = signatureLabels(image)
+	signatures.Labels = map[string]string{labelSignatureOf: image}
 	for _, c := range []struct {
 		name    string
 		records []*imagesapi.Image
@@ -58,7 +59,7 @@ func TestDocument(t *testing.T) {
 	d, store := started(t)
 	whole, damaged := d.put("whole"), d.put("as it was")
 	d.blobs[damaged] = []byte("otherwise")
-	if text, err := store.Document(t.Context(), whole, 5); string(text) != "whole" || err != nil {
+	if text, err := store.Document(t.Context(), false, whole, 5); string(text) != "whole" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
 	for name, want := range map[string]string{damaged: "is damaged", whole: "more than 4 bytes", digest.FromString("x").String(): "cannot read", "sha256:x": "is not a SHA-256"} {
@@ -66,40 +67,45 @@ func TestDocument(t *testing.T) {
 		if name == whole {
 			limit = 4
 		}
-		if text, err := store.Document(t.Context(), name, limit); err == nil || !strings.Contains(err.Error(), want) {
+		if text, err := store.Document(t.Context(), true, name, limit); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v; want %s", name, text, err, want)
 		}
 	}
 }
 
-// TestFetchSignatures: signatures are pinned as long as their image has a name.
+// TestFetchSignatures: signatures are outside the images of the kubelet, and stay as long as their
+// image has a name.
 func TestFetchSignatures(t *testing.T) {
 	d, store := started(t)
-	image, signatures := d.put(anImage), d.put(`{"layers":[]}`)
-	const name, old = "registry.example.com/app:sha256-a.sig", "registry.example.com/old:sha256-b.sig"
-	d.remote = map[string]string{name: signatures, old: signatures}
+	image, signatures := d.put(anImage), d.put(`{"layers":[{"digest":"sha256:a","size":200}]}`)
+	const name, old, large = "registry.example.com/app:sha256-a.sig", "registry.example.com/old:sha256-b.sig", "registry.example.com/app:sha256-d.sig"
+	d.remote = map[string]string{name: signatures, old: signatures, large: d.put(fmt.Sprintf(`{"layers":[{"digest":"sha256:a","size":%d}]}`, maxSignatures+1))}
 	d.record("registry.example.com/app:1", image, nil)
+	d.record("registry.example.com/old:1", signatures, nil)
+	d.record("registry.example.com/gone:sha256-c.sig", signatures, map[string]string{labelSignatureOf: "sha256:c", labelImported: "true"})
 	if err := store.FetchSignatures(t.Context(), "registry.example.com/app:sha256-c.sig", image); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a name that the registry does not have: %v", err)
 	}
-	d.record("registry.example.com/old:1", signatures, nil)
+	if err := store.FetchSignatures(t.Context(), large, image); err == nil || !strings.Contains(err.Error(), "is too large for signatures") || d.fetched[large] != nil {
+		t.Errorf("too large: %v", err)
+	}
 	for _, f := range [][2]string{{old, signatures}, {name, image}} {
 		if err := store.FetchSignatures(t.Context(), f[0], f[1]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, err := store.Target(t.Context(), name); got != signatures || err != nil {
+	if got, err := store.Signatures(t.Context(), true, name); got != signatures || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
-	if d.images[old] == nil || d.images[name].Labels[labelPinned] != "pinned" {
-		t.Errorf("the store has %v", d.images)
+	if got, err := store.Signatures(t.Context(), false, name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the kubelet sees signatures: %s, %v", got, err)
+	}
+	if got := d.names(); !slices.Equal(got, []string{"registry.example.com/app:1", "registry.example.com/old:1"}) || d.fetched[old] == nil {
+		t.Errorf("the store has %q and %v", got, d.fetched)
 	}
 	delete(d.images, "registry.example.com/old:1")
-	if err := store.FetchSignatures(t.Context(), name, image); err != nil || d.images[old] != nil || d.images[name] == nil {
-		t.Errorf("after the image is gone: %v, %q", err, d.names())
-	}
-	if _, err := store.Target(t.Context(), old); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a deleted name: %v", err)
+	if err := store.FetchSignatures(t.Context(), name, image); err != nil || d.fetched[old] != nil || d.fetched[name] == nil {
+		t.Errorf("after the image is gone: %v, %v", err, d.fetched)
 	}
 }
 
@@ -130,7 +136,7 @@ func TestImportSignatures(t *testing.T) {
 	if images, err := store.Import(t.Context(), anArchive()); err != nil || len(images) != 2 {
 		t.Fatalf("%v, %v", images, err)
 	}
-	if got, err := store.Target(t.Context(), name); got != signed || err != nil {
+	if got, err := store.Signatures(t.Context(), false, name); got != signed || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
 }
