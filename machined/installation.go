@@ -66,11 +66,13 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			StorageProblem: m.domains.disks.StorageProblem,
 		},
 		Files: upgrade.Files{
-			Records:        upgrade.Store{Dir: paths.Upgrade},
-			Inbox:          upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: transfer.StallTimeout},
-			ReleaseKeys:    paths.ReleaseKeys,
-			APICertificate: filepath.Join(paths.ApidDir, apid.ServerCertFile),
-			EtcdSnapshots:  paths.EtcdSnapshots,
+			Records:         upgrade.Store{Dir: paths.Upgrade},
+			Inbox:           upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: transfer.StallTimeout},
+			ReleaseKeys:     paths.ReleaseKeys,
+			SBOM:            paths.SBOM,
+			SystemStatement: paths.SystemStatement,
+			APICertificate:  filepath.Join(paths.ApidDir, apid.ServerCertFile),
+			EtcdSnapshots:   paths.EtcdSnapshots,
 		},
 		Configuration: upgrade.Configuration{
 			Confirmed:  m.config.active.Store().Confirmed,
