@@ -23,6 +23,12 @@ const sampleSBOM = `{"name": "libc6"}`
 // newBundle returns a bundle of small parts, its root image, and the keys that signed it.
 func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 	t.Helper()
+	return newBundleWith(t, func(*Source) {}, "a kernel", sampleSBOM)
+}
+
+// newBundleWith is newBundle with another source, boot image and bill of materials.
+func newBundleWith(t *testing.T, change func(*Source), uki, sbom string) (file, root []byte, trust Trust) {
+	t.Helper()
 	key, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +40,7 @@ func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 	if err := os.WriteFile(image, root, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"uki": "a kernel", "sbom": sampleSBOM} {
+	for name, content := range map[string]string{"uki": uki, "sbom": sbom} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -51,6 +57,7 @@ func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 		Version: "1.2.0", Profile: "test", MinimumVersion: "1.0.0", Root: "as on the command line", Time: time.Unix(1700000000, 0),
 		RootImage: image, UKI: filepath.Join(dir, "uki"), SBOM: filepath.Join(dir, "sbom"), Packed: packed,
 	}
+	change(&source)
 	var out, again bytes.Buffer
 	for _, to := range []*bytes.Buffer{&out, &again} {
 		envelope, err := source.Seal(key)
