@@ -31,7 +31,8 @@ type servedBundle struct {
 	size      int64  // bytes
 }
 
-// Server serves the running version to peers, and its bill of materials to clients. All methods are safe for concurrent use.
+// Server serves the running version to peers, and its bill of materials to clients. All methods
+// are safe for concurrent use.
 type Server struct {
 	deps      *Deps
 	progress  progress

@@ -50,8 +50,8 @@ func TestMaliciousSource(t *testing.T) {
 	}
 }
 
-// TestFastForward checks that neither an upgrade to a version with the highest epoch that fails, nor
-// a version on trial raises the floor: no later release becomes impossible by it.
+// TestFastForward checks that a failed upgrade to a version with the highest epoch does not raise
+// the floor, nor does a version on trial: no later release becomes impossible.
 func TestFastForward(t *testing.T) {
 	for name, events := range map[string][]slot.Event{
 		"not written":     {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.WriteFailed{Reason: "no trusted key has signed it"}},

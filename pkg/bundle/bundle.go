@@ -80,8 +80,8 @@ const sbomPart = "bill of materials"
 // MaxEpoch is the highest valid epoch.
 const MaxEpoch = 1_000_000
 
-// MaxSBOM is the maximum size of a bill of materials that a reader holds in memory, in bytes. A real
-// one has 310 KB.
+// MaxSBOM is the maximum size of a bill of materials that a reader holds in memory, in bytes. A
+// real one has 310 KB.
 const MaxSBOM = 16 << 20
 
 // Maximum sizes of the parts, in bytes: the root image is written to a disk, the UKI is held in

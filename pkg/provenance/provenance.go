@@ -1,6 +1,7 @@
 // Package provenance reads and writes the provenance of a version: a signed statement about the
-// inputs of its build and the digests of its files, in the form of SLSA (https://slsa.dev/provenance/v1)
-// as an in-toto statement (in-toto attestation framework 1.0) in a DSSE envelope.
+// inputs of its build and the digests of its files. Its form is that of SLSA
+// (https://slsa.dev/provenance/v1): an in-toto statement (in-toto attestation framework 1.0) in a
+// DSSE envelope.
 //
 // The imager writes the provenance beside the bundle and signs both with the same keys. The package
 // decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
