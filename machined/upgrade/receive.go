@@ -40,8 +40,9 @@ type Receiver struct {
 	savepoints savepoints
 	probes     probes
 	writeMu    *sync.Mutex // see Controller
-	source     string      // of the bundle in transfer, as for sources; the holder of writeMu uses it
-	sources    sources
+	// source is the source of the bundle in transfer; only the holder of writeMu accesses it
+	source  string
+	sources sources
 }
 
 // installer returns the installer of a bundle, or why no upgrade is possible.

@@ -32,7 +32,7 @@ func TestMaliciousSource(t *testing.T) {
 	r.deps.Node.Egress = func() egress.Config { return egress.Config{} }
 	to := Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)}
 	for _, c := range []struct {
-		failed string // the source of the upgrade that fails before; empty: a client sent the bundle
+		failed string // source of the last upgrade; empty: a client sent the bundle
 		want   []string
 	}{
 		{"", []string{"10.0.0.8", "10.0.0.9", registrySource}},
