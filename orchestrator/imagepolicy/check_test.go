@@ -59,8 +59,9 @@ func newKey() (k keyPair) {
 // stored is a store with the names of the machine and those of the registry.
 type stored struct {
 	signtest.Blobs
-	here, local, remote, pinned map[string]string // digests by name: fetched, imported, of the registry, in use
-	down                        error             // the registry does not answer
+	// digests by name: fetched, imported, in the registry, in use
+	here, local, remote, pinned map[string]string
+	down                        error // the registry does not answer
 	fetched                     int
 }
 

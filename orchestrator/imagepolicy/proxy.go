@@ -7,8 +7,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -28,6 +30,10 @@ const Name = "image-policy"
 
 // maxMessage is the kubelet's limit of a message in bytes (k8s.io/cri-client, maxMsgSize).
 const maxMessage = 16 << 20
+
+// reconnect is the delay of connections to containerd after its restart, that of the kubelet
+// (k8s.io/cri-client, maxBackoffDelay).
+var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
 // Components returns the component on a node with rules.
 func Components(spec nodespec.Spec) []component.Component {
@@ -52,6 +58,7 @@ func Run(ctx context.Context, env component.Env) error {
 		return nil // stopped before
 	}
 	conn, err := grpc.NewClient("unix://"+env.Dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(callproxy.NewCodec()), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return fmt.Errorf("containerd: %w", err)
