@@ -116,7 +116,7 @@ FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs \
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 210m
-faults: versions broken charts extensions ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
+faults: versions broken charts extensions secure-boot ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 releases: PATIENCE = 120m
@@ -141,6 +141,21 @@ extensions: image ## the extensions in extensions/, for PROFILE
 		-program /usr/bin/runsc=$(BUILD)/extensions/gvisor/work/bin/runsc \
 		-program /usr/bin/containerd-shim-runsc-v1=$(BUILD)/extensions/gvisor/work/bin/containerd-shim-runsc-v1
 	$(EXTENSION) -f extensions/storage/extension.yaml -out $(BUILD)/extensions/storage
+
+# The versions of the story secure-boot: an image and its next version with the keys of a site, and a version with those of another site.
+# Keys are made once.
+SECURE = $(BUILD)/secure-boot
+.PHONY: secure-boot
+secure-boot: image
+	for site in site other; do \
+		test -e $(SECURE)/keys/$$site/db.key || $(BUILD)/bin/imager secureboot -out $(SECURE)/keys/$$site -name $$site || exit 1; \
+		mkdir -p $(SECURE)/$$site; cp profiles/VERSION $(SECURE)/$$site/; \
+		cp profiles/$(PROFILE).yaml $(SECURE)/$$site/; \
+		printf 'secureBoot: {certificate: %s/db.crt, key: %s/db.key, enroll: %s}\n' $(SECURE)/keys/$$site $(SECURE)/keys/$$site $(SECURE)/keys/$$site >> $(SECURE)/$$site/$(PROFILE).yaml; \
+	done
+	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/site -outputs disk.raw,orlop.bundle -bin ''
+	$(BUILD)/bin/imager -profile $(SECURE)/site/$(PROFILE).yaml -out $(SECURE)/next -version 99.0.0 -outputs orlop.bundle -bin ''
+	$(BUILD)/bin/imager -profile $(SECURE)/other/$(PROFILE).yaml -out $(SECURE)/other -version 99.0.0 -outputs disk.raw,orlop.bundle -bin ''
 
 .PHONY: broken
 broken: versions
@@ -212,6 +227,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
+	pkg/secureboot:FuzzAccept \
+	pkg/secureboot:FuzzLists \
 	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
 	pkg/superblock:FuzzContent \

@@ -40,7 +40,7 @@ var layers = []layer{
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
-		"pkg/parttable", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
+		"pkg/parttable", "pkg/secureboot", "pkg/slot", "pkg/superblock", "pkg/verity", "pkg/vpd",
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records

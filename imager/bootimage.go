@@ -46,15 +46,20 @@ func (b *Build) makeUKI() error {
 	return b.keepKernel()
 }
 
-// bootImage makes a unified kernel image, with more sections at its beginning.
+// bootImage makes a unified kernel image, with more sections at its beginning, and signs it if the
+// profile has a key for Secure Boot.
 func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Section) ([]byte, error) {
-	return boot.UKI(b.pieces.stub, append(more, []boot.Section{
+	image, err := boot.UKI(b.pieces.stub, append(more, []boot.Section{
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
 		// last: the kernel may need more memory after it than its file size
 		{Name: ".linux", Content: b.pieces.kernel},
 	}...))
+	if err != nil {
+		return nil, err
+	}
+	return b.sign(image)
 }
 
 // makeNetboot makes the boot image that contains its root, if the profile requests it or a boot
@@ -69,7 +74,7 @@ func (b *Build) makeNetboot() error {
 	if err != nil {
 		return err
 	}
-	loader, err := b.archive.file(loaderPackage, loaderProgram)
+	loader, err := b.loader()
 	if err != nil {
 		return err
 	}
@@ -78,6 +83,9 @@ func (b *Build) makeNetboot() error {
 	files := map[string][]byte{paths.SystemRoot: root, paths.SystemUKI: b.uki, paths.SystemLoader: loader}
 	if b.statement != nil {
 		files[paths.SystemStatement] = b.statement
+	}
+	if err := b.addEnrollment(files); err != nil {
+		return err
 	}
 	for place, content := range files {
 		entries = append(entries, boot.Entry{Name: path.Join(systemDir, path.Base(place)), Mode: 0o644, Content: content})

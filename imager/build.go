@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/imager/kernel"
 	"github.com/orlop-os/orlop/imager/ociarchive"
 	"github.com/orlop-os/orlop/imager/pause"
+	"github.com/orlop-os/orlop/imager/secureboot"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/disklayout"
@@ -64,6 +65,9 @@ type Build struct {
 	// statement is the statement of the upgrade bundle. With it, a machine that runs this version
 	// can serve the version to peers. Nil without a bundle.
 	statement []byte
+	// signer signs the boot loader and the boot images; nil without Secure Boot.
+	signer       *secureboot.Signer
+	signedLoader []byte // see loader
 }
 
 // stage is one step of a build, with its name in the progress output.
@@ -121,7 +125,14 @@ func (b *Build) readInputs() error {
 	if b.ca, err = operatorCA(b.Profile.OperatorCA); err != nil {
 		return err
 	}
-	files := slices.Concat(b.Inputs, b.Profile.Images)
+	if p := b.Profile.SecureBoot; p != nil {
+		s, err := p.signer(b.Out)
+		if err != nil {
+			return err
+		}
+		b.signer = &s
+	}
+	files := slices.Concat(b.Inputs, b.Profile.Images, b.Profile.SecureBoot.inputs())
 	for _, f := range []string{b.Profile.OperatorCA, b.Profile.ReleaseKeys, b.Profile.ExtensionKeys} {
 		if f != "" {
 			files = append(files, f)
@@ -309,14 +320,21 @@ func (b *Build) makeDisk() error {
 	if !slices.Contains(b.Profile.Outputs, outputRaw) && !slices.Contains(b.Profile.Outputs, outputZst) {
 		return nil
 	}
-	loader, err := b.archive.file(loaderPackage, loaderProgram)
+	loader, err := b.loader()
+	if err != nil {
+		return err
+	}
+	keys, settings, err := b.enrollment()
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{
 		"/" + esp.Loader: loader,
 		path.Join("/", slot.EntriesDir, slot.Entry{Version: b.Release.Version}.Name()): b.uki,
-		"/" + esp.LoaderConfig: []byte(esp.LoaderConfigText),
+		"/" + esp.LoaderConfig: []byte(settings),
+	}
+	for name, content := range keys {
+		files[path.Join("/", esp.KeysDir, name)] = content
 	}
 	if b.statement != nil {
 		files["/"+esp.Statement(b.Release.Version)] = b.statement

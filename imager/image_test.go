@@ -22,12 +22,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
 // sampleOut in the environment makes the test binary build the sample image and end, so that a test
 // can build it as another user, in another directory.
 const sampleOut = "ORLOP_IMAGER_TEST_SAMPLE"
+
+// sampleKeys in the environment is a directory with keys for Secure Boot that sign the sample.
+const sampleKeys = "ORLOP_IMAGER_TEST_KEYS"
 
 func TestMain(m *testing.M) {
 	if out := os.Getenv(sampleOut); out != "" {
@@ -57,6 +61,10 @@ func buildSample(out string) error {
 	p.Outputs = outputs
 	p.Disk = sampleDisk
 	p.OperatorCA, p.ReleaseKeys, p.SigningKey = "", "release/keys.pem", "release/signing.key"
+	if keys := os.Getenv(sampleKeys); keys != "" {
+		p.Outputs = []string{outputRaw, outputNetboot, outputBundle}
+		p.SecureBoot = &SecureBootProfile{Certificate: filepath.Join(keys, "db.crt"), Key: filepath.Join(keys, "db.key"), Enroll: keys}
+	}
 	o := Options{
 		Inputs: []string{sampleProfile, lockFile}, Profile: p, Out: out, Cache: "cache", Log: io.Discard, Programs: map[string]string{},
 		Release: buildinfo.Release{Name: "Orlop OS", Version: "9.9.9", Profile: p.Name, BuildTime: 1_700_000_000, Kubernetes: "v1.0.0"},
@@ -152,25 +160,40 @@ func TestImage(t *testing.T) {
 // checkNetboot checks that the boot image with its root equals the disk's boot image, except for an
 // additional argument and an additional archive.
 func checkNetboot(t *testing.T, out string) {
-	section := func(file, name string) []byte {
-		f, err := pe.Open(filepath.Join(out, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		s := f.Section(name)
-		content, err := s.Data()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return content[:s.VirtualSize]
-	}
-	if got, want := string(section(outputNetboot, ".cmdline")), string(section("orlop.efi", ".cmdline"))+" orlop.medium=memory"; got != want {
+	if got, want := string(section(t, out, outputNetboot, ".cmdline")), string(section(t, out, "orlop.efi", ".cmdline"))+" orlop.medium=memory"; got != want {
 		t.Errorf("command line %q, want %q", got, want)
 	}
-	packed, same := bytes.CutPrefix(section(outputNetboot, ".initrd"), section("orlop.efi", ".initrd"))
+	archive := unpackNetboot(t, out)
+	for _, name := range []string{"root.img", "orlop.efi"} {
+		content, err := os.ReadFile(filepath.Join(out, name))
+		if err != nil || !bytes.Contains(archive, content) || !bytes.Contains(archive, []byte("system/"+name+"\x00")) {
+			t.Errorf("%s is not in the second archive (%v)", name, err)
+		}
+	}
+}
+
+// section returns the content of a section of a boot image.
+func section(t *testing.T, out, file, name string) []byte {
+	t.Helper()
+	f, err := pe.Open(filepath.Join(out, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := f.Section(name)
+	content, err := s.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content[:s.VirtualSize]
+}
+
+// unpackNetboot returns the second archive in the network boot image.
+func unpackNetboot(t *testing.T, out string) []byte {
+	t.Helper()
+	packed, same := bytes.CutPrefix(section(t, out, outputNetboot, ".initrd"), section(t, out, "orlop.efi", ".initrd"))
 	if !same {
-		t.Error("the initramfs does not begin with the disk's")
+		t.Fatal("the initramfs does not begin with the disk's")
 	}
 	decoder, err := zstd.NewReader(nil)
 	if err != nil {
@@ -181,12 +204,7 @@ func checkNetboot(t *testing.T, out string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"root.img", "orlop.efi"} {
-		content, err := os.ReadFile(filepath.Join(out, name))
-		if err != nil || !bytes.Contains(archive, content) || !bytes.Contains(archive, []byte("system/"+name+"\x00")) {
-			t.Errorf("%s is not in the second archive (%v)", name, err)
-		}
-	}
+	return archive
 }
 
 // checkISO checks that the boot image of a CD and of a USB stick are in the same file system.
@@ -354,6 +372,13 @@ func checkDisk(t *testing.T, out string) {
 	}
 	if data, err := os.ReadFile(got); err != nil || !bytes.Equal(data, uki) {
 		t.Errorf("the ESP does not hold orlop.efi (%v)", err)
+	}
+	// Without keys for Secure Boot nothing is signed, and the loader enrolls nothing.
+	if image, err := secureboot.ParseImage(bytes.NewReader(uki), int64(len(uki))); err != nil || len(image.Signatures) > 0 {
+		t.Errorf("the boot image has %d signatures (%v)", len(image.Signatures), err)
+	}
+	if listing, err := exec.Command("mdir", "-i", esp, "-b", "-/", "::/loader").CombinedOutput(); err != nil || strings.TrimSpace(string(listing)) != "::/loader/loader.conf" {
+		t.Errorf("the ESP has %s (%v)", listing, err)
 	}
 }
 

@@ -6,6 +6,7 @@
 //	imager lock [-check | -modules]
 //	imager outdated [-json] [-all]
 //	imager keys -out build/release
+//	imager secureboot -out elsewhere/secureboot
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
 //	imager sign -provenance build/qemu/provenance.intoto.jsonl -key elsewhere/signing.key
 //	imager extension -f extensions/gvisor/extension.yaml -out build/extensions
@@ -14,7 +15,8 @@
 // inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
 // -check` reports whether that is due), its builds are pinned by go.sum. `imager outdated` compares
 // both with the newest versions. The same source gives the same bytes. It signs only the upgrade
-// bundle, its provenance and extensions, does not publish and does not start machines.
+// bundle, its provenance, extensions and, with a key for Secure Boot, the boot loader and the boot
+// images; it does not publish and does not start machines.
 package main
 
 import (
@@ -38,7 +40,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, imager sign -bundle FILE | -provenance FILE -key FILE, or imager extension -f FILE -out DIR")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, imager secureboot -out DIR, imager sign -bundle FILE | -provenance FILE -key FILE, or imager extension -f FILE -out DIR")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
@@ -53,6 +55,8 @@ func main() {
 		}
 	case len(os.Args) > 1 && os.Args[1] == "keys":
 		err = makeKeys(os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == "secureboot":
+		err = makeSecureBootKeys(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == "sign":
 		err = signBundle(os.Args[2:])
 	case len(os.Args) > 1 && os.Args[1] == "extension":

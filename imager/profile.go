@@ -45,6 +45,8 @@ type Profile struct {
 	// Images are OCI archives that become part of the system in addition to the pause image;
 	// relative to the working directory.
 	Images []string `yaml:"images"`
+	// SecureBoot signs the boot loader and the boot images. Nil: nothing is signed.
+	SecureBoot *SecureBootProfile `yaml:"secureBoot"`
 	// Outputs are the artifacts to make besides root.img, orlop.efi, manifest.json and
 	// sbom.spdx.json. With a bundle, provenance.intoto.jsonl is made, too.
 	Outputs []string `yaml:"outputs"`
@@ -201,7 +203,7 @@ func (p *Profile) check() error {
 			return fmt.Errorf("outputs: %s needs a signingKey", o)
 		}
 	}
-	return p.checkRelease()
+	return errors.Join(p.checkRelease(), p.SecureBoot.check())
 }
 
 // checkRelease validates the keys for later versions.

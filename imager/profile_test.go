@@ -112,6 +112,13 @@ func TestReadProfileRefuses(t *testing.T) {
 		{"fewer than no signatures", "outputs: [disk.raw]", "signatures: -1", "signatures: -1"},
 		{"support for ever", "outputs: [disk.raw]", "supportDays: 40000", "supportDays: 40000"},
 		{"a bundle that nobody signs", "outputs: [disk.raw]", "outputs: [orlop.bundle]", "needs a signingKey"},
+		{"no certificate", "outputs: [disk.raw]", "secureBoot: {key: db.key}", "secureBoot.certificate is missing"},
+		{"no signer", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt}", "secureBoot: either key or signingCommand expected"},
+		{"two signers", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, signingCommand: [sign]}", "secureBoot: either key or signingCommand expected"},
+		{"a signer without a name", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, signingCommand: [\"\"]}", "secureBoot.signingCommand: the name of a program expected"},
+		{"nothing to enroll", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enrollMode: force}", "there is no directory secureBoot.enroll"},
+		{"unknown mode", "outputs: [disk.raw]", "secureBoot: {certificate: db.crt, key: db.key, enroll: keys, enrollMode: always}", `secureBoot.enrollMode is "always": manual, if-safe, force expected`},
+		{"unknown field of Secure Boot", "outputs: [disk.raw]", "secureBoot: {cert: db.crt}", "field cert is not a field of SecureBootProfile"},
 		{"unknown output", "outputs: [disk.raw]", "outputs: [disk.qcow2]", `outputs: "disk.qcow2" is unknown`},
 	} {
 		path := filepath.Join(t.TempDir(), "test.yaml")

@@ -56,15 +56,7 @@ func newInstall(m *machine) *install.Manager {
 func newUpgrade(m *machine) *upgrade.Upgrade {
 	return upgrade.New(upgrade.Deps{
 		Release: func() buildinfo.Release { return m.system.release },
-		Disk: upgrade.Disk{
-			RunningSlot: m.system.slot,
-			Slots: func() (upgrade.Slot, error) {
-				disks, _ := m.domains.disks.State().Get()
-				return findSlots(disks.Disks, m.system.slot)
-			},
-			LoadModules:    m.system.kernel.LoadModules,
-			StorageProblem: m.domains.disks.StorageProblem,
-		},
+		Disk:    upgradeDisk(m),
 		Files: upgrade.Files{
 			Records:        upgrade.Store{Dir: paths.Upgrade},
 			Inbox:          upgrade.Inbox{Dir: paths.Bundle, Free: upgrade.FreeSpace, StallTimeout: transfer.StallTimeout},
@@ -122,6 +114,20 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 		Event:        m.reports.events.From("upgrade"),
 		Console:      m.reports.events.LogConsole,
 	})
+}
+
+// upgradeDisk returns the system disk for upgrades.
+func upgradeDisk(m *machine) upgrade.Disk {
+	return upgrade.Disk{
+		RunningSlot: m.system.slot,
+		Slots: func() (upgrade.Slot, error) {
+			disks, _ := m.domains.disks.State().Get()
+			return findSlots(disks.Disks, m.system.slot)
+		},
+		LoadModules:    m.system.kernel.LoadModules,
+		StorageProblem: m.domains.disks.StorageProblem,
+		Firmware:       newFirmware(m),
+	}
 }
 
 // findSlots returns the partitions of the two slots, of which a system runs in slot running.

@@ -16,8 +16,9 @@
 //	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
-// means that the image holds the Go runtime and gRPC once.
+// name is diskprobe, it examines a foreign disk (package diskprobe); if its name is bootcheck, it
+// checks the signature of a boot image (package secureboot). One executable for all four means that
+// the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -34,6 +35,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 	"github.com/orlop-os/orlop/pkg/watchdog"
 )
 
@@ -43,6 +45,8 @@ func main() {
 		os.Exit(apid.Main())
 	case filepath.Base(paths.Diskprobe):
 		os.Exit(diskprobe.Main())
+	case filepath.Base(paths.Bootcheck):
+		os.Exit(secureboot.Main())
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "machined: this program runs only as the first process of Orlop OS")

@@ -81,6 +81,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("resolver", m.domains.dns.State()), // resolver.State
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		machinedapi.PolledTopic("routes", ignoreContext(network.KernelRoutes)),
+		// secureboot.State: the mode of Secure Boot, and the certificates that the firmware accepts
+		machinedapi.PolledTopic("secure-boot", ignoreContext(readSecureBoot)),
 		// []host.Sensor: temperatures, fans, voltages, power
 		machinedapi.PolledTopic("sensors", ignoreContext(m.system.kernel.ReadSensors)),
 		// []supervise.Status, with components

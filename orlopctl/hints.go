@@ -35,6 +35,7 @@ var otherCommands = map[string]string{
 	"crashdump":        "`orlopctl support --out FILE --to RECIPIENT` collects everything; `orlopctl dmesg --crash` shows the kernel's last crash",
 	"disks":            "`orlopctl get disks`",
 	"smart":            "`orlopctl get wear`",
+	"secureboot":       "`orlopctl get secure-boot`",
 	"df":               "`orlopctl get filesystems`",
 	"usage":            "`orlopctl get filesystems`",
 	"du":               "`orlopctl get filesystems`",

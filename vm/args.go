@@ -28,7 +28,7 @@ type inherited struct {
 func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 	a := []string{
 		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
-		"-machine", "q35,smm=off,vmport=off", "-cpu", "max",
+		"-machine", "q35,smm=" + onOff(s.secure()) + ",vmport=off", "-cpu", "max",
 		"-accel", "tcg,thread=multi,tb-size=" + strconv.Itoa(s.QEMU.TranslationMiB),
 		"-m", strconv.Itoa(s.MemoryMiB), "-smp", strconv.Itoa(s.CPUs), "-boot", "menu=off",
 		"-chardev", "socket,id=console,fd=" + strconv.Itoa(fds.console), "-serial", "chardev:console",
@@ -86,8 +86,15 @@ func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 // bootArguments returns QEMU's options for the kernel or the firmware.
 func (s MachineSpec) bootArguments() []string {
 	if s.Kernel.Image == "" {
-		return []string{"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + comma(s.Firmware.Code),
-			"-drive", "if=pflash,unit=1,format=raw,file=" + comma(filepath.Join(s.Dir, varsFile))}
+		var secure []string
+		if s.secure() {
+			// Only code in System Management Mode may write the flash, so the kernel cannot change
+			// keys. The 64-bit firmware with this mode does not start if it can suspend to memory
+			// (S3; OvmfPkg/PlatformPei).
+			secure = []string{"-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1"}
+		}
+		return append(secure, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+comma(s.Firmware.Code),
+			"-drive", "if=pflash,unit=1,format=raw,file="+comma(filepath.Join(s.Dir, varsFile)))
 	}
 	a := []string{"-kernel", s.Kernel.Image}
 	if s.Kernel.Initrd != "" {
@@ -98,6 +105,9 @@ func (s MachineSpec) bootArguments() []string {
 	}
 	return a
 }
+
+// secure reports whether the firmware of the machine has Secure Boot.
+func (s MachineSpec) secure() bool { return s.Kernel.Image == "" && s.Firmware.SecureBoot }
 
 // nicArguments returns QEMU's options for the NICs and for boots from the network.
 func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {

@@ -27,8 +27,10 @@ func TestArguments(t *testing.T) {
 	media := MachineSpec{Name: "media", Dir: "/m", NIC: NIC{Network: new(Network), More: 1},
 		Disks:    []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
 		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Boot: []string{"cd", "disk0", BootHTTP}}}
+	secure := MachineSpec{Name: "secure", Dir: "/m", Disks: []Disk{{}},
+		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", SecureBoot: true}}
 	var b strings.Builder
-	for _, spec := range []MachineSpec{full, direct, media} {
+	for _, spec := range []MachineSpec{full, direct, media, secure} {
 		spec, err := spec.withDefaults()
 		if err != nil {
 			t.Fatal(err)

@@ -249,13 +249,17 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
+// VarsPath returns the file of the firmware's variables of a machine. While the machine is off, it
+// can be the Vars of another machine, which then has the same keys for Secure Boot.
+func VarsPath(m *Machine) string { return filepath.Join(m.spec.Dir, varsFile) }
+
 // ResetFirmwareVars resets the firmware's variables to their initial state, like an empty battery.
 // The machine must be off.
 func (m *Machine) ResetFirmwareVars() error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
 	}
-	if err := os.Remove(filepath.Join(m.spec.Dir, varsFile)); err != nil {
+	if err := os.Remove(VarsPath(m)); err != nil {
 		return fmt.Errorf("machine %s: cannot forget the firmware's variables: %w", m.Name(), err)
 	}
 	return m.spec.prepare()

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,9 @@ import (
 const (
 	defaultCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	defaultVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+	// secureCode has Secure Boot. With defaultVars it is in setup mode: it starts every image, and
+	// a boot loader can enroll keys.
+	secureCode = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
 )
 
 // MachineSpec describes a machine. Name and Dir are required, all other fields have defaults.
@@ -70,6 +74,10 @@ type Firmware struct {
 	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
 	Code string `json:"code,omitempty"`
 	Vars string `json:"vars,omitempty"`
+	// SecureBoot selects a default Code with Secure Boot. It runs in System Management Mode, and
+	// only there it can write its variables. Without Vars of its own, a new machine is in setup
+	// mode; the file of a machine that has enrolled keys is VarsPath.
+	SecureBoot bool `json:"secureBoot,omitempty"`
 	// Boot is the boot order: names of disks, BootPXE, BootHTTP. Default: the disks.
 	Boot []string `json:"boot,omitempty"`
 }
@@ -163,8 +171,7 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 		}
 	}
 	set(&s.QEMU.Command, "qemu-system-x86_64")
-	set(&s.Firmware.Code, defaultCode)
-	set(&s.Firmware.Vars, defaultVars)
+	s.Firmware = s.Firmware.withDefaults()
 	number := func(at *int, value int) {
 		if *at == 0 {
 			*at = value
@@ -219,6 +226,16 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 		return s, fmt.Errorf("machine %s: Initrd and Append need Kernel", s.Name)
 	}
 	return s, s.checkFiles()
+}
+
+// withDefaults fills in the files of the firmware.
+func (f Firmware) withDefaults() Firmware {
+	code := defaultCode
+	if f.SecureBoot {
+		code = secureCode
+	}
+	f.Code, f.Vars = cmp.Or(f.Code, code), cmp.Or(f.Vars, defaultVars)
+	return f
 }
 
 func (s MachineSpec) checkFiles() error {

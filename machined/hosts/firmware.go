@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
 // ReadFirmware adds the identity of a machine in its firmware to an inventory. sys is the directory
@@ -24,6 +25,8 @@ func ReadFirmware(sys string, h inventory.Host) inventory.Host {
 		return strings.TrimSpace(string(text))
 	}
 	h.Serial, h.UUID = word("product_serial"), strings.ToLower(word("product_uuid"))
+	// an unreadable variable stays unknown
+	h.SecureBoot, _ = secureboot.ReadMode(filepath.Join(sys, "firmware/efi/efivars"))
 	h.Vendor, h.Product, h.Firmware = word("sys_vendor"), word("product_name"), word("bios_version")
 	// the pattern is valid
 	entries, _ := filepath.Glob(filepath.Join(sys, "firmware/dmi/entries/42-*/raw"))

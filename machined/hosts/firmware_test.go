@@ -84,7 +84,7 @@ func TestReadFirmware(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := ReadFirmware(sys, inventory.Host{CPUs: 2}); !reflect.DeepEqual(got, inventory.Host{CPUs: 2}) {
+	if got := ReadFirmware(sys, inventory.Host{CPUs: 2}); !reflect.DeepEqual(got, inventory.Host{CPUs: 2, SecureBoot: "unsupported"}) {
 		t.Errorf("without firmware tables: %+v", got)
 	}
 	write("class/dmi/id/product_serial", "SN-1\n")
@@ -92,8 +92,9 @@ func TestReadFirmware(t *testing.T) {
 	write("class/dmi/id/sys_vendor", "QEMU\n")
 	write("class/dmi/id/product_name", "Standard PC (Q35 + ICH9, 2009)\n")
 	write("class/dmi/id/bios_version", "2025.02\n")
+	write("firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\x06\x00\x00\x00\x01")
 	write("firmware/dmi/entries/42-0/raw", string(hostInterface(protocolRedfish, overIP(formatIPv4, []byte{169, 254, 1, 1}, 443))))
-	want := inventory.Host{Serial: "SN-1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Vendor: "QEMU", Product: "Standard PC (Q35 + ICH9, 2009)", Firmware: "2025.02", Controller: "169.254.1.1"}
+	want := inventory.Host{Serial: "SN-1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Vendor: "QEMU", Product: "Standard PC (Q35 + ICH9, 2009)", Firmware: "2025.02", SecureBoot: "enabled", Controller: "169.254.1.1"}
 	if got := ReadFirmware(sys, inventory.Host{}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -78,6 +79,36 @@ func TestInstall(t *testing.T) {
 		checkBoot(t, stop == len(ops))
 	}
 	check(t, s)
+	checkKeys(t, ops[len(ops)-1])
+}
+
+// checkKeys checks that the last operation also writes the keys for Secure Boot, if the image has
+// them.
+func checkKeys(t *testing.T, writeLoader reconcile.Op) {
+	t.Helper()
+	files := map[string]string{esp.LoaderConfig: paths.SystemLoaderConfig}
+	for _, name := range esp.KeyFiles {
+		files[filepath.Join(esp.KeysDir, name)] = filepath.Join(paths.System, name)
+	}
+	for name, file := range files {
+		if err := os.WriteFile(file, []byte("of "+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(file) }) // the directory is in memory
+	}
+	if err := writeLoader.Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m := mount.Mount{Source: mkfstest.Disk + "1", Target: paths.State, Type: "vfat", Flags: mount.ReadOnly}
+	if err := m.Do(); err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range files {
+		equal(t, filepath.Join(paths.State, name), file)
+	}
+	if err := mount.Unmount(paths.State); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // dirty fills the ranges in which other systems store their signatures.

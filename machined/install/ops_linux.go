@@ -126,9 +126,19 @@ func (e AddBootEntry) Do(context.Context) error {
 	return e.boot.AddEntry(slot.Entry{Version: e.Version}, f)
 }
 
-// Do writes the loader's settings, and then the loader under the name that the firmware expects.
+// Do writes the loader's settings, the keys for Secure Boot that it enrolls, and then the loader
+// under the name that the firmware expects.
 func (l WriteLoader) Do(context.Context) error {
-	if err := l.boot.Write(esp.LoaderConfig, strings.NewReader(esp.LoaderConfigText)); err != nil {
+	settings, err := os.ReadFile(paths.SystemLoaderConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		settings, err = []byte(esp.LoaderConfigText), nil
+	} else if err == nil {
+		err = l.writeKeys()
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.boot.Write(esp.LoaderConfig, bytes.NewReader(settings)); err != nil {
 		return err
 	}
 	f, err := os.Open(paths.SystemLoader)
@@ -137,4 +147,18 @@ func (l WriteLoader) Do(context.Context) error {
 	}
 	defer f.Close()
 	return l.boot.Write(esp.Loader, f)
+}
+
+// writeKeys writes the keys for Secure Boot.
+func (l WriteLoader) writeKeys() error {
+	for _, name := range esp.KeyFiles {
+		key, err := os.ReadFile(filepath.Join(paths.System, name))
+		if err != nil {
+			return err
+		}
+		if err := l.boot.Write(esp.KeysDir+"/"+name, bytes.NewReader(key)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

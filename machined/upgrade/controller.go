@@ -3,6 +3,7 @@ package upgrade
 import (
 	"context"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -64,6 +65,15 @@ type Disk struct {
 	// StorageProblem returns the reason for which no disk is mounted for storage; empty if a disk
 	// is mounted.
 	StorageProblem func() string
+	// Firmware checks whether the firmware of the machine would start a boot image.
+	Firmware Firmware
+}
+
+// Firmware returns an error if the firmware would not start a boot image, or if this is unknown: a
+// file, or its bytes (secureboot.Checker).
+type Firmware interface {
+	Check(ctx context.Context, image *os.File) error
+	CheckBytes(ctx context.Context, image []byte) error
 }
 
 // Files are the files of the package, and files of others that it reads.

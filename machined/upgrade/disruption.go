@@ -51,16 +51,25 @@ func (q *question) end() {
 	q.giveBack = nil // the next call does nothing
 }
 
-// confirmVersion checks the version of Kubernetes in the received bundle.
+// confirmVersion checks the boot image of the received bundle: whether the firmware would start it,
+// and its version of Kubernetes. The first check cannot be overridden: a machine whose firmware
+// refuses an image stays in the firmware, and does not reboot into the former version
+// (docs/decisions/0117-secure-boot.md).
 func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question) error {
 	f, err := r.deps.Files.Inbox.Open()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if q.Kubernetes, err = kubernetesIn(f, i.Trust); err != nil {
+	uki, err := bootImageIn(f, i.Trust)
+	if err != nil {
 		return err
 	}
+	if err := r.deps.Disk.Firmware.CheckBytes(ctx, uki); err != nil {
+		// Another attempt with the same bundle succeeds once the firmware has its key.
+		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
+	}
+	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))
 	q.Forgets = q.Kubernetes == "" // as in a rollback
 	// A worker needs less.
 	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true}
@@ -70,20 +79,16 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question)
 	return q.confirm(ctx)
 }
 
-// kubernetesIn returns the version of Kubernetes of a bundle; empty if the bundle does not name it.
-func kubernetesIn(f *os.File, trust bundle.Trust) (string, error) {
+// bootImageIn returns the boot image of a bundle.
+func bootImageIn(f *os.File, trust bundle.Trust) ([]byte, error) {
 	b, err := bundle.Open(f, trust)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := b.SkipRoot(); err != nil {
-		return "", err
+		return nil, err
 	}
-	uki, err := b.UKI()
-	if err != nil {
-		return "", err
-	}
-	return kubernetesOf(bytes.NewReader(uki)), nil
+	return b.UKI()
 }
 
 // kubernetesOf returns the version of Kubernetes of a boot image; empty if it does not name it. A

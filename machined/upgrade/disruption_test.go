@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/pe"
 	"encoding/binary"
@@ -95,6 +96,37 @@ func TestConfirmVersion(t *testing.T) {
 		m.Receiver.abort(false, errors.New("it ends"), q)
 		if !slices.Equal(cluster.calls, test.want) {
 			t.Errorf("%q: %q", test.osRelease, cluster.calls)
+		}
+	}
+}
+
+// TestConfirmFirmware checks that a bundle that the firmware would not start is refused before any
+// write, with and without force, and that it stays in the inbox for another attempt.
+func TestConfirmFirmware(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		for _, test := range []struct {
+			refuses string
+			err     error
+		}{{"", nil}, {"ID=orlop", errFirmware}} {
+			m := newTestMachine(t, slot.Record{})
+			m.Receiver.deps.Disk.Firmware = fakeFirmware{test.refuses}
+			cluster := &fakeDisruption{}
+			m.Receiver.deps.Disruption = cluster
+			m.Receiver.deps.Release = func() buildinfo.Release { return buildinfo.Release{Kubernetes: "v1.37.2"} }
+			in := m.Receiver.deps.Files.Inbox
+			trust := receivedBundle(t, in, bootImageOf(t, "ID=orlop\nORLOP_KUBERNETES_VERSION=v1.37.2\n"))
+			q := m.Receiver.ask(force, "dora")
+			err := m.Receiver.confirmVersion(t.Context(), Installer{Trust: trust}, q)
+			if !errors.Is(err, test.err) || errors.As(err, new(Refusal)) {
+				t.Errorf("force %t, refuses %q: %v", force, test.refuses, err)
+			}
+			m.Receiver.abort(false, cmp.Or(err, errors.New("it ends")), q)
+			if _, err := os.Stat(in.file()); err != nil {
+				t.Errorf("force %t, refuses %q: the bundle is gone: %v", force, test.refuses, err)
+			}
+			if len(m.steps) > 0 {
+				t.Errorf("force %t, refuses %q: %q", force, test.refuses, m.steps)
+			}
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package upgrade
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,6 +28,23 @@ type testMachine struct {
 	restore error    // result of Configuration.Restore
 }
 
+// fakeFirmware refuses boot images that contain a text; empty: none.
+type fakeFirmware struct{ refuses string }
+
+var errFirmware = errors.New("the firmware would not start it")
+
+func (f fakeFirmware) CheckBytes(_ context.Context, image []byte) error {
+	if f.refuses != "" && bytes.Contains(image, []byte(f.refuses)) {
+		return errFirmware
+	}
+	return nil
+}
+
+func (f fakeFirmware) Check(ctx context.Context, image *os.File) error {
+	content, err := io.ReadAll(image)
+	return errors.Join(err, f.CheckBytes(ctx, content))
+}
+
 func newTestMachine(t *testing.T, r slot.Record) *testMachine {
 	t.Helper()
 	m := &testMachine{records: Store{Dir: filepath.Join(t.TempDir(), "upgrade")}}
@@ -41,6 +60,7 @@ func newTestMachine(t *testing.T, r slot.Record) *testMachine {
 		Disk: Disk{
 			Slots:          func() (Slot, error) { return Slot{}, ErrNoSlots },
 			StorageProblem: func() string { return "" },
+			Firmware:       fakeFirmware{},
 		},
 		Files: Files{Records: m.records, Inbox: Inbox{Dir: t.TempDir()}},
 		Configuration: Configuration{

@@ -3,6 +3,7 @@ package upgrade
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -45,6 +46,10 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	}
 	if err := where.VerifySlot(next.From, c.esp); err != nil {
 		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback, would not boot: %v; upgrade to a newer version", next.From, err)
+	}
+	err = c.esp.Version(next.From, func(uki *os.File, _ []byte) error { return c.deps.Disk.Firmware.Check(ctx, uki) })
+	if err != nil {
+		return "", status.Errorf(codes.FailedPrecondition, "rollback refused: version %s, the target of the rollback: %v; upgrade to a newer version", next.From, err)
 	}
 	saved, err := c.deps.records().SavedConfiguration(next.From)
 	if err == nil {

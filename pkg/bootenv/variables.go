@@ -31,12 +31,22 @@ const (
 	LoaderCountedPath = "LoaderBootCountPath-" + loader
 )
 
-// limit is the maximum size of a variable in bytes. The variables above hold at most a path.
-const limit = 4096
+// Maximum sizes of a variable in bytes. The variables above hold at most a path. A database of
+// Secure Boot holds certificates and digests; the revocations that Microsoft publishes have 24 KiB.
+const (
+	limit         = 4096
+	databaseLimit = 256 << 10
+)
 
-// ReadVariable reads a variable of this package in a directory of variables, for VariableText. The
-// error for a missing variable wraps fs.ErrNotExist.
-func ReadVariable(dir, name string) ([]byte, error) {
+// ReadVariable reads a small variable in a directory of variables, for VariableText. The error for
+// a missing variable wraps fs.ErrNotExist.
+func ReadVariable(dir, name string) ([]byte, error) { return readVariable(dir, name, limit) }
+
+// ReadDatabase reads a signature database of Secure Boot in a directory of variables. The error for
+// a missing variable wraps fs.ErrNotExist.
+func ReadDatabase(dir, name string) ([]byte, error) { return readVariable(dir, name, databaseLimit) }
+
+func readVariable(dir, name string, limit int64) ([]byte, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
 		return nil, err
@@ -46,7 +56,7 @@ func ReadVariable(dir, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(content) > limit {
+	if int64(len(content)) > limit {
 		return nil, fmt.Errorf("%s: is larger than %d bytes", name, limit)
 	}
 	return content, nil

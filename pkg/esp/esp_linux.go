@@ -30,7 +30,13 @@ const (
 	// LoaderConfigText makes the loader start the newest system at once, and forbids editing its
 	// command line.
 	LoaderConfigText = "timeout 0\neditor no\n"
+	// KeysDir is the directory with the keys for Secure Boot that systemd-boot enrolls: PK.auth,
+	// KEK.auth and db.auth. With this name it can do so without a selection in its menu.
+	KeysDir = "loader/keys/auto"
 )
+
+// KeyFiles are the files of KeysDir, in the order in which systemd-boot enrolls them.
+var KeyFiles = []string{"db.auth", "KEK.auth", "PK.auth"}
 
 // statements is the directory of the signed statements (package bundle) of the systems. By the
 // statement, a peer verifies a version that it downloads from this machine.

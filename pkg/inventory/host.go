@@ -32,6 +32,8 @@ type Host struct {
 	Vendor   string `json:"vendor,omitempty"`   // SMBIOS type 1
 	Product  string `json:"product,omitempty"`  // SMBIOS type 1
 	Firmware string `json:"firmware,omitempty"` // version, SMBIOS type 0
+	// SecureBoot is the mode of Secure Boot: enabled, disabled, setup or unsupported.
+	SecureBoot string `json:"secureBoot,omitempty"`
 	// Controller is the address of the Redfish service in SMBIOS type 42, with its port if it is
 	// not 443: often an address of the link between the machine and its controller alone.
 	Controller string `json:"controller,omitempty"`
@@ -123,7 +125,7 @@ func (h Host) check() error {
 // Bounded returns the inventory with shorter lists and texts, as far as a bound demands it. Numbers
 // out of range become zero.
 func (h Host) Bounded() Host {
-	for _, text := range []*string{&h.Serial, &h.UUID, &h.Vendor, &h.Product, &h.Firmware, &h.Controller, &h.CPUModel, &h.Release, &h.Medium} {
+	for _, text := range []*string{&h.Serial, &h.UUID, &h.Vendor, &h.Product, &h.Firmware, &h.SecureBoot, &h.Controller, &h.CPUModel, &h.Release, &h.Medium} {
 		*text = sanitize.ASCII(*text, maxText)
 	}
 	h.CPUs, h.MemoryMiB = within(h.CPUs, maxCPUs), within(h.MemoryMiB, maxMiB)

@@ -23,7 +23,7 @@ var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func example() Host {
 	return Host{
-		Serial: "SN-1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Vendor: "QEMU", Product: "Standard PC", Firmware: "2025.02", Controller: "169.254.1.1",
+		Serial: "SN-1", UUID: "6f1f6c2e-0000-4000-8000-000000000001", Vendor: "QEMU", Product: "Standard PC", Firmware: "2025.02", SecureBoot: "enabled", Controller: "169.254.1.1",
 		CPUModel: "QEMU TCG CPU", CPUs: 2, MemoryMiB: 1968, Release: "0.2.0", Medium: "memory",
 		Disks: []Disk{{Name: "vda", SizeMiB: 8192, Model: "m", Serial: "disk0"}},
 		NICs: []NIC{{Name: "eth0", MAC: "52:54:00:00:00:01", Driver: "virtio_net", SpeedMbps: 10000, Carrier: true,

@@ -122,6 +122,10 @@ type HostInventory struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Firmware string `json:"firmware,omitempty"`
+	// secureBoot is the mode of Secure Boot: enabled, disabled, setup or unsupported.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	SecureBoot string `json:"secureBoot,omitempty"`
 	// controller is the address of the Redfish service of the management controller, as the
 	// firmware tells the machine. Often only the machine itself reaches it.
 	// +optional

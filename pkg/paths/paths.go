@@ -11,6 +11,7 @@ package paths
 const (
 	Machined     = "/usr/bin/machined"
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
+	Bootcheck    = "/usr/bin/bootcheck" // the same
 	Orchestrator = "/usr/bin/orchestrator"
 	Containerd   = "/usr/bin/containerd"
 	Runc         = "/usr/bin/runc"
@@ -166,6 +167,9 @@ const (
 	SystemRoot   = System + "/root.img"            // the sealed root: all bytes of a root partition
 	SystemUKI    = System + "/orlop.efi"           // the UKI that finds this root on a disk
 	SystemLoader = System + "/systemd-bootx64.efi" // the boot loader
+	// SystemLoaderConfig is the configuration of a boot loader that enrolls keys for Secure Boot;
+	// their files are beside it (esp.KeyFiles). It is missing if the image enrolls no keys.
+	SystemLoaderConfig = System + "/loader.conf"
 	// SystemStatement is the version's signed statement (package bundle). It is missing if the
 	// image was built without a bundle.
 	SystemStatement = System + "/statement.json"

@@ -333,6 +333,8 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	cpus=N        number of processors; the default is 2
 //	disk=MIB      size of the disk, at least the size of the image
 //	profile=NAME  the image of another profile
+//	secureboot    a firmware with Secure Boot, in setup mode; secureboot=NAME: with the keys that
+//	              machine NAME has enrolled, which must be off
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
@@ -377,6 +379,15 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 			size, err = strconv.ParseInt(value, 10, 64)
 		case "profile":
 			dir = filepath.Join(*versions, value)
+		case "secureboot":
+			spec.Firmware.SecureBoot = true
+			if value == "" {
+				break
+			}
+			if s.machine(ts, value).Running() {
+				ts.Fatalf("machine: %s is on", value)
+			}
+			spec.Firmware.Vars = vm.VarsPath(s.machine(ts, value))
 		case "blank":
 			for text := range strings.SplitSeq(value, ",") {
 				mib, err := strconv.ParseInt(text, 10, 64)

@@ -156,7 +156,7 @@ func (s Snapshot) setConditions(o *machineapi.OrlopHost, waits bool) {
 // describeHost converts an inventory, which is within its bounds.
 func describeHost(h inventory.Host) machineapi.HostInventory {
 	out := machineapi.HostInventory{
-		Serial: h.Serial, UUID: h.UUID, Vendor: h.Vendor, Product: h.Product, Firmware: h.Firmware, Controller: h.Controller, Release: h.Release,
+		Serial: h.Serial, UUID: h.UUID, Vendor: h.Vendor, Product: h.Product, Firmware: h.Firmware, SecureBoot: h.SecureBoot, Controller: h.Controller, Release: h.Release,
 		Medium: h.Medium, CPUModel: h.CPUModel, CPUs: int32(h.CPUs), MemoryMiB: h.MemoryMiB,
 	}
 	for _, d := range h.Disks {

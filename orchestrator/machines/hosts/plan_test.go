@@ -178,7 +178,7 @@ func TestBound(t *testing.T) {
 // TestWholeInventory checks that the object has each field of the inventory.
 func TestWholeInventory(t *testing.T) {
 	h := inventory.Host{
-		Serial: "a", UUID: "b", Vendor: "c", Product: "d", Firmware: "e", Controller: "f", CPUModel: "g", CPUs: 1, MemoryMiB: 2, Release: "h", Medium: "i",
+		Serial: "a", UUID: "b", Vendor: "c", Product: "d", Firmware: "e", SecureBoot: "r", Controller: "f", CPUModel: "g", CPUs: 1, MemoryMiB: 2, Release: "h", Medium: "i",
 		Disks: []inventory.Disk{{Name: "j", SizeMiB: 3, Model: "k", Serial: "l", Rotational: true}},
 		NICs: []inventory.NIC{{Name: "m", MAC: "n", Driver: "o", SpeedMbps: 4, Carrier: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
 			Neighbors: []inventory.Neighbor{{System: "p", Port: "q"}}}},

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/orlop-os/orlop/imager/secureboot"
+	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/paths"
+	machine "github.com/orlop-os/orlop/pkg/secureboot"
+)
+
+// SecureBootProfile describes how a build signs the boot loader and the boot images for UEFI Secure
+// Boot. Files are relative to the working directory.
+type SecureBootProfile struct {
+	// Certificate is a certificate (PEM, RSA) in the variable db of the machines' firmware.
+	Certificate string `yaml:"certificate"`
+	// Key is its private key (PEM). SigningCommand replaces it: a program and its arguments. The
+	// program reads a SHA-256 digest (32 bytes) and writes its RSA signature (PKCS #1 v1.5).
+	Key            string   `yaml:"key"`
+	SigningCommand []string `yaml:"signingCommand"`
+	// Enroll is a directory with PK.auth, KEK.auth and db.auth. The boot loader of a disk enrolls
+	// them if the firmware is in setup mode. Empty: the machines have the certificate already.
+	Enroll string `yaml:"enroll"`
+	// EnrollMode is the setting secure-boot-enroll of the boot loader. "manual": an operator
+	// selects the keys in its menu. "if-safe", the default: in virtual machines it enrolls them by
+	// itself, on other machines as "manual". "force": it enrolls them by itself on all machines,
+	// after 15 seconds in which a key press prevents it.
+	EnrollMode string `yaml:"enrollMode"`
+}
+
+// enrollModes are the values of EnrollMode.
+var enrollModes = []string{"manual", "if-safe", "force"}
+
+// check reports missing and contradictory values.
+func (p *SecureBootProfile) check() error {
+	switch {
+	case p == nil:
+		return nil
+	case p.Certificate == "":
+		return errors.New("secureBoot.certificate is missing: the certificate of the key that signs the boot images expected; `imager secureboot` makes one")
+	case (p.Key == "") == (len(p.SigningCommand) == 0):
+		return errors.New("secureBoot: either key or signingCommand expected")
+	case len(p.SigningCommand) > 0 && p.SigningCommand[0] == "":
+		return errors.New("secureBoot.signingCommand: the name of a program expected first")
+	case p.EnrollMode != "" && p.Enroll == "":
+		return errors.New("secureBoot.enrollMode: there is no directory secureBoot.enroll with keys to enroll")
+	case p.EnrollMode != "" && !slices.Contains(enrollModes, p.EnrollMode):
+		return fmt.Errorf("secureBoot.enrollMode is %q: %s expected", p.EnrollMode, strings.Join(enrollModes, ", "))
+	}
+	return nil
+}
+
+// signer returns the signer of a profile for a build in a directory.
+func (p *SecureBootProfile) signer(out string) (secureboot.Signer, error) {
+	certificate, err := readCertificate(p.Certificate)
+	if err != nil {
+		return secureboot.Signer{}, fmt.Errorf("secureBoot.certificate: %w", err)
+	}
+	if len(p.SigningCommand) > 0 {
+		return secureboot.FromCommand(certificate, p.SigningCommand), nil
+	}
+	if inside(out, p.Key) {
+		return secureboot.Signer{}, fmt.Errorf("secureBoot.key: %s is in %s, the directory of the artifacts; move the private key elsewhere", p.Key, out)
+	}
+	text, err := os.ReadFile(p.Key)
+	if err != nil {
+		return secureboot.Signer{}, fmt.Errorf("secureBoot.key: %w", err)
+	}
+	s, err := secureboot.FromKey(certificate, text)
+	if err != nil {
+		return s, fmt.Errorf("secureBoot.key: %s: %w", p.Key, err)
+	}
+	return s, nil
+}
+
+// inside reports whether a file is below a directory.
+func inside(dir, file string) bool {
+	d, err1 := filepath.Abs(dir)
+	f, err2 := filepath.Abs(file)
+	return errors.Join(err1, err2) == nil && strings.HasPrefix(f, d+string(filepath.Separator))
+}
+
+// inputs returns the files of a profile that are inputs of the build. A private key is none: the
+// manifest has the digests of all inputs.
+func (p *SecureBootProfile) inputs() (files []string) {
+	if p == nil {
+		return nil
+	}
+	files = append(files, p.Certificate)
+	if p.Enroll != "" {
+		for _, name := range esp.KeyFiles {
+			files = append(files, filepath.Join(p.Enroll, name))
+		}
+	}
+	return files
+}
+
+// readCertificate reads a file with one certificate.
+func readCertificate(file string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c, err := secureboot.ParseCertificate(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, nil
+}
+
+// sign signs a boot loader or a boot image, if the profile has a key for Secure Boot.
+func (b *Build) sign(image []byte) ([]byte, error) {
+	if b.signer == nil {
+		return image, nil
+	}
+	signed, err := b.signer.Sign(image)
+	if err != nil {
+		return nil, fmt.Errorf("Secure Boot: cannot sign: %w", err)
+	}
+	return signed, nil
+}
+
+// loader returns the boot loader of a disk, signed like the boot images. It is the same in all
+// artifacts.
+func (b *Build) loader() ([]byte, error) {
+	if b.signedLoader != nil {
+		return b.signedLoader, nil
+	}
+	program, err := b.archive.file(loaderPackage, loaderProgram)
+	if err != nil {
+		return nil, err
+	}
+	b.signedLoader, err = b.sign(program)
+	return b.signedLoader, err
+}
+
+// enrollment returns the enrollment files by name, and the settings of the boot loader.
+func (b *Build) enrollment() (files map[string][]byte, settings string, err error) {
+	p := b.Profile.SecureBoot
+	if p == nil || p.Enroll == "" {
+		return nil, esp.LoaderConfigText, nil
+	}
+	files = map[string][]byte{}
+	for _, name := range esp.KeyFiles {
+		if files[name], err = os.ReadFile(filepath.Join(p.Enroll, name)); err != nil {
+			return nil, "", fmt.Errorf("secureBoot.enroll: %w", err)
+		}
+	}
+	if err := b.checkEnrollment(files); err != nil {
+		return nil, "", fmt.Errorf("secureBoot.enroll: %s: %w", p.Enroll, err)
+	}
+	return files, esp.LoaderConfigText + "secure-boot-enroll " + cmp.Or(p.EnrollMode, "if-safe") + "\n", nil
+}
+
+// checkEnrollment returns an error if a machine would not start this version after the enrollment.
+func (b *Build) checkEnrollment(files map[string][]byte) error {
+	for _, name := range esp.KeyFiles {
+		content, err := secureboot.Content(files[name])
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if name != "db.auth" {
+			continue
+		}
+		if err := machine.Accept(bytes.NewReader(b.uki), int64(len(b.uki)), content, nil); err != nil {
+			return fmt.Errorf("%s: after its enrollment, machines would not start this version: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// addEnrollment adds what an installation from a boot image needs to enroll the keys.
+func (b *Build) addEnrollment(files map[string][]byte) error {
+	keys, settings, err := b.enrollment()
+	if err != nil || keys == nil {
+		return err
+	}
+	for name, content := range keys {
+		files[path.Join(paths.System, name)] = content
+	}
+	files[paths.SystemLoaderConfig] = []byte(settings)
+	return nil
+}
+
+// makeSecureBootKeys makes the keys of a site for Secure Boot. An existing key stays.
+func makeSecureBootKeys(args []string) error {
+	flags := flag.NewFlagSet("imager secureboot", flag.ContinueOnError)
+	out := flags.String("out", "", "`directory` for PK, KEK and db: .key, .crt and .auth of each")
+	site := flags.String("name", "Orlop OS", "`name` of the site in the certificates")
+	var others []*x509.Certificate
+	flags.Func("also", "`file` with a certificate (PEM) that db accepts, too, for example of the maker of a card with firmware (may be repeated)", func(file string) error {
+		c, err := readCertificate(file)
+		others = append(others, c)
+		return err
+	})
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *out == "" || *site == "" || flags.NArg() > 0 {
+		return errors.New("-out is needed, -name is not empty, and nothing else is taken")
+	}
+	files, err := secureboot.NewKeys(*site, others, time.Now())
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(files) {
+		if _, err := os.Lstat(filepath.Join(*out, name)); err == nil {
+			return fmt.Errorf("%s: is there already; machines with these keys would start no image that a new key signs: choose another directory", filepath.Join(*out, name))
+		}
+	}
+	if err := os.MkdirAll(*out, 0o700); err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(files) {
+		mode := os.FileMode(0o644)
+		if filepath.Ext(name) == ".key" {
+			mode = 0o600
+		}
+		if err := renameio.WriteFile(filepath.Join(*out, name), files[name], mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}

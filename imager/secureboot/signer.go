@@ -1,0 +1,74 @@
+package secureboot
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// FromKey returns the signer of a certificate and its private key (PEM, PKCS #8 or PKCS #1).
+func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return Signer{}, errors.New("a private key (PEM) expected")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if block.Type == "RSA PRIVATE KEY" {
+		parsed, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	}
+	if err != nil {
+		return Signer{}, fmt.Errorf("the private key cannot be parsed: %w", err)
+	}
+	key, ok := parsed.(*rsa.PrivateKey)
+	if !ok {
+		return Signer{}, errors.New("an RSA key expected")
+	}
+	if !key.PublicKey.Equal(certificate.PublicKey) {
+		return Signer{}, fmt.Errorf("the private key does not belong to the certificate %q", certificate.Subject.String())
+	}
+	return Signer{Certificate: certificate, Key: key}, nil
+}
+
+// commandTimeout is the time for one signature: a person may have to touch a token.
+const commandTimeout = 5 * time.Minute
+
+// FromCommand returns a signer whose private key is behind a command: the name or path of a program
+// and its arguments. The program reads a SHA-256 digest (32 bytes) from its standard input, and
+// writes the signature with RSA and PKCS #1 v1.5 to its standard output.
+func FromCommand(certificate *x509.Certificate, command []string) Signer {
+	return Signer{Certificate: certificate, Key: commandKey{certificate.PublicKey, command}}
+}
+
+// commandKey is a private key behind a command.
+type commandKey struct {
+	public  crypto.PublicKey
+	command []string
+}
+
+func (k commandKey) Public() crypto.PublicKey { return k.public }
+
+// Sign runs the command.
+func (k commandKey) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	if opts.HashFunc() != crypto.SHA256 {
+		return nil, fmt.Errorf("the signing command signs SHA-256 digests, not %s", opts.HashFunc())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	var problem bytes.Buffer
+	c := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
+	c.Stdin, c.Stderr = bytes.NewReader(digest), &problem
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("signing command %s: %w: %s", k.command[0], err, strings.TrimSpace(problem.String()))
+	}
+	return out, nil
+}

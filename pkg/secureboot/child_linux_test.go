@@ -1,0 +1,97 @@
+//go:build !cgo
+
+// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
+// machined is built without cgo.
+
+package secureboot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const (
+	role     = "SECUREBOOT_TEST_ROLE" // selects an action in place of the tests
+	stranger = 65534                  // user ID of the process
+)
+
+// TestMain also runs the process that checks an image.
+func TestMain(m *testing.M) {
+	// The process changes its user itself: the test binary is in a directory that only root can
+	// read.
+	if os.Getenv(role) != "" && os.Getuid() == 0 {
+		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	switch os.Getenv(role) {
+	case "":
+		os.Exit(m.Run())
+	case "check":
+		os.Exit(Main())
+	case "look":
+		if err := confineSelf(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		_, err := os.Open("/proc/self/status")
+		fmt.Println(errors.Is(err, os.ErrPermission))
+		os.Exit(0)
+	}
+	os.Exit(2)
+}
+
+// start runs the test binary in a role, in place of machined.
+func start(as string) Start {
+	return func(ctx context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
+		c := exec.CommandContext(ctx, "/proc/self/exe")
+		c.Env, c.Stdin, c.ExtraFiles = append(Environment, role+"="+as), bytes.NewReader(question), files
+		var problem bytes.Buffer
+		c.Stderr = &problem
+		out, err := c.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", err, problem.String())
+		}
+		return out, nil
+	}
+}
+
+// TestProcess checks images in the confined process: it accepts and refuses as the firmware does,
+// also an image of the usual size.
+func TestProcess(t *testing.T) {
+	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
+	enabled := map[string][]byte{"SecureBoot": {1}, "db": esl}
+	revoked := map[string][]byte{"SecureBoot": {1}, "db": esl, "dbx": esl}
+	large := append(bytes.Clone(load(t, "unsigned.efi")), make([]byte, 32<<20)...)
+	for name, c := range map[string]struct {
+		variables map[string][]byte
+		image     []byte
+		want      string
+	}{
+		"accepted": {enabled, signed, ""},
+		"revoked":  {revoked, signed, "is in dbx"},
+		"unsigned": {enabled, load(t, "unsigned.efi"), "the boot image has no signature"},
+		"large":    {enabled, large, "the boot image has no signature"},
+	} {
+		err := Checker{Dir: firmware(t, c.variables), Start: start("check")}.CheckBytes(t.Context(), c.image)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestProcessOpensNothing checks that the process can open no file.
+func TestProcessOpensNothing(t *testing.T) {
+	out, err := start("look")(t.Context(), nil, nil, 0)
+	if err != nil || strings.TrimSpace(string(out)) != "true" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
