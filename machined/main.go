@@ -12,12 +12,14 @@
 //	apply.go           how a configuration is applied
 //	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health
+//	metrics.go         the state from which package machinemetrics computes the metrics
 //	state.go           the topics; screen.go the status on the console
 //	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is diskprobe, it examines a foreign disk (package diskprobe). One executable for all three
-// means that the image holds the Go runtime and gRPC once.
+// name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines
+// a foreign disk (package diskprobe). One executable for all four means that the image holds the
+// Go runtime and gRPC once.
 package main
 
 import (
@@ -31,6 +33,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/metricsd"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -41,6 +44,8 @@ func main() {
 	switch filepath.Base(os.Args[0]) {
 	case "apid":
 		os.Exit(apid.Main())
+	case filepath.Base(paths.Metricsd):
+		os.Exit(metricsd.Main())
 	case filepath.Base(paths.Diskprobe):
 		os.Exit(diskprobe.Main())
 	}
