@@ -13,6 +13,7 @@ import (
 // connection to any other server uses package egress, and so the proxy and the CAs of the site.
 var ownConnections = map[string]string{
 	"apid/credentials.go":                   "it is the server of the management API",
+	"metricsd/files.go":                     "it is the server of the metrics",
 	"machined/membership/certificates.go":   "the certificates of the machine's own cluster",
 	"machined/resolver/upstream_linux.go":   "resolvers, which have their own CA, and no HTTP",
 	"machined/timesync/nts/exchange.go":     "time servers, which have their own CA, and no HTTP",
@@ -23,6 +24,7 @@ var ownConnections = map[string]string{
 	"orchestrator/apiready/apiready.go":     "API servers of the cluster",
 	"orchestrator/etcd/discovery.go":        "etcd members of the cluster",
 	"orchestrator/etcd/s3/s3.go":            "the client of a transport that package egress completes",
+	"orchestrator/exporter/exporter.go":     "programs of this machine",
 	"orchestrator/health/health.go":         "components of this machine",
 	"orchestrator/health/probe.go":          "components of this machine",
 	"orchestrator/metrics/scrape.go":        "kubelets of the cluster",
@@ -33,6 +35,7 @@ var ownConnections = map[string]string{
 	"pkg/egress/dial.go":                    "the proxy itself",
 	"pkg/egress/egress.go":                  "it is package egress",
 	"pkg/egress/forward.go":                 "it is package egress",
+	"pkg/exposition/socket_linux.go":        "sockets of this machine",
 	"pkg/machineprovider/redfish/config.go": "a library for programs on other computers",
 	"pkg/pki/server.go":                     "servers of the cluster",
 	"pkg/profile/profile.go":                "a socket of this machine",
@@ -51,7 +54,7 @@ var connectionMakers = []string{
 func TestEgress(t *testing.T) {
 	found := map[string][]string{}
 	for _, f := range files(t) {
-		program := slices.ContainsFunc([]string{"apid", "init", "machined", "orchestrator", "pkg"}, func(dir string) bool { return f.pkg == dir || strings.HasPrefix(f.pkg, dir+"/") })
+		program := slices.ContainsFunc([]string{"apid", "init", "machined", "metricsd", "orchestrator", "pkg"}, func(dir string) bool { return f.pkg == dir || strings.HasPrefix(f.pkg, dir+"/") })
 		if !program || f.test || strings.HasSuffix(f.pkg, "test") {
 			continue
 		}

@@ -6,5 +6,5 @@ import "github.com/orlop-os/orlop/pkg/confine"
 // already starts apid without most of them; this does not rely on that. Before the call, the port
 // must be open and the log connected.
 func giveUpPrivileges(dir string) error {
-	return confine.Process(confine.Rules{Dir: dir, Calls: systemCalls, UnixSockets: true})
+	return confine.Process(confine.Rules{Dirs: []string{dir}, Calls: systemCalls, UnixSockets: true})
 }

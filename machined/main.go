@@ -12,13 +12,15 @@
 //	apply.go           how a configuration is applied
 //	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health
+//	metrics.go         the state from which package machinemetrics computes the metrics
 //	state.go           the topics; screen.go the status on the console
 //	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is diskprobe, it examines a foreign disk (package diskprobe); if its name is bootcheck, it
-// checks the signature of a boot image (package secureboot). One executable for all four means that
-// the image holds the Go runtime and gRPC once.
+// name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines
+// a foreign disk (package diskprobe); if its name is bootcheck, it checks the signature of a boot
+// image (package secureboot). One executable for all five means that the image holds the Go runtime
+// and gRPC once.
 package main
 
 import (
@@ -32,6 +34,7 @@ import (
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/metricsd"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -43,6 +46,8 @@ func main() {
 	switch filepath.Base(os.Args[0]) {
 	case "apid":
 		os.Exit(apid.Main())
+	case filepath.Base(paths.Metricsd):
+		os.Exit(metricsd.Main())
 	case filepath.Base(paths.Diskprobe):
 		os.Exit(diskprobe.Main())
 	case filepath.Base(paths.Bootcheck):

@@ -296,7 +296,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	if err != nil {
 		return err
 	}
-	if err := serveObject(m); err != nil {
+	if err := errors.Join(serveObject(m), serveMetrics(m)); err != nil {
 		m.reports.events.LogConsole(err.Error())
 	}
 	go func() {

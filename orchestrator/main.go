@@ -51,6 +51,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -79,6 +80,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/diskselector"
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
+	"github.com/orlop-os/orlop/orchestrator/exporter"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -276,6 +278,7 @@ func runControllerManager(ctx context.Context, dirs dirs.Dirs) error {
 	go gate.Run(ctx)
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	syscall.Umask(0o077)
+	exporter.RunControllerManager(dirs)
 	started := process.HeapLimiter{First: 48 << 20}.Manage(ctx)
 	return controllermanager.Run(ctx, controllermanager.Component(spec, dirs).Args, func(ctx context.Context) error {
 		defer started()
@@ -289,7 +292,7 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	if err != nil {
 		return err
 	}
-	if err := profile.FromEnv(); err != nil {
+	if err := errors.Join(profile.FromEnv(), exporter.Run(name, dirs)); err != nil {
 		return err
 	}
 	spec, err := readSpec(dirs.Spec)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -51,6 +52,11 @@ func plan(t *testing.T, node nodespec.Spec, a Authorities, root string) Want {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return below(w, root)
+}
+
+// below moves every path below a directory of the test, and gives it to the user of the test.
+func below(w Want, root string) Want {
 	uid := uint32(os.Getuid())
 	for i := range w.Dirs {
 		w.Dirs[i] = Dir{filepath.Join(root, w.Dirs[i].Path), uid, w.Dirs[i].Shared}
@@ -132,6 +138,61 @@ func TestLaws(t *testing.T) {
 		}
 		if left := diff(t, w); len(left) != 0 {
 			t.Fatalf("not empty after all operations: %v", left)
+		}
+	}
+}
+
+// TestMetrics checks the files of metricsd: the two laws while its configuration comes, changes and
+// goes, and the certificate that a worker gives it.
+func TestMetrics(t *testing.T) {
+	a, root := authorities(t), t.TempDir()
+	own := filepath.Join(root, paths.MetricsdDir)
+	leaf, err := a.Kubernetes.Issue(pki.Spec{CN: "system:node:one", DNS: []string{"one"}, Usage: pki.Server, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := Authorities{Kubernetes: Authority{CA: &pki.CA{Cert: a.Kubernetes.Cert}}, RevokedSet: []byte("{}"), Issued: nodespec.IssuedCerts{nodespec.KubeletServing: leaf}}
+	on, narrow := &nodespec.MetricsSettings{Tokens: true}, &nodespec.MetricsSettings{Tokens: true, From: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	for i, step := range []struct {
+		from     Authorities
+		settings *nodespec.MetricsSettings
+		ops      int
+		files    string
+	}{
+		{a, nil, 0, ""},
+		{a, on, 5, "caller-cas.pem revoked.json serving.crt serving.key settings.json"},
+		{a, narrow, 1, "caller-cas.pem revoked.json serving.crt serving.key settings.json"},
+		{worker, narrow, 3, "caller-cas.pem revoked.json serving.crt serving.key settings.json"},
+		{worker, nil, 5, ""},
+		{worker, nil, 0, ""},
+	} {
+		var w Want
+		if err := w.Metrics(node(), step.from, step.settings, CallerCAs{Operators: a.Etcd.CertPEM()}); err != nil {
+			t.Fatal(err)
+		}
+		w = below(w, root)
+		ops := diff(t, w)
+		if len(ops) != step.ops {
+			t.Errorf("step %d: %v; want %d operations", i, ops, step.ops)
+		}
+		for _, op := range ops {
+			if err := op.Do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := diff(t, w); len(left) != 0 {
+			t.Errorf("step %d: not empty after all operations: %v", i, left)
+		}
+		entries, err := os.ReadDir(own)
+		if err != nil && step.files != "" {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if got := strings.Join(names, " "); got != step.files {
+			t.Errorf("step %d: %s; want %s", i, got, step.files)
 		}
 	}
 }

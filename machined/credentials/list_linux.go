@@ -32,7 +32,7 @@ type State struct {
 
 // Dirs returns the directories with the certificates of the machine's processes.
 func Dirs() []string {
-	return []string{paths.ApidDir, paths.KubeNode, paths.KubeAPI, paths.KubeControllers}
+	return []string{paths.ApidDir, paths.KubeNode, paths.KubeAPI, paths.KubeControllers, paths.MetricsdDir}
 }
 
 // List returns the certificates in some directories, sorted by expiry. A missing directory contains

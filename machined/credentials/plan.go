@@ -3,6 +3,7 @@ package credentials
 import (
 	"crypto/ecdsa"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -194,6 +195,38 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 			p.addLeaf(l.Cert, l.Key, a.Kubernetes.CA, l.Spec)
 		}
 	}
+}
+
+// Metrics adds the files of metricsd, or the removal of its files if settings is nil. A machine
+// with the key of the Kubernetes CA issues a certificate; a worker has the certificate of its
+// kubelet for the same names, of the same CA.
+func (w *Want) Metrics(node nodespec.Spec, a Authorities, settings *nodespec.MetricsSettings, callers CallerCAs) error {
+	p := process{w, paths.MetricsdDir, paths.UserMetrics}
+	if settings == nil {
+		w.Strays = append(w.Strays, filepath.Join(p.dir, "*"))
+		return nil
+	}
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return fmt.Errorf("metrics: cannot describe: %w", err)
+	}
+	p.addDir()
+	p.addFile(nodespec.MetricsSettingsFile, append(text, '\n'))
+	p.addFile(nodespec.MetricsCallerCAs, slices.Concat(callers.Operators, callers.Clients))
+	p.addFile(nodespec.Revoked, a.RevokedSet)
+	for _, l := range nodespec.NodeLeaves(node.Node.Name, node.Node.IPs) {
+		if l.Cert != nodespec.KubeletServing {
+			continue
+		}
+		if given := a.Issued[l.Cert]; given != nil {
+			p.addFile(nodespec.MetricsdKey, given.KeyPEM())
+			p.addFile(nodespec.MetricsdCert, given.CertPEM())
+		} else {
+			serving := pki.Spec{CN: nodespec.MetricsdCN, Usage: l.Spec.Usage, DNS: l.Spec.DNS, IPs: l.Spec.IPs}
+			p.addLeaf(nodespec.MetricsdCert, nodespec.MetricsdKey, a.Kubernetes.CA, serving)
+		}
+	}
+	return nil
 }
 
 func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {

@@ -20,11 +20,17 @@ import (
 // root, unless an external pod network connects the pods (external): then it installs its own
 // plugins, and finds the plugins of the image beside them.
 //
+// containerd serves its metrics on loopback, only with Machine.spec.metrics (metrics).
+//
 // The active extensions add runtime handlers, and a directory of CDI specifications.
-func containerdConfig(pauseImage string, external bool, active []extension.Statement) []byte {
+func containerdConfig(pauseImage string, external, metrics bool, active []extension.Statement) []byte {
 	plugins := strconv.Quote(paths.CNIPlugins)
 	if external {
 		plugins = strconv.Quote(paths.ExternalCNIPlugins) + ", " + plugins
+	}
+	served := ""
+	if metrics {
+		served = fmt.Sprintf("\n[plugins.'io.containerd.server.v1.metrics']\n  address = \"127.0.0.1:%d\"\n", paths.PortContainerd)
 	}
 	return fmt.Appendf(nil, `version = 3
 root = %q
@@ -72,7 +78,7 @@ disabled_plugins = [
 
 [plugins.'io.containerd.service.v1.diff-service']
   sync_fs = true
-`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, cdiDirs(active), paths.Runc, runtimes(active), plugins, paths.CNIConfig)
+%s`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, cdiDirs(active), paths.Runc, runtimes(active), plugins, paths.CNIConfig, served)
 }
 
 // cdiDirs returns the line with the directories of CDI specifications if an extension has some:

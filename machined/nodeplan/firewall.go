@@ -51,6 +51,10 @@ func Firewall(c *config.Config) *firewall.Config {
 		case config.EncapsulationNone: // packets between pods are not addressed to the machine
 		}
 	}
+	if m := c.Machine.Spec.Metrics; m != nil {
+		out.Open = append(out.Open, tcp(paths.PortMetricsd, m.From...))
+		out.SystemPorts = append(out.SystemPorts, paths.PortMetricsd)
+	}
 	var rules []firewall.Rule
 	for _, r := range c.Network.Spec.Firewall.Allow {
 		rules = append(rules, firewall.Rule{Protocol: string(r.Protocol), Port: r.Port, From: r.From})

@@ -63,7 +63,7 @@ func TestGuardConfig(t *testing.T) {
 	}{"no configuration": {nil, false}, "no cluster": {config.New("m", config.RoleWorker), false}, "a worker": {c, true}} {
 		text := Guard(test.c).Commands("cni0")
 		for _, part := range []string{
-			"tcp dport { 2379, 2380, 6443, 10250, 10261, 50000, 6444, 10248, 10249, 10256, 10257, 10259 } fib daddr type local dnat ip to ip daddr",
+			"tcp dport { 2379, 2380, 6443, 10250, 10261, 10262, 50000, 6444, 10248, 10249, 10256, 10257, 10259, 10263 } fib daddr type local dnat ip to ip daddr",
 			`iifname "cni0" tcp dport { 2379, 2380, 10261, 50000 } counter reject`,
 		} {
 			if !strings.Contains(text, part) {

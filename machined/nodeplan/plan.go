@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/network"
@@ -114,7 +115,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 		return n, a, err
 	}
 	n.Spec.Node.Swap = f.Swap
-	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network, f.Extensions)
+	n.Containerd = containerdConfig(n.Spec.Node.PauseImage, n.Spec.External.Network, c.Machine.Spec.Metrics != nil, f.Extensions)
 	if f.Egress.Problem != nil {
 		return n, a, f.Egress.Problem
 	}
@@ -124,8 +125,16 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err
 	}
-	n.Credentials, err = credentials.Plan(n.Spec, a)
-	return n, a, err
+	if n.Credentials, err = credentials.Plan(n.Spec, a); err != nil {
+		return n, a, err
+	}
+	settings, callers := metricsSettings(c.Machine.Spec.Metrics), credentials.CallerCAs{}
+	if settings != nil {
+		if callers, err = f.Trust.Callers, f.Trust.Problem; err != nil {
+			return n, a, err
+		}
+	}
+	return n, a, n.Credentials.Metrics(n.Spec, a, settings, callers)
 }
 
 // API returns the credentials of apid.
@@ -147,4 +156,14 @@ func API(c *config.Config, f Facts) (credentials.Want, error) {
 		issued = f.Member.Machine
 	}
 	return credentials.APIServer(f.Identity, name, Addresses(c, f.Network), ca, issued, f.Trust.Callers), nil
+}
+
+// metricsSettings returns the settings of metricsd; nil without metrics.
+func metricsSettings(m *config.Metrics) *nodespec.MetricsSettings {
+	if m == nil {
+		return nil
+	}
+	return &nodespec.MetricsSettings{
+		From: m.From, Tokens: slices.Contains(m.Callers, config.CallerToken), Certificates: slices.Contains(m.Callers, config.CallerCertificate),
+	}
 }

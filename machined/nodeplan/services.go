@@ -52,6 +52,28 @@ func Apid() supervise.Service {
 	}
 }
 
+// Metricsd is the service that serves the metrics of the machine (package metricsd), with
+// Machine.spec.metrics only.
+func Metricsd() supervise.Service {
+	return supervise.Service{
+		Name: nodespec.ServiceMetrics,
+		Process: supervise.Spec{
+			Args:        []string{paths.Metricsd},
+			Env:         []string{"GOMEMLIMIT=48MiB", "GOGC=50", "GOMAXPROCS=2"},
+			UID:         paths.UserMetrics,
+			GID:         paths.UserMetrics,
+			NoNewPrivs:  true,
+			OOMScoreAdj: new(-100),
+		},
+		Cgroup:       group + nodespec.ServiceMetrics,
+		Limits:       cgroup.Limits{MemoryMax: 80 * mib, CPUWeight: 50, PidsMax: 64},
+		Profile:      profileSocket(nodespec.ServiceMetrics),
+		Ready:        supervise.Probe{Notify: true},
+		StartTimeout: 30 * time.Second,
+		GracePeriod:  5 * time.Second,
+	}
+}
+
 // Extensions returns the services of the active extensions, which run with and without a
 // configuration, as apid does. They are confined as the services of the system are: a user of their
 // own, only listed capabilities, no new privileges, and hard limits.
@@ -115,6 +137,7 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		Cgroup:      group + nodespec.ServiceNode,
 		Limits:      cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		Profile:     profileSocket(nodespec.ServiceNode),
+		Metrics:     nodespec.MetricsSocket(nodespec.ServiceNode),
 		Ready:       supervise.Probe{Notify: true},
 		GracePeriod: componentsGracePeriod,
 		// Its readiness includes the Node object, which needs a control plane, perhaps on another
@@ -146,6 +169,7 @@ func controlPlaneServices() []supervise.Service {
 		Cgroup:       group + nodespec.ServiceAPI,
 		Limits:       cgroup.Limits{MemoryMin: 256 * mib, CPUWeight: 800},
 		Profile:      profileSocket(nodespec.ServiceAPI),
+		Metrics:      nodespec.MetricsSocket(nodespec.ServiceAPI),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 5 * time.Minute,
 		GracePeriod:  componentsGracePeriod,
@@ -162,6 +186,7 @@ func controlPlaneServices() []supervise.Service {
 		Cgroup:       group + nodespec.ServiceControllers,
 		Limits:       cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 100},
 		Profile:      profileSocket(nodespec.ServiceControllers),
+		Metrics:      nodespec.MetricsSocket(nodespec.ServiceControllers),
 		Ready:        supervise.Probe{Notify: true},
 		StartTimeout: 5 * time.Minute,
 		GracePeriod:  componentsGracePeriod,

@@ -41,9 +41,10 @@ func TestGolden(t *testing.T) {
 		"services-controlplane.json": show(append([]supervise.Service{Apid()}, Kubernetes(true)...)),
 		"services-worker.json":       show(append([]supervise.Service{Apid()}, Kubernetes(false)...)),
 		"services-removed.json":      show(withoutNode(append([]supervise.Service{Apid()}, Kubernetes(false)...))),
-		"containerd-extensions.toml": containerdConfig("registry.example/pause:1", false, sampleExtensions),
+		"containerd-extensions.toml": containerdConfig("registry.example/pause:1", false, false, sampleExtensions),
 		"services-extensions.json":   show(Plan(nil, Facts{Extensions: sampleExtensions}).Services.All),
-		"containerd.toml":            containerdConfig("registry.example/pause:1", false, nil),
+		"containerd-metrics.toml":    containerdConfig("registry.example/pause:1", false, true, nil),
+		"containerd.toml":            containerdConfig("registry.example/pause:1", false, false, nil),
 	} {
 		golden.Assert(t, string(got), name)
 	}
@@ -52,8 +53,8 @@ func TestGolden(t *testing.T) {
 // TestExternalNetwork checks that an external pod network installs its plugins.
 func TestExternalNetwork(t *testing.T) {
 	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
-	own := string(containerdConfig("pause", false, nil))
-	if got := string(containerdConfig("pause", true, nil)); got != strings.Replace(own, ours, both, 1) || !strings.Contains(got, both) {
+	own := string(containerdConfig("pause", false, false, nil))
+	if got := string(containerdConfig("pause", true, false, nil)); got != strings.Replace(own, ours, both, 1) || !strings.Contains(got, both) {
 		t.Errorf("containerd's configuration:\n%s", got)
 	}
 }

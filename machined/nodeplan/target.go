@@ -64,6 +64,9 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	} else if !errors.Is(w.NodeProblem, ErrNoAddress) {
 		s.Problem = w.NodeProblem
 	}
+	if c.Machine.Spec.Metrics != nil {
+		node = append(withContainerdMetrics(node), Metricsd())
+	}
 	s.All = slices.Concat(apid, node)
 	switch facts := f.Services; {
 	case facts.Refusal != nil:
@@ -93,6 +96,17 @@ func withProxy(services []supervise.Service, proxy string) []supervise.Service {
 	for i, s := range services {
 		if s.Name == nodespec.ServiceContainerd && proxy != "" {
 			services[i].Process.Env = append(s.Process.Env, "HTTP_PROXY="+proxy, "HTTPS_PROXY="+proxy)
+		}
+	}
+	return services
+}
+
+// withContainerdMetrics restarts containerd when its metrics begin or end: its configuration, which
+// it reads at its start, has their address.
+func withContainerdMetrics(services []supervise.Service) []supervise.Service {
+	for i, s := range services {
+		if s.Name == nodespec.ServiceContainerd {
+			services[i].Process.Env = append(s.Process.Env, fmt.Sprintf("ORLOP_METRICS=127.0.0.1:%d", paths.PortContainerd))
 		}
 	}
 	return services

@@ -33,6 +33,7 @@ var judgments = []judgment{
 	{"Machine.spec.egress", false, "only connections of the machine to servers outside the cluster depend on it"},
 	{"Machine.spec.registries", false, "only images of pods depend on it"},
 	{"Machine.spec.logging", false, "the shipping of logs neither blocks a call nor fills the disk"},
+	{"Machine.spec.metrics", false, "the port of the metrics is another, and its process has no access to the management API"},
 
 	{"Network.metadata", false, "no setting depends on the name"},
 	{"Network.spec.links", true, "the addresses and routes of the machine follow from it"},

@@ -51,6 +51,7 @@ type MachineSpec struct {
 	Egress        Egress            `yaml:"egress"`
 	Registries    []ImageRegistry   `yaml:"registries,omitempty"`
 	Logging       Logging           `yaml:"logging"`
+	Metrics       *Metrics          `yaml:"metrics,omitempty"`
 }
 
 // Join configures how a worker joins its cluster. `orlopctl nodes add` writes it.

@@ -41,6 +41,9 @@ func (v machineValidator) machine(m *Machine) {
 	v.imageRegistries(spec+".registries", m.Spec.Registries)
 	v.logging(spec+".logging", &m.Spec.Logging, m.Spec.Egress.CA)
 	v.extensions(spec+".extensions", m.Spec.Extensions)
+	if m.Spec.Metrics != nil {
+		v.metrics(spec+".metrics", m.Spec.Metrics)
+	}
 	if m.Spec.Reserved.CPU < 50 {
 		v.on(spec+".reserved.cpu", wrong{reason: fmt.Sprintf("%q is too little for the system", m.Spec.Reserved.CPU), expected: "at least 50m"})
 	}

@@ -125,16 +125,7 @@ func (v networkValidator) firewall(path string, f *Firewall) {
 		if len(r.From) == 0 {
 			v.on(at+".from", wrong{reason: "is empty", expected: "at least one network; 0.0.0.0/0 and ::/0 admit all hosts"})
 		}
-		for j, from := range r.From {
-			if from.Addr().Is4In6() {
-				v.on(fmt.Sprintf("%s.from[%d]", at, j), mapped(from.Addr()))
-			} else if from.IsValid() && from != from.Masked() {
-				v.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is an address in a network", from), expected: from.Masked().String() + ", or " + netip.PrefixFrom(from.Addr(), from.Addr().BitLen()).String()})
-			}
-			if from.IsValid() && slices.Contains(r.From[:j], from) {
-				v.on(fmt.Sprintf("%s.from[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", from)})
-			}
-		}
+		v.sources(at+".from", r.From)
 	}
 }
 

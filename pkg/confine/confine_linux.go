@@ -18,7 +18,7 @@ import (
 
 // Rules lists the remaining permissions of a process.
 type Rules struct {
-	Dir         string   // readable directory; empty for no files
+	Dirs        []string // readable directories; none for no files
 	Calls       []uint32 // numbers of the permitted system calls; all others fail with EPERM
 	UnixSockets bool     // permits socket(2) for Unix sockets
 	Ioctls      []uint32 // permitted requests of ioctl(2); all others fail with EPERM
@@ -32,7 +32,7 @@ type Limit struct {
 }
 
 // Process restricts the process: no new privileges by exec, no capabilities, no core dump, no
-// tracing by other processes of the same user, no file outside the directory, no TCP connection,
+// tracing by other processes of the same user, no file outside the directories, no TCP connection,
 // and only the system calls of the rules. Open files stay open. It returns an error if the process
 // runs as root.
 func Process(r Rules) error {
@@ -59,8 +59,8 @@ func Process(r Rules) error {
 	// Unix sockets (the permissions of the socket do), nor multipath TCP, with which Go listens.
 	// Linux 6.12 supports V6.
 	var dirs []landlock.Rule
-	if r.Dir != "" {
-		dirs = append(dirs, landlock.RODirs(r.Dir))
+	if len(r.Dirs) > 0 {
+		dirs = append(dirs, landlock.RODirs(r.Dirs...))
 	}
 	if err := landlock.V6.BestEffort().Restrict(dirs...); err != nil {
 		return fmt.Errorf("privileges: cannot restrict files and ports: %w", err)

@@ -9,6 +9,8 @@ import (
 // Names of the services that machined supervises.
 const (
 	ServiceApid        = "apid"
+	ServiceMachined    = "machined" // not a service: PID 1 itself
+	ServiceMetrics     = "metricsd"
 	ServiceContainerd  = "containerd"
 	ServiceNode        = "orchestrator-node"
 	ServiceAPI         = "orchestrator-api"

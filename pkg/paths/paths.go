@@ -12,6 +12,7 @@ const (
 	Machined     = "/usr/bin/machined"
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Bootcheck    = "/usr/bin/bootcheck" // the same
+	Metricsd     = "/usr/bin/metricsd"  // likewise
 	Orchestrator = "/usr/bin/orchestrator"
 	Containerd   = "/usr/bin/containerd"
 	Runc         = "/usr/bin/runc"
@@ -182,6 +183,12 @@ const (
 	// Profiles holds the profiling sockets of the processes (package profile). Only root has access
 	// to it.
 	Profiles = Run + "/profile"
+	// MetricsSockets holds the sockets of the processes for their metrics (package exposition); the
+	// owner of each is root:UserMetrics, mode 0660.
+	MetricsSockets = Run + "/metrics"
+	// MetricsdDir is metricsd's own directory: server certificate, key, the CAs of its callers and
+	// its settings.
+	MetricsdDir = Run + "/metricsd"
 	// ESP is the mount point of the ESP while machined uses it.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own directory: server certificate, key and the operator CAs (machined
@@ -217,6 +224,7 @@ const (
 	UserAPI         = 101
 	UserControllers = 102
 	UserProbe       = 103 // of the process that parses foreign disks
+	UserMetrics     = 104 // of the process that serves the metrics of the machine
 )
 
 // Ports on the addresses of the machine, in addition to etcd's (pkg/etcdjoin). All other listeners
@@ -226,7 +234,12 @@ const (
 	PortKubernetes = 6443
 	PortKubelet    = 10250
 	PortMetrics    = 10261 // resource metrics for the other control-plane machines
+	PortMetricsd   = 10262 // metrics of the machine, with Machine.spec.metrics
 	PortWireGuard  = 51820 // UDP: pods of other machines
 	// UDP: the same; not 4789 of RFC 7348, which networks of virtual machines use below Orlop OS
 	PortVXLAN = 8472
 )
+
+// PortContainerd is the port of containerd's metrics on loopback, with Machine.spec.metrics:
+// containerd serves them on no Unix socket.
+const PortContainerd = 10263

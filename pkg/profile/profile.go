@@ -16,11 +16,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // Env is the environment variable with the number of the file descriptor of the socket.
@@ -94,19 +95,11 @@ func Profile(ctx context.Context, o Request) ([]byte, error) {
 
 // Listen creates a listening socket for a process to inherit. The caller closes it.
 func Listen(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("profile: cannot create directory: %w", err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("profile: cannot replace the socket: %w", err)
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	socket, err := safefile.Listen(path, 0, 0o700)
 	if err != nil {
-		return nil, fmt.Errorf("profile: cannot listen: %w", err)
+		return nil, fmt.Errorf("profile: %w", err)
 	}
-	defer l.Close()
-	l.SetUnlinkOnClose(false)
-	return l.File()
+	return socket, nil
 }
 
 // Serve serves profiles on an inherited socket until that fails. It closes the socket.

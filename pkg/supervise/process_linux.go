@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/exposition"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/profile"
@@ -95,6 +96,15 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 		} else {
 			defer socket.Close()
 			leave(socket, profile.Env)
+		}
+	}
+	if s.Metrics != "" {
+		// The service also runs without metrics.
+		if socket, err := exposition.Listen(s.Metrics); err != nil {
+			m.config.Event(s.Name, "failure", err.Error())
+		} else {
+			defer socket.Close()
+			leave(socket, exposition.Env)
 		}
 	}
 	if s.Cgroup != "" {

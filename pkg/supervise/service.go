@@ -19,7 +19,7 @@ type Service struct {
 	DependsOn []string // services that must be ready before its start
 
 	// Process is its main process. ORLOP_NOTIFY_FD is added to the environment with Ready.Notify,
-	// ORLOP_PROFILE_FD with Profile.
+	// ORLOP_PROFILE_FD with Profile, ORLOP_METRICS_FD with Metrics.
 	Process Spec
 
 	// path of its control group, "/orlop/containerd"; created at its start; empty for machined's
@@ -39,6 +39,7 @@ type Service struct {
 
 	// path of the Unix socket for its profiles, see pkg/profile; empty: none
 	Profile string
+	Metrics string // the same for its metrics, see pkg/exposition
 
 	LogLines int // retained lines of output; 0 for 2000
 	LogBytes int // retained bytes of output; 0 for 256 KiB

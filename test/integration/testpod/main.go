@@ -94,6 +94,10 @@ var commands = []command{
 	{"get", "URL", func(ctx context.Context, args []string) error { return get(ctx, args[0], os.Stdout) }},
 	// call a path of the API server with the pod's own token; print the status
 	{"api", "PATH", func(ctx context.Context, args []string) error { return askAPI(ctx, args[0]) }},
+	// fetch an https URL of a server of the cluster with the pod's own token, or without a token;
+	// print the status and the answer
+	{"scrape", "URL", func(ctx context.Context, args []string) error { return scrape(ctx, args[0], true) }},
+	{"scrape-anonymous", "URL", func(ctx context.Context, args []string) error { return scrape(ctx, args[0], false) }},
 	// resolve a name and print its addresses
 	{"lookup", "NAME", func(ctx context.Context, args []string) error {
 		addrs, err := net.DefaultResolver.LookupHost(ctx, args[0])
@@ -308,28 +312,47 @@ func serve(address string) error {
 const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 func askAPI(ctx context.Context, path string) error {
-	token, err := os.ReadFile(account + "token")
-	if err != nil {
-		return err
-	}
-	ca, err := os.ReadFile(account + "ca.crt")
-	if err != nil {
-		return err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes.default"+path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+string(token))
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	r, err := client.Do(req)
+	r, err := askCluster(ctx, "https://kubernetes.default"+path, true)
 	if err != nil {
 		return err
 	}
 	fmt.Println(r.Status)
 	return r.Body.Close()
+}
+
+func scrape(ctx context.Context, url string, withToken bool) error {
+	r, err := askCluster(ctx, url, withToken)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	fmt.Println(r.Status)
+	_, err = io.Copy(os.Stdout, r.Body)
+	return err
+}
+
+// askCluster fetches a URL of a server with a certificate of the cluster's CA, with the pod's own
+// token or without.
+func askCluster(ctx context.Context, url string, withToken bool) (*http.Response, error) {
+	ca, err := os.ReadFile(account + "ca.crt")
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if withToken {
+		token, err := os.ReadFile(account + "token")
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+string(token))
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	return client.Do(req)
 }
 
 func get(ctx context.Context, url string, out io.Writer) error {

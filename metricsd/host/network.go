@@ -1,0 +1,172 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// isPodDevice reports whether a network device is the end of a pod's link on the machine.
+func isPodDevice(name string) bool { return strings.HasPrefix(name, "veth") }
+
+func (r *reader) netdev() error {
+	all, err := r.fs.NetDev()
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		if isPodDevice(d.Name) {
+			continue
+		}
+		for _, c := range []struct {
+			name  string
+			value uint64
+		}{
+			{"receive_bytes", d.RxBytes}, {"receive_packets", d.RxPackets}, {"receive_errs", d.RxErrors}, {"receive_drop", d.RxDropped},
+			{"receive_fifo", d.RxFIFO}, {"receive_frame", d.RxFrame}, {"receive_compressed", d.RxCompressed}, {"receive_multicast", d.RxMulticast},
+			{"transmit_bytes", d.TxBytes}, {"transmit_packets", d.TxPackets}, {"transmit_errs", d.TxErrors}, {"transmit_drop", d.TxDropped},
+			{"transmit_fifo", d.TxFIFO}, {"transmit_colls", d.TxCollisions}, {"transmit_carrier", d.TxCarrier}, {"transmit_compressed", d.TxCompressed},
+		} {
+			r.Counter("node_network_"+c.name+"_total", "Network device statistic "+c.name+".", float64(c.value), "device", d.Name)
+		}
+	}
+	return nil
+}
+
+func (r *reader) netclass() error {
+	devices, err := r.devices()
+	if err != nil {
+		return err
+	}
+	names, err := devices.NetClassDevices()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if isPodDevice(name) {
+			continue
+		}
+		d, err := devices.NetClassByIface(name)
+		if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		up := 0.0
+		if d.OperState == "up" {
+			up = 1
+		}
+		r.Gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", up, "device", name)
+		if d.MTU != nil {
+			r.Gauge("node_network_mtu_bytes", "Network device property: mtu_bytes", float64(*d.MTU), "device", name)
+		}
+		if d.Speed != nil && *d.Speed >= 0 { // -1 is an unknown speed
+			r.Gauge("node_network_speed_bytes", "Network device property: speed_bytes", float64(*d.Speed)*1e6/8, "device", name)
+		}
+	}
+	return nil
+}
+
+// netstatFields are the fields that node_exporter selects by default.
+var netstatFields = regexp.MustCompile(`^(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)|TcpExt_(Listen.*|Syncookies.*|TCPSynRetrans|TCPTimeouts|TCPOFOQueue|TCPRcvQDrop)|Tcp_(ActiveOpens|InSegs|OutSegs|OutRsts|PassiveOpens|RetransSegs|CurrEstab)|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))$`)
+
+// netstat reads pairs of lines: a protocol with the names of its fields, and then their values.
+func (r *reader) netstat() error {
+	var names []string
+	read := func(fields []string) error {
+		if names == nil {
+			names = fields
+			return nil
+		}
+		if len(names) != len(fields) || names[0] != fields[0] {
+			return fmt.Errorf("the lines of %q do not match", names[0])
+		}
+		for i, field := range names[1:] {
+			if err := r.netstatField(strings.TrimSuffix(names[0], ":")+"_"+field, fields[i+1]); err != nil {
+				return err
+			}
+		}
+		names = nil
+		return nil
+	}
+	for _, file := range []string{"net/netstat", "net/snmp"} {
+		if err := r.lines(file, read); err != nil {
+			return err
+		}
+	}
+	err := r.lines("net/snmp6", func(fields []string) error { // "Ip6InOctets  1234"
+		protocol, field, cut := strings.Cut(fields[0], "6")
+		if len(fields) != 2 || !cut {
+			return nil
+		}
+		return r.netstatField(protocol+"6_"+field, fields[1])
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (r *reader) netstatField(name, text string) error {
+	if !netstatFields.MatchString(name) {
+		return nil
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return err
+	}
+	r.Untyped("node_netstat_"+name, "Statistic "+strings.ReplaceAll(name, "_", "")+".", value)
+	return nil
+}
+
+func (r *reader) sockstat() error {
+	stat, err := r.fs.NetSockstat()
+	if err != nil {
+		return err
+	}
+	if stat.Used != nil {
+		r.Gauge("node_sockstat_sockets_used", "Number of IPv4 sockets in use.", float64(*stat.Used))
+	}
+	page := float64(os.Getpagesize())
+	for _, p := range stat.Protocols {
+		gauge := func(name string, value float64) {
+			r.Gauge("node_sockstat_"+p.Protocol+"_"+name, "Number of "+p.Protocol+" sockets in state "+name+".", value)
+		}
+		gauge("inuse", float64(p.InUse))
+		for name, value := range map[string]*int{"orphan": p.Orphan, "tw": p.TW, "alloc": p.Alloc, "mem": p.Mem} {
+			if value != nil {
+				gauge(name, float64(*value))
+			}
+		}
+		if p.Mem != nil {
+			gauge("mem_bytes", float64(*p.Mem)*page)
+		}
+	}
+	return nil
+}
+
+// conntrack has no metrics before the first packet is tracked.
+func (r *reader) conntrack() error {
+	for name, file := range map[string]string{"entries": "nf_conntrack_count", "entries_limit": "nf_conntrack_max"} {
+		text, err := os.ReadFile(filepath.Join(r.proc, "sys/net/netfilter", file))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		if err != nil {
+			return err
+		}
+		help := map[string]string{"entries": "Number of currently allocated flow entries for connection tracking.", "entries_limit": "Maximum size of connection tracking table."}
+		r.Gauge("node_nf_conntrack_"+name, help[name], value)
+	}
+	return nil
+}

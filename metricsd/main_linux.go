@@ -1,0 +1,84 @@
+package metricsd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/metricsd/host"
+	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/profile"
+)
+
+// Main is the metricsd process: it opens its port, drops its privileges and serves until SIGTERM.
+// It returns the exit status.
+func Main() int {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "metricsd:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	ready, err := notify.FromEnv()
+	if err != nil {
+		return err
+	}
+	if err := profile.FromEnv(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", paths.PortMetricsd))
+	if err != nil {
+		return fmt.Errorf("TCP port %d: cannot listen: %w", paths.PortMetricsd, err)
+	}
+	if err := giveUpPrivileges(paths.MetricsdDir); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
+	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
+	return Serve(ctx, Options{
+		Listener: listener, Dir: paths.MetricsdDir, Socket: nodespec.MetricsSocket, Host: host.System(), Log: os.Stdout,
+		Ready: func(ok bool, detail string) {
+			// If machined no longer reads, it is about to stop metricsd; the error has no other
+			// receiver.
+			_ = ready.Send(nodespec.ServiceMetrics, ok, detail)
+		},
+	})
+}
+
+// giveUpPrivileges drops all privileges and restricts the process to the files of the kernel, its
+// own directory and Unix sockets. Before the call, the port must be open and the log connected.
+func giveUpPrivileges(dir string) error {
+	return confine.Process(confine.Rules{Dirs: []string{dir, host.Proc, host.Sys}, Calls: systemCalls, UnixSockets: true})
+}
+
+// systemCalls are the system calls that metricsd needs while it serves: for Go's runtime,
+// connections, files of the kernel, its log. They permit no execution of programs and no creation
+// of files; the only sockets that they create are Unix sockets.
+var systemCalls = slices.Concat(confine.Runtime, []uint32{
+	// Connections and polling.
+	unix.SYS_ACCEPT4, unix.SYS_CONNECT, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,
+	unix.SYS_SHUTDOWN, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_SENDTO, unix.SYS_SENDMSG,
+	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, unix.SYS_PIPE2, unix.SYS_PPOLL,
+	// Files; Landlock restricts them. io.Copy between sockets splices.
+	unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_READV, unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_LSEEK,
+	unix.SYS_FSTAT, unix.SYS_NEWFSTATAT, unix.SYS_FCNTL, unix.SYS_GETDENTS64, unix.SYS_READLINKAT, unix.SYS_SPLICE,
+	// Usage of file systems.
+	unix.SYS_STATFS,
+	// CPU profiles.
+	unix.SYS_SETITIMER, unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_DELETE,
+})

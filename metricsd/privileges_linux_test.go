@@ -1,0 +1,91 @@
+//go:build !cgo
+
+// With cgo a process has threads that Go does not know, and system calls on all threads fail;
+// metricsd is built without cgo.
+
+package metricsd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+)
+
+const confined = "METRICSD_TEST_CONFINED"
+
+// TestGiveUpPrivileges runs itself in a child process, because the restrictions cannot be undone.
+func TestGiveUpPrivileges(t *testing.T) {
+	if dir := os.Getenv(confined); dir != "" {
+		serveConfined(t, dir)
+		return
+	}
+	// The child changes its user, and cannot remove files.
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	child := exec.Command(os.Args[0], "-test.run=^TestGiveUpPrivileges$", "-test.v")
+	child.Env = append(os.Environ(), confined+"="+dir)
+	out, err := child.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestGiveUpPrivileges") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// serveConfined serves each path without privileges, and then tries what metricsd must not do.
+func serveConfined(t *testing.T, dir string) {
+	if os.Getuid() == 0 {
+		if giveUpPrivileges("/") == nil {
+			t.Fatal("root was let pass")
+		}
+		if err := errors.Join(syscall.Setgid(104), syscall.Setuid(104)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newBenchIn(t, dir)
+	file := filepath.Join(dir, "other")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := b.client(b.reader())
+	b.want(c, "/metrics/host", "", http.StatusOK, "node_load1 ") // its connection stays open
+	if err := giveUpPrivileges(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	b.want(c, "/metrics/host", "", http.StatusOK, `node_scrape_collector_success{collector="filesystem"} 1`)
+	b.want(c, "/metrics/host", "", http.StatusOK, `node_scrape_collector_success{collector="netdev"} 1`)
+	b.want(c, "/metrics/machine", "", http.StatusOK, "of_machine 1")
+	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("another program: %v", err)
+	}
+	if _, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); !errors.Is(err, unix.EPERM) {
+		t.Errorf("a TCP socket: %v", err)
+	}
+	abi, err := llsys.LandlockGetABIVersion()
+	if err != nil || abi < 1 {
+		return // a kernel without Landlock cannot enforce the rest
+	}
+	if _, err := os.ReadFile(file); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a file outside its directories: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "new"), nil, 0o600); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a new file: %v", err)
+	}
+	if _, err := net.Dial("tcp", "127.0.0.1:1"); err == nil || !strings.Contains(fmt.Sprint(err), "permitted") {
+		t.Errorf("a connection to elsewhere: %v", err)
+	}
+}

@@ -1,0 +1,207 @@
+package orlop
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/orlop-os/orlop/metricsd"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// exportedNames are the files with the names of the metrics, which the tests of the exporting
+// packages write.
+var exportedNames = []string{
+	"metricsd/host/testdata/names.txt", "machined/machinemetrics/testdata/names.txt", "orchestrator/exporter/testdata/etcd.txt", "orchestrator/exporter/testdata/scheduler.txt",
+}
+
+// readMonitoring reads a file of docs/monitoring.
+func readMonitoring(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("docs", "monitoring", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// exported returns the names of the exported metrics.
+func exported(t *testing.T) []string {
+	t.Helper()
+	names := []string{"up"} // of Prometheus itself
+	for _, file := range exportedNames {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, strings.Fields(string(text))...)
+	}
+	return names
+}
+
+var (
+	// parts of an expression without names of metrics: strings, matchers of labels, lists of
+	// labels, and durations
+	withoutNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\b(?:by|without|on)\s*\([^)]*\)|\[[^\]]*\]`)
+	word         = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*\s*\(?`)
+	// the suffixes of a histogram
+	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// metricsIn returns the names of metrics in an expression of PromQL.
+func metricsIn(expression string) (names []string) {
+	rest := withoutNames.ReplaceAllStringFunc(expression, func(s string) string {
+		if s[0] == '{' {
+			return " {}"
+		}
+		return " "
+	})
+	for _, w := range word.FindAllString(rest, -1) {
+		w = strings.TrimSpace(w)
+		if !strings.HasSuffix(w, "(") && !slices.Contains([]string{"and", "or", "unless", "by", "without", "on", "bool"}, w) {
+			names = append(names, w)
+		}
+	}
+	return names
+}
+
+// checkExpression checks that each metric in an expression is exported.
+func checkExpression(t *testing.T, where, expression string, known []string) {
+	t.Helper()
+	names := metricsIn(expression)
+	if len(names) == 0 {
+		t.Errorf("%s: no metric in %s", where, expression)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) && !slices.Contains(known, histogram.ReplaceAllString(name, "")) {
+			t.Errorf("%s: no machine exports %s", where, name)
+		}
+	}
+}
+
+// TestMetricsIn checks the reader of expressions.
+func TestMetricsIn(t *testing.T) {
+	for expression, want := range map[string]string{
+		`up{job=~"a|b"} == 0`:                             "up",
+		`sum by (node) (rate(a_total{x="y(z)"}[5m])) / b`: "a_total b",
+		`histogram_quantile(0.99, sum by (le) (rate(c_bucket[1h]))) > 0.5 and on (x) d - time()`: "c_bucket d",
+		`1 > 0`: "",
+	} {
+		if got := strings.Join(metricsIn(expression), " "); got != want {
+			t.Errorf("%s: %q; want %q", expression, got, want)
+		}
+	}
+}
+
+// TestDashboard checks that each query of the dashboard uses metrics that exist.
+func TestDashboard(t *testing.T) {
+	var d struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(readMonitoring(t, "dashboard.json"), &d); err != nil {
+		t.Fatal(err)
+	}
+	known, queries := exported(t), 0
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			queries++
+			checkExpression(t, "panel "+p.Title, q.Expr, known)
+		}
+	}
+	if queries < 20 {
+		t.Errorf("the dashboard has %d queries", queries)
+	}
+}
+
+// TestAlerts checks that each alert uses metrics that exist, and links to a task of the runbook.
+func TestAlerts(t *testing.T) {
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Labels      struct{ Severity string }
+				Annotations struct {
+					Summary string
+					Runbook string `yaml:"runbook_url"`
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(readMonitoring(t, "rules.yaml"), &rules); err != nil {
+		t.Fatal(err)
+	}
+	runbook, err := os.ReadFile("docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := map[string]bool{}
+	for _, h := range regexp.MustCompile(`(?m)^### (.*)$`).FindAllStringSubmatch(string(runbook), -1) {
+		plain := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
+		anchors[strings.ReplaceAll(plain, " ", "-")] = true
+	}
+	known, alerts := exported(t), 0
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			alerts++
+			checkExpression(t, "alert "+r.Alert, r.Expr, known)
+			if r.Labels.Severity != "warning" && r.Labels.Severity != "critical" || r.Annotations.Summary == "" {
+				t.Errorf("alert %s: severity %q, summary %q", r.Alert, r.Labels.Severity, r.Annotations.Summary)
+			}
+			anchor, ok := strings.CutPrefix(r.Annotations.Runbook, "https://github.com/orlop-os/orlop/blob/main/docs/runbook.md#")
+			if !ok || !anchors[anchor] {
+				t.Errorf("alert %s: the runbook has no task %q", r.Alert, r.Annotations.Runbook)
+			}
+		}
+	}
+	if alerts < 10 {
+		t.Errorf("there are %d alerts", alerts)
+	}
+}
+
+// TestScrapeConfig checks that the configuration of Prometheus has a job for each path of the port,
+// and uses that port.
+func TestScrapeConfig(t *testing.T) {
+	parts := strings.Split(string(readMonitoring(t, "prometheus.yaml")), "\n---\n")
+	var object struct{ Data map[string]string }
+	if err := yaml.Unmarshal([]byte(parts[len(parts)-1]), &object); err != nil {
+		t.Fatal(err)
+	}
+	var prometheus struct {
+		Jobs []struct {
+			Name    string `yaml:"job_name"`
+			Path    string `yaml:"metrics_path"`
+			Scheme  string
+			Relabel []struct {
+				Replacement string
+				Target      string `yaml:"target_label"`
+			} `yaml:"relabel_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal([]byte(object.Data["prometheus.yml"]), &prometheus); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, j := range prometheus.Jobs {
+		last := j.Relabel[len(j.Relabel)-1]
+		if j.Path == "/metrics" { // of the API server and the kubelet
+			continue
+		}
+		found = append(found, j.Path)
+		if j.Path != "/metrics/"+j.Name || j.Scheme != "https" || last.Target != "__address__" || last.Replacement != "$1:10262" || paths.PortMetricsd != 10262 {
+			t.Errorf("job %+v", j)
+		}
+	}
+	slices.Sort(found)
+	if want := metricsd.Paths(); !slices.Equal(found, want) {
+		t.Errorf("the jobs have the paths %q; want %q", found, want)
+	}
+}

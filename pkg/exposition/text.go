@@ -1,0 +1,72 @@
+// Package exposition is how the processes of a machine pass metrics to metricsd: families of
+// metrics in the text format of Prometheus (version 0.0.4), over HTTP on a Unix socket.
+//
+// It decides neither on metrics nor on their callers.
+package exposition
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// ContentType is the content type of the text format.
+const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+
+// Families are families of metrics by name. The zero value is ready to use.
+type Families struct{ byName map[string]*dto.MetricFamily }
+
+// Gauge adds a value that can rise and fall. labels are pairs of a name and a value; all metrics of
+// a name have the same label names.
+func (f *Families) Gauge(name, help string, value float64, labels ...string) {
+	f.add(name, help, dto.MetricType_GAUGE, &dto.Metric{Label: pairs(labels), Gauge: &dto.Gauge{Value: &value}})
+}
+
+// Counter adds a value that only rises until its source restarts.
+func (f *Families) Counter(name, help string, value float64, labels ...string) {
+	f.add(name, help, dto.MetricType_COUNTER, &dto.Metric{Label: pairs(labels), Counter: &dto.Counter{Value: &value}})
+}
+
+// Untyped adds a value of the kernel that is a counter or a gauge.
+func (f *Families) Untyped(name, help string, value float64, labels ...string) {
+	f.add(name, help, dto.MetricType_UNTYPED, &dto.Metric{Label: pairs(labels), Untyped: &dto.Untyped{Value: &value}})
+}
+
+func (f *Families) add(name, help string, kind dto.MetricType, m *dto.Metric) {
+	if f.byName == nil {
+		f.byName = map[string]*dto.MetricFamily{}
+	}
+	family := f.byName[name]
+	if family == nil {
+		family = &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
+		f.byName[name] = family
+	}
+	family.Metric = append(family.Metric, m)
+}
+
+// pairs returns the labels. A scrape with a label of invalid UTF-8 would fail as a whole.
+func pairs(labels []string) (out []*dto.LabelPair) {
+	for pair := range slices.Chunk(labels, 2) {
+		name, value := pair[0], strings.ToValidUTF8(pair[1], "�")
+		out = append(out, &dto.LabelPair{Name: &name, Value: &value})
+	}
+	return out
+}
+
+// Names returns the names of the families, sorted.
+func (f *Families) Names() []string { return slices.Sorted(maps.Keys(f.byName)) }
+
+// Write writes all families, sorted by name.
+func (f *Families) Write(w io.Writer) error {
+	for _, name := range f.Names() {
+		if _, err := expfmt.MetricFamilyToText(w, f.byName[name]); err != nil {
+			return fmt.Errorf("metric %s: cannot write: %w", name, err)
+		}
+	}
+	return nil
+}
