@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -193,6 +194,7 @@ func diffMounts(have Have, want Want) []Op {
 
 func diffGroups(have Have, want Want) []Op {
 	var ops []Op
+	given := map[string][]string{} // the controllers that operations delegate, by group
 	for _, g := range want.Groups {
 		state, there := have.Groups[g.Path]
 		if !there && g.Path != "/" {
@@ -208,10 +210,10 @@ func diffGroups(have Have, want Want) []Op {
 			}
 			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
 		}
-		// A group that does not exist yet can delegate the controllers of its parent. If the
-		// hierarchy is not mounted yet, the operation itself reads the available controllers and
-		// skips the others.
-		available := state.Available
+		// A group can delegate the controllers that an operation before gives it, and a group that
+		// does not exist yet those of the root. If the hierarchy is not mounted yet, the operation
+		// itself reads the available controllers and skips the others.
+		available := slices.Concat(state.Available, given[path.Dir(g.Path)])
 		if !there {
 			available = have.Groups["/"].Available
 		}
@@ -223,6 +225,7 @@ func diffGroups(have Have, want Want) []Op {
 			}
 		}
 		if down != nil {
+			given[g.Path] = down
 			ops = append(ops, Op{Verb: Delegate, Name: g.Path, Names: down})
 		}
 	}

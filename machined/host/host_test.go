@@ -2,6 +2,7 @@ package host
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +14,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/mount"
 )
 
-// afterInit returns the state that init leaves: four mounts, kernel defaults, all modules on disk.
+// afterInit returns the state that init leaves: four mounts and the control groups, kernel
+// defaults, all modules on disk. Without groups the hierarchy is not mounted.
 func afterInit(w Want) Have {
+	have := withoutGroups(w)
+	for _, m := range w.Mounts {
+		if m.Type == "cgroup2" {
+			apply(&have, Op{Verb: MountFS, Mount: m})
+		}
+	}
+	for _, parent := range []string{"/", cgroup.System} {
+		if parent != "/" {
+			apply(&have, Op{Verb: MakeGroup, Name: parent})
+		}
+		apply(&have, Op{Verb: Delegate, Name: parent, Names: []string{"memory"}})
+	}
+	apply(&have, Op{Verb: MakeGroup, Name: cgroup.Machined})
+	apply(&have, Op{Verb: EnterGroup, Name: cgroup.Machined})
+	return have
+}
+
+func withoutGroups(w Want) Have {
 	have := Have{Modules: map[string]ModuleState{}, Sysctls: map[string]string{}, Rlimits: map[string]Rlimit{}, Groups: map[string]GroupState{}}
 	for _, m := range w.Modules {
 		have.Modules[m.Name] = ModuleState{Known: true}
@@ -48,7 +68,7 @@ func apply(have *Have, o Op) {
 	case MountFS:
 		have.Mounts = append(have.Mounts, o.Mount)
 		if o.Mount.Type == "cgroup2" {
-			have.Groups["/"] = GroupState{Available: slices.Clone(controllers)}
+			have.Groups["/"] = GroupState{Available: slices.Clone(controllers), Files: map[string]string{}}
 		}
 	case Remount:
 		for i := range have.Mounts {
@@ -63,13 +83,22 @@ func apply(have *Have, o Op) {
 	case SetRlimit:
 		have.Rlimits[o.Rlimit.Name] = o.Rlimit
 	case MakeGroup:
-		have.Groups[o.Name] = GroupState{Files: map[string]string{"cpu.weight": "100", "memory.min": "0"}, Available: slices.Clone(controllers)}
+		have.Groups[o.Name] = GroupState{Files: map[string]string{}}
+		give(have, o.Name, have.Groups[path.Dir(o.Name)].Delegated)
 	case Delegate:
 		state := have.Groups[o.Name]
 		state.Delegated = append(slices.Clone(state.Delegated), o.Names...)
 		have.Groups[o.Name] = state
+		for child := range have.Groups {
+			if child != "/" && path.Dir(child) == o.Name {
+				give(have, child, o.Names)
+			}
+		}
 	case SetGroup:
 		state := have.Groups[o.Group]
+		if _, there := state.Files[o.Name]; !there {
+			panic(o.String() + ": the parent does not delegate the controller")
+		}
 		state.Files = maps.Clone(state.Files)
 		state.Files[o.Name] = o.Value
 		if bytes, err := strconv.Atoi(o.Value); err == nil && strings.HasPrefix(o.Name, "memory.") {
@@ -81,6 +110,23 @@ func apply(have *Have, o Op) {
 	case WriteID:
 		have.MachineID = o.Value
 	}
+}
+
+// give makes controllers available in a group, with their files. As for the kernel, its parent must
+// have them.
+func give(have *Have, group string, names []string) {
+	state := have.Groups[group]
+	state.Available, state.Files = append(slices.Clone(state.Available), names...), maps.Clone(state.Files)
+	for _, c := range names {
+		if !slices.Contains(have.Groups[path.Dir(group)].Available, c) {
+			panic(group + ": the parent does not have the controller " + c)
+		}
+	}
+	defaults := map[string]map[string]string{"cpu": {"cpu.weight": "100"}, "memory": {"memory.min": "0", cgroup.SwapMax: "max"}}
+	for _, c := range names {
+		maps.Copy(state.Files, defaults[c])
+	}
+	have.Groups[group] = state
 }
 
 // page is the page size of the kernel.
@@ -139,6 +185,7 @@ func cases() map[string]struct {
 		"foreign changes":        {lost, first},
 		"large, modules missing": {bare, big},
 		"uneven memory":          {afterInit(uneven), uneven},
+		"hierarchy not mounted":  {withoutGroups(first), first},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // Egress returns how servers outside the cluster are reached, by a configuration (nil for none).
@@ -27,6 +28,20 @@ func Egress(c *config.Config) egress.Config {
 		out.Proxy, out.NoProxy = u.String(), strings.Join(directHosts(c), ",")
 	}
 	return out
+}
+
+// serverCAs returns the CAs for a server outside the cluster, of which own are in its entry.
+func serverCAs(c *config.Config, own config.Bundle) pki.ServerCAs {
+	return pki.ServerCAs{Own: own.PEM(), Site: c.Machine.Spec.Egress.CA.PEM()}
+}
+
+// inFile returns the CAs for a program that trusts the CAs of a single file, in PEM; empty for the
+// public CAs of the system alone, which publicCAs are.
+func inFile(cas pki.ServerCAs, publicCAs string) string {
+	if cas.Own == "" && cas.Site != "" {
+		return publicCAs + cas.Site
+	}
+	return cas.Own + cas.Site
 }
 
 // directHosts returns the hosts that are reached without the proxy: the cluster's own, and the

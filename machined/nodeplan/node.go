@@ -95,7 +95,7 @@ func Resolver(c *config.Config) resolver.Config {
 		return resolver.Config{}
 	}
 	dns := c.Network.Spec.DNS
-	out := resolver.Config{Name: dns.TLS.ServerName, CAs: dns.TLS.CA.PEM()}
+	out := resolver.Config{Name: dns.TLS.ServerName, CAs: serverCAs(c, dns.TLS.CA)}
 	for _, a := range dns.Servers {
 		out.Servers = append(out.Servers, netip.AddrPortFrom(a, resolver.Port))
 	}
@@ -106,7 +106,7 @@ func Resolver(c *config.Config) resolver.Config {
 func TimeSources(c *config.Config, state network.State) timesync.Sources {
 	out := timesync.Sources{Servers: state.TimeServers}
 	if c != nil && c.Network.Spec.NTP.NTS != nil {
-		out.NTS, out.CAs = true, c.Network.Spec.NTP.NTS.CA.PEM()
+		out.NTS, out.CAs = true, serverCAs(c, c.Network.Spec.NTP.NTS.CA)
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // TestNodeSpecControlPlanes checks that a worker knows the API servers, and a control-plane machine
@@ -101,10 +102,29 @@ func TestDNSOverTLS(t *testing.T) {
 	if got := Network(c); got.Stub != at("127.0.0.53") || !slices.Equal(got.DNS, state.Servers) {
 		t.Errorf("the network: %v, %v", got.Stub, got.DNS)
 	}
-	own := resolver.Config{Servers: want.Upstreams, Name: "dns.example", CAs: ca.PEM()}
+	own := resolver.Config{Servers: want.Upstreams, Name: "dns.example", CAs: pki.ServerCAs{Own: ca.PEM()}}
 	if got := Resolver(c); !reflect.DeepEqual(got, own) {
 		t.Errorf("the machine: %+v; want %+v", got, own)
 	}
+	site := c.Network.Spec.DNS.TLS.CA
+	for _, test := range []struct {
+		own, site config.Bundle
+		want      string
+	}{
+		{ca, config.Bundle{}, ca.PEM()},
+		{ca, site, ca.PEM() + site.PEM()},
+		{config.Bundle{}, site, "public\n" + site.PEM()},
+		{config.Bundle{}, config.Bundle{}, ""},
+	} {
+		c.Network.Spec.DNS.TLS.CA, c.Machine.Spec.Egress.CA = test.own, test.site
+		if got, want := Resolver(c).CAs, (pki.ServerCAs{Own: test.own.PEM(), Site: test.site.PEM()}); got != want {
+			t.Errorf("the machine: %+v; want %+v", got, want)
+		}
+		if got := inFile(Resolver(c).CAs, "public\n"); got != test.want {
+			t.Errorf("the cluster DNS: %q; want %q", got, test.want)
+		}
+	}
+	c.Network.Spec.DNS.TLS.CA, c.Machine.Spec.Egress.CA = ca, config.Bundle{}
 	c.Cluster.Spec.DNS.Upstreams = config.NameServers{config.NameServer(netip.MustParseAddrPort("10.0.0.3:53"))}
 	if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || spec.DNS.TLS != nil || spec.DNS.Upstreams[0].Port() != 53 {
 		t.Errorf("upstreams of the cluster: %+v, %v", spec.DNS, err)
@@ -120,12 +140,16 @@ func TestTimeSources(t *testing.T) {
 	state := network.State{TimeServers: []string{"ptp:hyperv", "time.example"}}
 	ca := reference(t).Network.Spec.NTP.NTS.CA
 	c := config.New("n1", config.RoleWorker).WithNetwork(config.NetworkSpec{NTP: config.NTP{Servers: []string{"time.example"}, NTS: &config.NTS{CA: ca}}})
-	if got := TimeSources(c, state); !slices.Equal(got.Servers, state.TimeServers) || !got.NTS || got.CAs == "" || got.CAs != ca.PEM() {
+	if got := TimeSources(c, state); !slices.Equal(got.Servers, state.TimeServers) || !got.NTS || got.CAs != (pki.ServerCAs{Own: ca.PEM()}) {
 		t.Errorf("with a CA: %+v", got)
 	}
 	c.Network.Spec.NTP.NTS.CA = config.Bundle{}
-	if got := TimeSources(c, state); !got.NTS || got.CAs != "" {
+	if got := TimeSources(c, state); !got.NTS || got.CAs != (pki.ServerCAs{}) {
 		t.Errorf("with public CAs: %+v", got)
+	}
+	c.Machine.Spec.Egress.CA = ca
+	if got := TimeSources(c, state); got.CAs != (pki.ServerCAs{Site: ca.PEM()}) {
+		t.Errorf("with a CA of the site: %+v", got)
 	}
 	c.Network.Spec.NTP.NTS = nil
 	if got := TimeSources(c, state); got.NTS || TimeSources(nil, state).NTS || len(TimeSources(nil, state).Servers) != 2 {

@@ -118,6 +118,9 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	if f.Egress.Problem != nil {
 		return n, a, f.Egress.Problem
 	}
+	if tls := n.Spec.DNS.TLS; tls != nil {
+		tls.CA = inFile(serverCAs(c, c.Network.Spec.DNS.TLS.CA), f.Egress.PublicCAs)
+	}
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err
 	}

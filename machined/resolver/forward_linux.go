@@ -44,7 +44,7 @@ var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
 type Config struct {
 	Servers []netip.AddrPort // in order; empty: the package does nothing
 	Name    string           // of the certificates; empty: the addresses of the servers
-	CAs     string           // of the certificates, PEM; empty: the public CAs of the image
+	CAs     pki.ServerCAs    // of the certificates
 }
 
 func (c Config) equal(o Config) bool {
@@ -153,7 +153,7 @@ type session struct {
 }
 
 func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
-	roots := pki.Roots(cfg.CAs)
+	roots := cfg.CAs.Roots()
 	s := &session{forwarder: f, queries: make(chan struct{}, maxQueries)}
 	for _, a := range cfg.Servers {
 		s.upstreams = append(s.upstreams, newUpstream(a, cfg.Name, roots, f.deps.Clock))

@@ -143,7 +143,7 @@ func (f fixture) ask(t *testing.T, network, name string, size uint16) *dns.Msg {
 // connection.
 func TestForward(t *testing.T) {
 	s := newServer(t, "", time.Now())
-	f := start(t, Config{Servers: []netip.AddrPort{s.address}, CAs: s.cas}, known)
+	f := start(t, Config{Servers: []netip.AddrPort{s.address}, CAs: pki.ServerCAs{Own: s.cas}}, known)
 	for _, c := range []struct {
 		network, name string
 		size          uint16
@@ -173,7 +173,7 @@ func TestForward(t *testing.T) {
 // TestGo resolves a name with the resolver of Go, which the programs of the machine use.
 func TestGo(t *testing.T) {
 	s := newServer(t, "dns.example", time.Now())
-	f := start(t, Config{Servers: []netip.AddrPort{s.address}, Name: "dns.example", CAs: s.cas}, known)
+	f := start(t, Config{Servers: []netip.AddrPort{s.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: s.cas}}, known)
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, f.address(t))
 	}}
@@ -191,7 +191,7 @@ func TestStrict(t *testing.T) {
 	}
 	s, other, old, named := newServer(t, "", now), newServer(t, "", now), newServer(t, "", now.Add(-2*time.Hour)), newServer(t, "dns.example", now)
 	of := func(s *server, name, cas string) Config {
-		return Config{Servers: []netip.AddrPort{s.address}, Name: name, CAs: cas}
+		return Config{Servers: []netip.AddrPort{s.address}, Name: name, CAs: pki.ServerCAs{Own: cas}}
 	}
 	for _, c := range []struct {
 		name  string
@@ -227,7 +227,7 @@ func TestStrict(t *testing.T) {
 // asked again.
 func TestSeveral(t *testing.T) {
 	first, second := newServer(t, "dns.example", time.Now()), newServer(t, "dns.example", time.Now())
-	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: first.cas + second.cas}, known)
+	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: first.cas + second.cas}}, known)
 	ask := func(what string, want int, firstAsked, secondAsked int32) {
 		t.Helper()
 		r := f.ask(t, "udp", "a.example.", 0)
@@ -247,7 +247,7 @@ func TestSeveral(t *testing.T) {
 
 	third := netip.MustParseAddrPort("127.0.0.1:1") // nothing listens there
 	second.rcode.Store(dns.RcodeSuccess)
-	f.config.Set(Config{Servers: []netip.AddrPort{third, second.address}, Name: "dns.example", CAs: second.cas})
+	f.config.Set(Config{Servers: []netip.AddrPort{third, second.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: second.cas}})
 	if _, err := cell.Wait(t.Context(), f.State(), func(s State) bool { return s.Address.IsValid() && s.Servers[0] == third.String() }); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestForger(t *testing.T) {
 		}
 	}()
 	long := newServer(t, strings.Repeat("a\x1b", 50000), time.Now())
-	f := start(t, Config{Servers: []netip.AddrPort{reset.Addr().(*net.TCPAddr).AddrPort(), long.address}, Name: "dns.example", CAs: long.cas}, known)
+	f := start(t, Config{Servers: []netip.AddrPort{reset.Addr().(*net.TCPAddr).AddrPort(), long.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: long.cas}}, known)
 	problems := map[string]bool{}
 	for range 3 {
 		if r := f.ask(t, "udp", "a.example.", 0); r.Rcode != dns.RcodeServerFailure {

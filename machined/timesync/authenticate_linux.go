@@ -27,7 +27,7 @@ var errWrongTime = errors.New("its certificate is not valid at the time that it 
 func (d run) queryNTS(ctx context.Context, server string, dial dialer) (Sample, error) {
 	a := d.associations[server]
 	name, address := keyServer(server)
-	roots := pki.Roots(d.sources.CAs)
+	roots := d.sources.CAs.Roots()
 	if a.session == nil {
 		if err := a.wait(time.Now()); err != nil {
 			return Sample{}, err

@@ -51,7 +51,7 @@ func newSecure(t *testing.T, ca *pki.CA, from, to, off time.Duration) (*ntstest.
 func newRun(ca *pki.CA, known bool, servers ...string) run {
 	r := run{
 		Deps:    Deps{Clock: Clock{Now: time.Now}, Floor: NewFloor(time.Now().Add(-365*day), time.Now())},
-		sources: Sources{Servers: servers, NTS: true, CAs: string(ca.CertPEM())}, known: new(synced), associations: map[string]*association{},
+		sources: Sources{Servers: servers, NTS: true, CAs: pki.ServerCAs{Own: string(ca.CertPEM())}}, known: new(synced), associations: map[string]*association{},
 	}
 	for _, s := range servers {
 		r.associations[s] = new(association)
@@ -70,7 +70,7 @@ func TestNTS(t *testing.T) {
 	_, stranger := newSecure(t, newCA(t), -day, day, 5*time.Hour)
 	plain := newResponder(t, 5*time.Hour)
 	b := newBench(t)
-	b.sources.Set(Sources{Servers: []string{address, stranger, plain.address}, NTS: true, CAs: string(ca.CertPEM())})
+	b.sources.Set(Sources{Servers: []string{address, stranger, plain.address}, NTS: true, CAs: pki.ServerCAs{Own: string(ca.CertPEM())}})
 	st := b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
 	if !st.NTS || st.Server != address || st.Quorum || len(st.Answers) != 3 || good.Exchanges.Load() != 1 || plain.asked.Load() != 0 {
 		t.Fatalf("status %+v, %d plain requests", st, plain.asked.Load())
@@ -84,7 +84,7 @@ func TestNTS(t *testing.T) {
 		}
 	}
 	_, later := newSecure(t, ca, -day, day, 3*time.Hour)
-	b.sources.Set(Sources{Servers: []string{later}, NTS: true, CAs: string(ca.CertPEM())})
+	b.sources.Set(Sources{Servers: []string{later}, NTS: true, CAs: pki.ServerCAs{Own: string(ca.CertPEM())}})
 	b.wait(t, "stepped again", func(s Status) bool { return s.Synced && s.Server == later })
 	if moves := b.done(); len(moves) != 2 || moves[1] != "step 3h0m0s" {
 		t.Errorf("moves %q", moves)

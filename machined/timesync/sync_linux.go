@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // Sources are the time servers and PTP clocks of a machine. They are not changed.
@@ -25,7 +26,7 @@ type Sources struct {
 	// NTS makes the servers authenticate their answers (RFC 8915). The ports in Servers are then
 	// ports of key exchanges.
 	NTS bool
-	CAs string // of their certificates, PEM; empty: the public CAs of the image
+	CAs pki.ServerCAs // of their certificates
 }
 
 // Equal reports whether two values are equal.

@@ -25,7 +25,8 @@ func fixedSettings() map[string]string {
 		kube + "kubelet.maxPods":                 "Cluster.spec.kubernetes.maxPods has it",
 		kube + "kubelet.staticPodPath":           "pods of files would bypass the admission of the API server",
 		kube + "kubelet.staticPodURL":            "pods of a URL would bypass the admission of the API server",
-		kube + "kubelet.failSwapOn":              "the system has no swap for pods",
+		kube + "kubelet.failSwapOn":              "a Volume document with use: swap has swap, for containers of Burstable pods",
+		kube + "kubelet.memorySwap":              "a Volume document with use: swap has swap, for containers of Burstable pods",
 		kube + "kubelet.enableDebuggingHandlers": fixedHardening,
 	}
 	for _, name := range []string{"anonymous", "authentication", "authorization", "readOnlyPort"} {

@@ -23,14 +23,26 @@ func (v ClockView) at(chain []*x509.Certificate) time.Time {
 	return v.Now
 }
 
-// Roots returns the CAs of a document, in PEM. Without text it returns nil: the public CAs of the
-// image. A text without a usable certificate trusts no CA.
-func Roots(text string) *x509.CertPool {
-	if text == "" {
+// ServerCAs are the CAs that certify a server outside the cluster.
+type ServerCAs struct {
+	Own  string // of this server, PEM; empty: the public CAs of the image
+	Site string // of the site, PEM; trusted, too
+}
+
+// Roots returns the certificates of the CAs, or nil for the public CAs of the image alone. A text
+// without a usable certificate trusts no CA.
+func (c ServerCAs) Roots() *x509.CertPool {
+	if c == (ServerCAs{}) {
 		return nil
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM([]byte(text))
+	if c.Own == "" {
+		if system, err := x509.SystemCertPool(); err == nil { // otherwise the system has none
+			roots = system
+		}
+	}
+	roots.AppendCertsFromPEM([]byte(c.Own))
+	roots.AppendCertsFromPEM([]byte(c.Site))
 	return roots
 }
 

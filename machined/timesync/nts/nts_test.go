@@ -53,7 +53,7 @@ func start(t *testing.T, change func(*ntstest.Server)) fixture {
 	done := make(chan struct{})
 	go func() { defer close(done); s.Serve(exchanges, packets) }()
 	t.Cleanup(func() { exchanges.Close(); packets.Close(); <-done })
-	roots := pki.Roots(string(ca.CertPEM()))
+	roots := pki.ServerCAs{Own: string(ca.CertPEM())}.Roots()
 	return fixture{s, exchanges.Addr().String(), pki.ClientConfig("127.0.0.1", roots, now)}
 }
 
