@@ -53,17 +53,12 @@ func sealedPolicies(s config.SealedPolicies) string {
 
 // systemPolicies returns systemPolicy with the names of the system.
 func systemPolicies() string {
-	var accounts []string
-	for account := range exemptAccounts() {
-		accounts = append(accounts, "'"+account+"'")
-	}
-	slices.Sort(accounts)
 	var b strings.Builder
 	err := template.Must(template.New("sealed.yaml").Option("missingkey=error").Parse(systemPolicy)).Execute(&b, map[string]string{
 		"Addons": nodespec.AddonsNamespace, "AddonsUser": nodespec.AddonsUser, "Machines": machineapi.Namespace,
 		"Own": bootstrap.LabelOwn, "MetricsService": bootstrap.MetricsService,
 		"PodAuthorities": bootstrap.PodAuthorities, "PodTrust": bootstrap.PodTrust,
-		"Impersonator": impersonatorKey, "Accounts": "[" + strings.Join(accounts, ", ") + "]",
+		"Impersonator": impersonatorKey, "Accounts": "['" + strings.Join(sets.List(exemptAccounts()), "', '") + "']",
 	})
 	if err != nil {
 		panic(err) // the template is constant
