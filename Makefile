@@ -195,6 +195,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/esp:FuzzCounted \
 	pkg/esp:FuzzDirectory \
 	pkg/extension:FuzzParts \
+	pkg/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/claim:FuzzParseList \

@@ -36,7 +36,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/callproxy", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disklayout", "pkg/diskprobe/...", "pkg/esp", "pkg/mkfs/...",
@@ -46,7 +46,7 @@ var layers = []layer{
 		// processes and their records
 		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/notify", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
-		"pkg/artifact/...", "pkg/imagestore", "pkg/registry",
+		"pkg/artifact/...", "pkg/imagesignature/...", "pkg/imagestore", "pkg/registry",
 	}},
 	// the identity of machines and clients, and the admission of machines
 	{"cluster", true, []string{"pkg/callerid", "pkg/claim", "pkg/disruption", "pkg/emulation", "pkg/etcdjoin", "pkg/inventory", "pkg/joinrequest", "pkg/pairing", "pkg/pki", "pkg/repair", "pkg/rollout", "pkg/trust/..."}},

@@ -26,6 +26,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/joinrequest"
@@ -101,18 +102,18 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 
 // callRaw makes a call with an empty message and waits for its end.
 func callRaw(ctx context.Context, c *client.Client, method string) error {
-	stream, err := c.Conn().NewStream(ctx, &bidirectional, method, grpc.ForceCodecV2(newCodec()))
+	stream, err := c.Conn().NewStream(ctx, &callproxy.Bidirectional, method, grpc.ForceCodecV2(callproxy.NewCodec()))
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(new(frame)); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.SendMsg(new(callproxy.Frame)); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {
 		return err
 	}
 	for {
-		if err := stream.RecvMsg(new(frame)); errors.Is(err, io.EOF) {
+		if err := stream.RecvMsg(new(callproxy.Frame)); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
@@ -268,7 +269,7 @@ func TestPassesThrough(t *testing.T) {
 			return err
 		}
 		for range 3 {
-			message := new(frame)
+			message := new(callproxy.Frame)
 			if err := stream.RecvMsg(message); err != nil {
 				return err
 			}
@@ -285,7 +286,7 @@ func TestPassesThrough(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &bidirectional, api.Image_Import_FullMethodName)
+	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &callproxy.Bidirectional, api.Image_Import_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
+	"github.com/orlop-os/orlop/orchestrator/imagepolicy"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
@@ -89,6 +90,7 @@ var table = []entry{
 		return balancer.Run(ctx, env, w.offlineAPI)
 	})},
 	{nil, offlineapi.Components, func(w *wiring, _ component.Component) runFunc { return w.offlineAPI.Run }},
+	{nil, bySpec(imagepolicy.Components), alone(imagepolicy.Run)},
 	{nil, one(kubelet.Component), (*wiring).runKubelet},
 	{nil, one(kubeproxy.Component), (*wiring).runKubeProxy},
 	{nil, one(coredns.Component), with(func(ctx context.Context, w *wiring, env component.Env) error {

@@ -12,6 +12,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/coredns"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/imagepolicy"
+	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
 	"github.com/orlop-os/orlop/orchestrator/netpolicy"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -97,6 +99,34 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	golden.Assert(t, b.String(), "settings.golden")
+}
+
+// TestImagePolicy: with rules for images, the kubelet reaches containerd only through the proxy,
+// which starts before the kubelet and stops after it.
+func TestImagePolicy(t *testing.T) {
+	find := func(all []component.Component, name string) int {
+		return slices.IndexFunc(all, func(c component.Component) bool { return c.Name == name })
+	}
+	endpoint := func(all []component.Component) string {
+		for line := range strings.Lines(all[find(all, kubelet.Name)].String()) {
+			if _, socket, found := strings.Cut(line, "containerRuntimeEndpoint: "); found {
+				return strings.TrimSpace(socket)
+			}
+		}
+		return ""
+	}
+	spec, dirs := testSpec(), dirs.System()
+	if all := Services(spec, dirs); find(all, imagepolicy.Name) >= 0 || endpoint(all) != "unix://"+dirs.ContainerdSocket {
+		t.Errorf("without rules, the kubelet reaches %s", endpoint(all))
+	}
+	spec.Node.ImagePolicy = []config.ImageRule{{Images: []config.RepositoryPattern{"*"}, Unsigned: true}}
+	all := Services(spec, dirs)
+	if proxy := find(all, imagepolicy.Name); proxy < 0 || proxy > find(all, kubelet.Name) || all[proxy].Process != component.Node {
+		t.Errorf("the proxy is component %d, the kubelet %d", proxy, find(all, kubelet.Name))
+	}
+	if got, want := endpoint(all), "unix://"+imagepolicy.RuntimeSocket(spec, dirs); got != want || strings.Contains(got, dirs.ContainerdSocket) {
+		t.Errorf("the kubelet reaches %s, want %s", got, want)
+	}
 }
 
 // referenceSpec returns testSpec with the settings of components in the reference of the

@@ -92,9 +92,10 @@ func New(d Deps) *Manager {
 // maxImport bounds an import: an archive of more than 64 GiB is a mistake.
 const maxImport = 64 << 30
 
-// Import imports an archive of images for a caller.
+// Import imports an archive of images for a caller. It cannot replace the pause image, of which a
+// container of every pod runs.
 func (m *Manager) Import(ctx context.Context, archive io.Reader, by string) ([]imagestore.Image, error) {
-	images, err := m.store.Import(ctx, io.LimitReader(archive, maxImport))
+	images, err := m.store.Import(ctx, io.LimitReader(archive, maxImport), m.deps.PauseImage())
 	if err != nil {
 		return nil, err
 	}

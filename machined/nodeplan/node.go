@@ -39,6 +39,7 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 			ReservedMemory: int64(c.Machine.Spec.Reserved.Memory),
 			ReservedCPU:    int64(c.Machine.Spec.Reserved.CPU),
 			ReservedCPUs:   string(c.Machine.Spec.Reserved.CPUs),
+			ImagePolicy:    c.Machine.Spec.Node.ImagePolicy,
 		},
 		Network: nodespec.Network{
 			PodCIDRs:      cluster.Networks.Pods,

@@ -214,18 +214,18 @@ func TestOwnResolvers(t *testing.T) {
 	}
 }
 
-// TestResolversRestartTheNodeAlone checks that new resolvers, for example by a lease, and swap do
-// not restart etcd and the API server.
+// TestResolversRestartTheNodeAlone checks that new resolvers, for example by a lease, swap, and
+// rules for images do not restart etcd and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
-	one := nodespec.Spec{Node: nodespec.Node{Name: "a", Swap: 1 << 30}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
+	one := nodespec.Spec{Node: nodespec.Node{Name: "a", Swap: 1 << 30, ImagePolicy: []config.ImageRule{{Unsigned: true}}}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
 	other := nodespec.Spec{Node: nodespec.Node{Name: "a"}}
 	for service, same := range map[string]bool{nodespec.ServiceAPI: true, nodespec.ServiceControllers: true, nodespec.ServiceNode: false} {
 		if got := reflect.DeepEqual(specFor(one, service), specFor(other, service)); got != same {
 			t.Errorf("%s: the same: %t, want %t", service, got, same)
 		}
 	}
-	if len(one.DNS.NodeUpstreams) == 0 || one.Node.Swap == 0 {
+	if len(one.DNS.NodeUpstreams) == 0 || one.Node.Swap == 0 || one.Node.ImagePolicy == nil {
 		t.Error("what was given has changed")
 	}
 }

@@ -117,8 +117,8 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 }
 
 // specFor returns the part of the node's description that a service reads: a change of the
-// resolvers, for example by a new lease, of volumes and swap, or of the kubelet's settings does not
-// restart etcd and the API server.
+// resolvers, for example by a new lease, of volumes and swap, of rules for images, or of the
+// kubelet's settings does not restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != nodespec.ServiceAPI {
 		spec.Network.Forwarder = false
@@ -140,7 +140,7 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	}
 	spec.DNS = nodespec.DNS{}
 	spec.LocalVolumes.Pools, spec.LocalVolumes.Volume = nil, ""
-	spec.Node.ReservedCPUs, spec.Node.Swap = "", 0
+	spec.Node.ReservedCPUs, spec.Node.Swap, spec.Node.ImagePolicy = "", 0, nil
 	return spec
 }
 

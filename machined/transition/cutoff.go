@@ -27,7 +27,7 @@ var judgments = []judgment{
 	{"Machine.spec.disk", false, "it permits an operation on a machine without storage only"},
 	{"Machine.spec.install", false, "an installed machine does not use it"},
 	{"Machine.spec.join", false, "only the membership of a worker in its cluster depends on it"},
-	{"Machine.spec.node", false, "only the placement of pods depends on it"},
+	{"Machine.spec.node", false, "only the placement of pods, and the images of new containers, depend on it"},
 	{"Machine.spec.upgrade", false, "only upgrades depend on it, which have a trial of their own"},
 	{"Machine.spec.extensions", false, "it takes effect at the next boot"},
 	{"Machine.spec.egress", false, "only connections of the machine to servers outside the cluster depend on it"},

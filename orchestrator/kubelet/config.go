@@ -10,6 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/imagepolicy"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -126,7 +127,7 @@ func configuration(spec nodespec.Spec, dirs dirs.Dirs, resolvConf string) string
 		"podPidsLimit":   kube.PodPidsLimit,
 
 		// The runtime and the machine.
-		"containerRuntimeEndpoint": "unix://" + dirs.ContainerdSocket,
+		"containerRuntimeEndpoint": "unix://" + imagepolicy.RuntimeSocket(spec, dirs),
 		"cgroupDriver":             "cgroupfs",
 		"failCgroupV1":             true,
 		"protectKernelDefaults":    true,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -84,7 +83,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		}
 		ended()
 	}()
-	if err := awaitRuntime(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
+	if err := component.AwaitSocket(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
 		return nil // stopped before the kubelet began
 	}
 	err = app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
@@ -216,21 +215,4 @@ func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *a
 	}
 	parts.OnHeartbeatFailure = client.CloseIdleConnections
 	return config, nil
-}
-
-// awaitRuntime waits until the container runtime accepts connections. Upstream waits for two
-// seconds after a refused connection.
-func awaitRuntime(ctx context.Context, socket string) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		if conn, err := net.Dial("unix", socket); err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }

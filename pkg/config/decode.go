@@ -395,6 +395,8 @@ func textExpectation(t reflect.Type) string {
 		return wantAtLeast
 	case reflect.TypeFor[SigningKey]():
 		return wantSigningKey
+	case reflect.TypeFor[RepositoryPattern]():
+		return wantRepositoryPattern
 	case reflect.TypeFor[Artifact]():
 		return wantArtifact
 	case reflect.TypeFor[RegistryPath]():

@@ -2,9 +2,6 @@ package config
 
 import (
 	"crypto/ed25519"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"slices"
 )
@@ -29,24 +26,14 @@ const wantSigningKey = "one Ed25519 public key in PEM (-----BEGIN PUBLIC KEY----
 
 // UnmarshalText parses exactly one key.
 func (k *SigningKey) UnmarshalText(text []byte) error {
-	blocks, err := pemBlocks(string(text), wantSigningKey)
+	canonical, parsed, err := publicKey(string(text), wantSigningKey)
 	if err != nil {
 		return err
-	}
-	switch {
-	case len(blocks) != 1:
-		return &wrong{reason: fmt.Sprintf("there are %d PEM blocks", len(blocks)), expected: wantSigningKey, hint: "a list has one key per item"}
-	case blocks[0].Type != "PUBLIC KEY":
-		return &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(blocks[0].Type)), expected: wantSigningKey}
-	}
-	parsed, err := x509.ParsePKIXPublicKey(blocks[0].Bytes)
-	if err != nil {
-		return &wrong{reason: "not a public key: " + oneLine(err), expected: wantSigningKey}
 	}
 	if _, ok := parsed.(ed25519.PublicKey); !ok {
 		return &wrong{reason: fmt.Sprintf("it is a %T", parsed), expected: wantSigningKey}
 	}
-	k.text = string(pem.EncodeToMemory(&pem.Block{Type: blocks[0].Type, Bytes: blocks[0].Bytes}))
+	k.text = canonical
 	return nil
 }
 
@@ -60,14 +47,7 @@ func (k SigningKey) PEM() string { return k.text }
 func (k SigningKey) IsZero() bool { return k.text == "" }
 
 // String returns the first half of the SHA-256 of the key.
-func (k SigningKey) String() string {
-	block, _ := pem.Decode([]byte(k.text))
-	if block == nil {
-		return ""
-	}
-	sum := sha256.Sum256(block.Bytes)
-	return fmt.Sprintf("Ed25519 key sha256:%x…", sum[:8])
-}
+func (k SigningKey) String() string { return keyName("Ed25519 key", k.text) }
 
 func (v machineValidator) extensions(path string, e Extensions) {
 	if len(e.Images) > maxExtensions {

@@ -8,12 +8,14 @@ import (
 	"strings"
 )
 
-// Node configures labels and taints of the machine's Kubernetes Node, in addition to those of
-// Kubernetes and the system.
+// Node configures the machine as a node of Kubernetes: labels and taints of its Node, in addition
+// to those of Kubernetes and the system, and the images of its pods.
 type Node struct {
 	Labels     map[string]string `yaml:"labels,omitempty"`
 	LLDPLabels []LLDPLabel       `yaml:"lldpLabels,omitempty"`
 	Taints     []Taint           `yaml:"taints,omitempty"`
+	// ImagePolicy has the rules for signatures of images; empty: no image needs a signature.
+	ImagePolicy []ImageRule `yaml:"imagePolicy,omitempty"`
 }
 
 // Taint repels pods without a toleration.
@@ -153,6 +155,7 @@ func (v machineValidator) node(path string, n *Node) {
 		v.labelValue(at, n.Labels[key])
 	}
 	v.lldpLabels(path+".lldpLabels", n)
+	v.imagePolicy(path+".imagePolicy", n.ImagePolicy)
 	if len(n.Taints) > maxTaints {
 		v.on(path+".taints", wrong{reason: fmt.Sprintf("%d taints", len(n.Taints)), expected: fmt.Sprintf("at most %d", maxTaints)})
 	}

@@ -158,6 +158,34 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 	return err
 }
 
+// publicKey parses exactly one public key in PEM (PKIX), and returns the key and its PEM.
+func publicKey(text, want string) (canonical string, key crypto.PublicKey, err error) {
+	blocks, err := pemBlocks(text, want)
+	if err != nil {
+		return "", nil, err
+	}
+	switch {
+	case len(blocks) != 1:
+		return "", nil, &wrong{reason: fmt.Sprintf("there are %d PEM blocks", len(blocks)), expected: want, hint: "a list has one key per item"}
+	case blocks[0].Type != "PUBLIC KEY":
+		return "", nil, &wrong{reason: fmt.Sprintf("the PEM block is a %s", quote(blocks[0].Type)), expected: want}
+	}
+	if key, err = x509.ParsePKIXPublicKey(blocks[0].Bytes); err != nil {
+		return "", nil, &wrong{reason: "not a public key: " + oneLine(err), expected: want}
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: blocks[0].Type, Bytes: blocks[0].Bytes})), key, nil
+}
+
+// keyName returns the kind of a public key in PEM with the first half of its SHA-256.
+func keyName(kind, text string) string {
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return fmt.Sprintf("%s sha256:%x…", kind, sum[:8])
+}
+
 // PrivateKey is a private key: ECDSA (P-256, P-384, P-521), Ed25519, or RSA of at least 2048 bits.
 // Its text format is PEM; it is a secret.
 type PrivateKey struct{ Secret }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/imagesignature"
 )
 
 // An archive may contain OCI artifacts. They are not images: no container runs them, so the kubelet
@@ -37,10 +38,14 @@ func pinned(digest string) string { return tagged + "@" + digest }
 const dockerConfig = "application/vnd.docker.container.image.v1+json"
 
 // isArtifact reports whether a manifest describes an artifact (image-spec, manifest.md, "Guidelines
-// for Artifact Usage").
+// for Artifact Usage"). The signatures of cosign have the configuration of an image, but no layers
+// that can be unpacked.
 func (m manifest) isArtifact() bool {
 	if len(m.Manifests) > 0 || m.Config.MediaType == "" {
 		return false
+	}
+	if slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return l.MediaType == imagesignature.ClaimType }) {
+		return true
 	}
 	return m.ArtifactType != "" || m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig
 }

@@ -37,6 +37,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
+	"github.com/orlop-os/orlop/pkg/paths"
 )
 
 // daemon is a fake of the parts of containerd that this package calls. An import brings the images
@@ -48,18 +49,21 @@ type daemon struct {
 
 	mu     sync.Mutex
 	images map[string]*imagesapi.Image
-	blobs  map[string][]byte            // by digest
-	labels map[string]map[string]string // of blobs
-	disk   *disk
-	next   map[string]string // digests by name
-	pulled map[string]string // images that pods pull during an import, digests by name
-	writes int64             // number of record writes
+	// fetched are the images of the namespace of fetched signatures.
+	fetched map[string]*imagesapi.Image
+	blobs   map[string][]byte            // by digest
+	labels  map[string]map[string]string // of blobs
+	disk    *disk
+	next    map[string]string // digests by name
+	pulled  map[string]string // images that pods pull during an import, digests by name
+	remote  map[string]string // of a registry, digests by name
+	writes  int64             // number of record writes
 }
 
 // started returns a fake daemon and a store connected to it.
 func started(t *testing.T) (*daemon, *Store) {
 	t.Helper()
-	d := &daemon{images: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}, labels: map[string]map[string]string{}, disk: &disk{snapshots: map[string]string{}}}
+	d := &daemon{images: map[string]*imagesapi.Image{}, fetched: map[string]*imagesapi.Image{}, blobs: map[string][]byte{}, labels: map[string]map[string]string{}, disk: &disk{snapshots: map[string]string{}}}
 	pipe := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	imagesapi.RegisterImagesServer(server, d)
@@ -96,33 +100,56 @@ func (d *daemon) names() []string {
 }
 
 func namespaced(ctx context.Context) error {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if got := md.Get("containerd-namespace"); len(got) == 0 || got[0] != Namespace {
+	if got := namespaceOf(ctx); got != Namespace && got != signatureNamespace {
 		return status.Errorf(codes.FailedPrecondition, "namespace %q", got)
 	}
 	return nil
 }
 
+// namespaceOf returns the namespace of a call, of which containerd accepts one.
+func namespaceOf(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return strings.Join(md.Get("containerd-namespace"), ", ")
+}
+
+// in returns the images of the namespace of a call.
+func (d *daemon) in(ctx context.Context) map[string]*imagesapi.Image {
+	if namespaceOf(ctx) == signatureNamespace {
+		return d.fetched
+	}
+	return d.images
+}
+
 func (d *daemon) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &imagesapi.ListImagesResponse{Images: slices.Collect(maps.Values(d.images))}, namespaced(ctx)
+	return &imagesapi.ListImagesResponse{Images: slices.Collect(maps.Values(d.in(ctx)))}, namespaced(ctx)
+}
+
+func (d *daemon) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.in(ctx)[r.Name]
+	if i == nil {
+		return nil, status.Error(codes.NotFound, r.Name)
+	}
+	return &imagesapi.GetImageResponse{Image: i}, namespaced(ctx)
 }
 
 func (d *daemon) Create(ctx context.Context, r *imagesapi.CreateImageRequest) (*imagesapi.CreateImageResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.images[r.Image.Name] != nil {
+	if d.in(ctx)[r.Image.Name] != nil {
 		return nil, status.Error(codes.AlreadyExists, r.Image.Name)
 	}
-	d.images[r.Image.Name] = r.Image
+	d.in(ctx)[r.Image.Name] = r.Image
 	return &imagesapi.CreateImageResponse{Image: r.Image}, namespaced(ctx)
 }
 
 func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := d.images[r.Image.Name]
+	old := d.in(ctx)[r.Image.Name]
 	if old == nil {
 		return nil, status.Error(codes.NotFound, r.Image.Name)
 	}
@@ -136,10 +163,10 @@ func (d *daemon) Update(ctx context.Context, r *imagesapi.UpdateImageRequest) (*
 func (d *daemon) Delete(ctx context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i := d.images[r.Name]; i == nil || i.Target.Digest != r.Target.GetDigest() {
+	if i := d.in(ctx)[r.Name]; i == nil || i.Target.Digest != r.Target.GetDigest() {
 		return nil, status.Error(codes.NotFound, r.Name)
 	}
-	delete(d.images, r.Name)
+	delete(d.in(ctx), r.Name)
 	return &emptypb.Empty{}, namespaced(ctx)
 }
 
@@ -172,10 +199,23 @@ func (d *daemon) Stream(s streamapi.Streaming_StreamServer) error {
 
 // Transfer stores names like containerd (core/transfer/image): with exactly the labels of the
 // destination.
-func (d *daemon) Transfer(_ context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
+func (d *daemon) Transfer(ctx context.Context, r *transferapi.TransferRequest) (*emptypb.Empty, error) {
 	var to transfertypes.ImageStore
 	if err := proto.Unmarshal(r.Destination.Value, &to); err != nil {
 		return nil, err
+	}
+	var from transfertypes.OCIRegistry
+	if r.Source.TypeUrl == string(proto.MessageName(&from)) {
+		if err := proto.Unmarshal(r.Source.Value, &from); err != nil {
+			return nil, err
+		}
+		if d.remote[from.Reference] == "" || from.Resolver.HostDir != paths.ContainerdHosts {
+			return nil, status.Error(codes.NotFound, from.Reference)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.in(ctx)[to.Name] = &imagesapi.Image{Name: to.Name, Labels: to.Labels, Target: &types.Descriptor{Digest: d.remote[from.Reference]}}
+		return &emptypb.Empty{}, namespaced(ctx)
 	}
 	for name, digest := range d.pulled {
 		d.record(name, digest, nil)

@@ -49,9 +49,16 @@ type Image struct {
 	Size int64
 }
 
+// inNamespace selects the namespace of the kubelet, unless the context has selected one.
 func inNamespace(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", Namespace)
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get(namespaceHeader)) > 0 {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, namespaceHeader, Namespace)
 }
+
+// namespaceHeader is the header with the namespace of a call (containerd, pkg/namespaces).
+const namespaceHeader = "containerd-namespace"
 
 // List returns all images by name. It omits a name made of a digest if the image has another name.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
@@ -108,12 +115,13 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 // Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and
 // its artifacts. They survive a power cut after Import returns. Import returns the names in the
 // archive, each once, as full names. An archive without a name is an error. An archive with an item
-// that this machine cannot use is also an error, and then none of its items stays.
+// that this machine cannot use, or with one of the reserved names, is also an error, and then none
+// of its items stays.
 //
 // Import does not unpack the layers with containerd's transfer service. That service regards a
 // layer as unpacked before its files are on the disk, and after a power cut containerd would run
 // incomplete programs.
-func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
+func (s *Store) Import(ctx context.Context, from io.Reader, reserved ...string) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
 	defer cancel()
 	from, err := archive(from)
@@ -133,7 +141,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	brought, err := s.finish(ctx, before, imported(before, all))
+	brought, err := s.finish(ctx, before, imported(before, all), reserved)
 	if err != nil {
 		return nil, err
 	}

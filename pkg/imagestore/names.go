@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -46,8 +47,8 @@ func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 
 // finish verifies the result of an import, and gives the images their full names. If an image is
 // unusable, it removes the whole import.
-func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image) ([]*imagesapi.Image, error) {
-	full, err := s.verify(ctx, brought)
+func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image, reserved []string) ([]*imagesapi.Image, error) {
+	full, err := s.verify(ctx, brought, reserved)
 	if err == nil {
 		return s.rename(ctx, brought, full)
 	}
@@ -55,8 +56,8 @@ func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image) 
 }
 
 // verify returns the full name for each name. It returns an error unless all names are valid and
-// all targets are usable on this machine.
-func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[string]string, error) {
+// not reserved, and all targets are usable on this machine.
+func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image, reserved []string) (map[string]string, error) {
 	full, targets, usable := map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, i := range imagesOf(brought) {
 		target := i.Target.GetDigest()
@@ -64,6 +65,9 @@ func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image) (map[str
 		if err != nil {
 			return nil, fmt.Errorf("the archive has an image with the name %s, which is invalid in a pod: %w; save it under a name like registry.example.com/app:1",
 				printed(strings.TrimPrefix(i.Name, tagged+":")), err)
+		}
+		if slices.Contains(reserved, name) {
+			return nil, fmt.Errorf("the archive has an image with the name %s, which belongs to the system; save it under another name", name)
 		}
 		if other := targets[name]; other != "" && other != target {
 			return nil, fmt.Errorf("the archive has two images with the same full name %s; save one of them under another name", name)

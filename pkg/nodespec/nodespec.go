@@ -73,6 +73,8 @@ type Node struct {
 	// ReservedCPUs are the processors that no container gets alone, such as 0-1,8; their number
 	// then counts instead of ReservedCPU. Empty: any.
 	ReservedCPUs string `json:"reservedCPUs,omitempty"`
+	// ImagePolicy has the rules for signatures of images; empty: none is required.
+	ImagePolicy []config.ImageRule `json:"imagePolicy,omitempty"`
 	// Swap is the swap in use, in bytes. The kubelet reads its size at its start only, so a change
 	// restarts it.
 	Swap uint64 `json:"swap,omitempty"`

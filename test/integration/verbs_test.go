@@ -168,6 +168,10 @@ import (
 //	mirror PATCH NAME
 //	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
 //	    makes it a mirror of REGISTRY
+//	signed PATCH RULES ARCHIVE NAME
+//	    start a registry with the test image as NAME:unsigned, NAME:wrong (signed by another key)
+//	    and NAME:good; ARCHIVE has NAME:imported with its signature. PATCH makes the registry a
+//	    mirror, RULES requires signatures of the images of REGISTRY, and none of the test image
 //	secure start PATCH
 //	    a host in the network resolves its name, secure.site.example, by DNS over TLS, and has a
 //	    time server with NTS; PATCH makes a machine use both
@@ -228,6 +232,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"releases":      s.releasesVerb,
 		"extensions":    s.extensionsVerb,
 		"mirror":        s.mirrorVerb,
+		"signed":        s.signedVerb,
 		"damage":        s.damageVerb,
 		"settled":       s.settledVerb,
 		"cluster":       s.clusterVerb,

@@ -61,6 +61,10 @@ var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.RegistryPath](): {
 		Type: "string", Pattern: `^` + registry + `(/[a-z0-9._/-]*[a-z0-9])?$`, Examples: []any{"registry.example.com:5000", "mirror.example.com/outside"},
 	},
+	reflect.TypeFor[config.RepositoryPattern](): {
+		Type: "string", Pattern: `^(\*|` + registry + `(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*/([a-z0-9]([a-z0-9._-]*[a-z0-9])?|\*))$`, Examples: []any{"registry.example.com/team/app", "registry.example.com/*", "*"},
+	},
+	reflect.TypeFor[config.ImageKey](): {Type: "string", Pattern: `-----BEGIN PUBLIC KEY-----`, Examples: []any{"-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEXCpFAokuNqgl7feJF2PZ5al9iQfb\nhrpNbVjefc5404FYwd5hsaMmwXyrALW2Gd2v7XgsHOPz2n5CEAw0aNyA7A==\n-----END PUBLIC KEY-----\n"}},
 	reflect.TypeFor[config.RegistryName](): {
 		Type: "string", Pattern: `^(\*|` + registry + `)$`, Examples: []any{"docker.io", "registry.example.com:5000", "*"},
 	},

@@ -132,7 +132,7 @@ func TestScalars(t *testing.T) {
 		"1GiB", ">= 100GiB", "<=2TiB", ">= 1GiB, <= 2GiB", "> 1GiB", ">= 1GiB,", "0KiB", "256M", "256Mi", "1.5GiB", "200m", "2", "0.5", "-1", "10s", "1m30s", "500ms", "10", "1d", "52:54:00:AB:cd:ef", "52-54-00-ab-cd-ef",
 		"https://h:6443", "https://[::1]:1", "http://h:1", "https://h", "https://h:1/x", ">=1.36", ">= 1.36.2", ">1.36", ">=1", "h:6514", "[::1]:6514", "h", "10.0.0.1", "2001:db8::1", "10.0.0.0/24", "::/0", "x", "(redacted)",
 		"b3Jsb3AgcmVmZXJlbmNlIGtleSwgbmV2ZXIgdXNlIQA=", "c2hvcnQ=", "age1suheuk8f2wayuxgxqwurclv5zatmqx468h3fna50ae82r0fw0a5q5x2er9", "ssh-ed25519 AAAA",
-		"h/x", "h.example", "h.example:5000", "*", "localhost/x", "h.example/x/y_z", "h.example:5000/x/", "h.example/X", "10.0.0.1:5000/x", "[::1]:5000/x", "[::1]/x", "h.example/x:1",
+		"h/x", "h.example", "h.example:5000", "*", "localhost/x", "h.example/x/y_z", "h.example/*", "h.example/x/*", "h.example/*/x", "h.example:5000/x/", "h.example/X", "10.0.0.1:5000/x", "[::1]:5000/x", "[::1]/x", "h.example/x:1",
 		"h.example/x@sha256:" + strings.Repeat("a", 64), "h.example/x@sha256:" + strings.Repeat("A", 64), "h.example@sha256:" + strings.Repeat("a", 64), "x@sha256:" + strings.Repeat("a", 64),
 	}
 	seen := map[reflect.Type]bool{}
@@ -162,7 +162,7 @@ func TestScalars(t *testing.T) {
 		}
 	}
 	for kind := range scalars {
-		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]() || kind == reflect.TypeFor[config.SigningKey]()
+		pem := kind == reflect.TypeFor[config.Certificate]() || kind == reflect.TypeFor[config.Bundle]() || kind == reflect.TypeFor[config.PrivateKey]() || kind == reflect.TypeFor[config.SigningKey]() || kind == reflect.TypeFor[config.ImageKey]()
 		if !seen[kind] && !pem {
 			t.Errorf("%s: no example is read", kind)
 		}

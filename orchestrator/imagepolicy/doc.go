@@ -1,0 +1,16 @@
+// Package imagepolicy requires signatures of the images that containers run
+// (Machine.spec.node.imagePolicy, docs/decisions/0115-image-policy.md).
+//
+// The kubelet reaches containerd through a proxy of this package. The proxy forwards every call of
+// CRI unchanged, except two:
+//
+//	CreateContainer   the image of the container and those of its image volumes need a
+//	                  signature, also if they are present already or were imported. The proxy
+//	                  replaces the names by the ID that it has checked, so a tag cannot move
+//	                  meanwhile.
+//	PullImage         an image that no rule accepts is not pulled; a pulled image without an
+//	                  accepted signature is an error of the pull.
+//
+// check.go decides, proxy.go forwards. Without rules there is no proxy. The proxy parses foreign
+// documents in the process of the kubelet, not in PID 1, by pkg/imagesignature and pkg/imagestore.
+package imagepolicy

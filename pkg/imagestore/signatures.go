@@ -1,0 +1,262 @@
+package imagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
+	transfertypes "github.com/containerd/containerd/api/types/transfer"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// The signatures of an image have a name of their own, made of the digest of the image (cosign,
+// specs/SIGNATURE_SPEC.md). No container runs them. Fetched signatures are in a namespace of their
+// own, which the kubelet and containerd's CRI plugin do not see: the kubelet would delete them as
+// unused images, and then their image could not start again without the registry. Imported
+// signatures come with their image into the namespace of the kubelet, and their use pins them. Both
+// stay until their image is gone.
+
+// signatureNamespace is the containerd namespace of fetched signatures.
+const signatureNamespace = "orlop-signatures"
+
+// labelSignatureOf is the label of a name of signatures that is in use; its value is the digest of
+// the target of the image.
+const labelSignatureOf = "orlop.dev/signature-of"
+
+// maxSignatures is the maximum size of the content behind a name of fetched signatures in bytes. An
+// index of referrers also names lists of packages, which containerd fetches with the bundles.
+const maxSignatures = 64 << 20
+
+// maxTargets is the maximum number of targets that Subjects examines: the same image can
+// be behind several indexes.
+const maxTargets = 16
+
+// Subject is a digest that a signature of an image can name, and the target of the name behind
+// which it is: the digest of the target itself, or of the manifest for this machine in its index.
+type Subject struct{ Digest, Target string }
+
+// Subjects returns the subjects of an image; at least one without an error. id is the digest of the
+// configuration of the image, by which containerd identifies it. Subjects behind names of the
+// repository come first. The content of each was verified.
+func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject, error) {
+	ctx = inNamespace(ctx)
+	all, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	read := func(digest string) ([]byte, error) { return s.document(ctx, digest, maxManifest) }
+	return subjects(read, all, id, repository)
+}
+
+// subjects applies Subjects to the records of images.
+func subjects(read texts, all []*imagesapi.Image, id, repository string) (found []Subject, err error) {
+	rank := func(i *imagesapi.Image) int {
+		switch {
+		case repositoryOf(i.Name) == repository:
+			return 0
+		case i.Name == id: // the name that containerd's CRI plugin gives each image
+			return 1
+		}
+		return 2
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(i *imagesapi.Image) bool { return i.Labels[labelSignatureOf] != "" || rank(i) == 2 })
+	slices.SortStableFunc(all, func(a, b *imagesapi.Image) int { return rank(a) - rank(b) })
+	var targets []string
+	for _, i := range all {
+		target := i.Target.GetDigest()
+		if len(targets) == maxTargets {
+			break
+		}
+		if slices.Contains(targets, target) {
+			continue
+		}
+		targets = append(targets, target)
+		w := walk{read: read}
+		chosen, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
+		if err != nil || chosen == nil || chosen.manifest.Config.Digest.String() != id {
+			continue // another image, or damaged
+		}
+		found = append(found, Subject{target, target})
+		if manifest := chosen.Digest.String(); manifest != target {
+			found = append(found, Subject{manifest, target})
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("images: no manifest of %s is in the store of this machine: %w", id, fs.ErrNotExist)
+	}
+	return found, nil
+}
+
+// repositoryOf returns the repository of a name; "" for a name that has none.
+func repositoryOf(name string) string {
+	if named, err := reference.ParseNormalizedNamed(name); err == nil && !ofDigest(name) {
+		return named.Name()
+	}
+	return ""
+}
+
+// Document reads a document by its digest, at most limit bytes, and verifies its content. fetched
+// says whether it belongs to fetched signatures.
+func (s *Store) Document(ctx context.Context, fetched bool, digest string, limit int64) ([]byte, error) {
+	return s.document(placed(ctx, fetched), digest, limit)
+}
+
+// placed selects the namespace of fetched or of imported signatures.
+func placed(ctx context.Context, fetched bool) context.Context {
+	if fetched {
+		return metadata.AppendToOutgoingContext(ctx, namespaceHeader, signatureNamespace)
+	}
+	return inNamespace(ctx)
+}
+
+func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte, error) {
+	want := digest.Digest(name)
+	if err := want.Validate(); err != nil || want.Algorithm() != digest.SHA256 {
+		return nil, fmt.Errorf("images: %.80q is not a SHA-256", name)
+	}
+	r, err := s.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(io.LimitReader(r, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(text)) > limit:
+		return nil, fmt.Errorf("images: %s has more than %d bytes", name, limit)
+	case digest.FromBytes(text) != want:
+		return nil, fmt.Errorf("images: the content of %s is damaged", name)
+	}
+	return text, nil
+}
+
+// Signatures returns the digest of the target of a name of signatures, fetched or imported; the
+// error is fs.ErrNotExist if there is none.
+func (s *Store) Signatures(ctx context.Context, fetched bool, name string) (string, error) {
+	r, err := imagesapi.NewImagesClient(s.conn).Get(placed(ctx, fetched), &imagesapi.GetImageRequest{Name: name})
+	if status.Code(err) == codes.NotFound {
+		return "", fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
+	} else if err != nil {
+		return "", fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	return r.Image.Target.GetDigest(), nil
+}
+
+// FetchSignatures pulls the content behind a name of signatures of an image from its registry or a
+// mirror of it, with the access data of the machine, without unpacking it. The error is
+// fs.ErrNotExist if the registry has none. It also deletes signatures of images that are gone.
+func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
+	there := placed(ctx, true)
+	source, err := pack(&transfertypes.OCIRegistry{Reference: name, Resolver: &transfertypes.RegistryResolver{HostDir: paths.ContainerdHosts}})
+	if err != nil {
+		return err
+	}
+	destination, err := pack(&transfertypes.ImageStore{Name: name, Labels: map[string]string{labelSignatureOf: image}})
+	if err != nil {
+		return err
+	}
+	_, err = transferapi.NewTransferClient(s.conn).Transfer(there, &transferapi.TransferRequest{Source: source, Destination: destination})
+	if status.Code(err) == codes.NotFound {
+		return fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
+	} else if err != nil {
+		return fmt.Errorf("images: cannot pull %s: %s", name, status.Convert(err).Message())
+	}
+	if err := s.small(there, name); err != nil {
+		return err
+	}
+	return s.removeOrphans(ctx)
+}
+
+// small deletes a name of fetched signatures with more content than the limit.
+func (s *Store) small(ctx context.Context, name string) error {
+	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	if err != nil {
+		return fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	tree, w := map[string]ocispec.Descriptor{}, walk{read: s.texts(ctx)}
+	_, err = w.grow(tree, described(r.Image), 0)
+	var size int64
+	for _, part := range tree {
+		size += part.Size
+	}
+	if err == nil && size > maxSignatures {
+		err = fmt.Errorf("%d bytes, limit %d", size, maxSignatures)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("images: %s is too large for signatures: %w", name, err), s.remove(ctx, r.Image))
+	}
+	return nil
+}
+
+// removeOrphans deletes the signatures of images that are gone.
+func (s *Store) removeOrphans(ctx context.Context) error {
+	images, err := s.list(placed(ctx, false))
+	if err != nil {
+		return err
+	}
+	for _, fetched := range []bool{false, true} {
+		signatures := images
+		if fetched {
+			if signatures, err = s.list(placed(ctx, true)); err != nil {
+				return err
+			}
+		}
+		for _, gone := range orphans(signatures, images) {
+			if err := s.remove(placed(ctx, fetched), gone); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// orphans returns the names of signatures whose image has no name any more.
+func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
+	there := map[string]bool{}
+	for _, i := range images {
+		if i.Labels[labelSignatureOf] == "" {
+			there[i.Target.GetDigest()] = true
+		}
+	}
+	for _, i := range signatures {
+		if of := i.Labels[labelSignatureOf]; of != "" && !there[of] {
+			gone = append(gone, i)
+		}
+	}
+	return gone
+}
+
+// PinSignatures pins a name of imported signatures as long as their image has a name.
+func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
+	ctx = inNamespace(ctx)
+	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	if err != nil {
+		return fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	if r.Image.Labels[labelSignatureOf] == image {
+		return nil
+	}
+	labels := map[string]string{labelPinned: "pinned", labelSignatureOf: image}
+	for key, value := range r.Image.Labels {
+		if labels[key] == "" {
+			labels[key] = value
+		}
+	}
+	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: r.Image.Target, Labels: labels}); err != nil {
+		return fmt.Errorf("images: cannot pin %s: %w", name, err)
+	}
+	return nil
+}
