@@ -74,7 +74,7 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 // fields are those that the Check functions of the components can reject.
 func Settings(c *config.Config) *nodespec.Spec {
 	parts := func(k config.Kubernetes, r config.Reserved) []any {
-		return []any{k.FeatureGates, k.APIServer.Admission, k.Audit.Rules, k.Kubelet, k.Scheduler, r}
+		return []any{k.FeatureGates, k.APIServer.Admission, k.Audit.Rules, k.SealedPolicies, k.Kubelet, k.Scheduler, r}
 	}
 	kube, reserved := c.Cluster.Spec.Kubernetes, c.Machine.Spec.Reserved
 	if reflect.DeepEqual(parts(kube, reserved), parts(config.DefaultKubernetes(), config.New("", "").Machine.Spec.Reserved)) {

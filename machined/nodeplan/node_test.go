@@ -236,7 +236,7 @@ func TestSettingsRestart(t *testing.T) {
 	const api, controllers, node = nodespec.ServiceAPI, nodespec.ServiceControllers, nodespec.ServiceNode
 	readers := map[string][]string{
 		"MaxPods": {node}, "Kubelet": {node}, "FeatureGates": {api, controllers, node},
-		"APIServer": {api}, "Audit": {api}, "PodSecurity": {api}, "PodEvictionTimeout": {api},
+		"APIServer": {api}, "Audit": {api}, "SealedPolicies": {api}, "PodSecurity": {api}, "PodEvictionTimeout": {api},
 		"FinishedPods": {controllers}, "Scheduler": {controllers}, "ControllerManager": {controllers},
 	}
 	from, to := reflect.ValueOf(config.DefaultKubernetes()), reflect.ValueOf(reference(t).Cluster.Spec.Kubernetes)
@@ -330,6 +330,11 @@ func TestSettings(t *testing.T) {
 	if got := Settings(c); got != nil {
 		t.Errorf("versions, which pkg/config checks completely, are checked: %+v", got)
 	}
+	c.Cluster.Spec.Kubernetes.SealedPolicies.System = true
+	if got := Settings(c); got == nil || !got.Kubernetes.SealedPolicies.System {
+		t.Errorf("sealed policies: %+v", got)
+	}
+	c.Cluster.Spec.Kubernetes.SealedPolicies.System = false
 	c.Machine.Spec.Reserved.CPUs = "0-1"
 	if got := Settings(c); got == nil || got.Node.ReservedCPUs != "0-1" {
 		t.Errorf("processors: %+v", got)

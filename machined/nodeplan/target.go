@@ -145,6 +145,7 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	case nodespec.ServiceAPI:
 		spec.Kubernetes = config.Kubernetes{
 			PodEvictionTimeout: kube.PodEvictionTimeout, APIServer: kube.APIServer, PodSecurity: kube.PodSecurity, Audit: kube.Audit, FeatureGates: kube.FeatureGates,
+			SealedPolicies: kube.SealedPolicies,
 		}
 	case nodespec.ServiceControllers:
 		spec.Kubernetes = config.Kubernetes{

@@ -55,13 +55,13 @@ func assign[T any](have *T, want T) bool {
 	return true
 }
 
-// labelOwn is on the Services that this package creates. Another Service of the same name is from a
+// LabelOwn is on the Services that this package creates. Another Service of the same name is from a
 // user who supplies this component; it may have no selector, either, if its endpoints are outside
 // the cluster.
-const labelOwn = "orlop.dev/own"
+const LabelOwn = "orlop.dev/own"
 
 func ours(s *corev1.Service) bool {
-	_, marked := s.Labels[labelOwn]
+	_, marked := s.Labels[LabelOwn]
 	return marked
 }
 
@@ -102,7 +102,7 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 	}
 	if !ours(have) {
 		return conflictError(fmt.Sprintf("Service %s/%s: belongs to another owner, because it has no label %s: delete it so that it is created again, or name its component in Cluster.spec.external",
-			want.Namespace, want.Name, labelOwn))
+			want.Namespace, want.Name, LabelOwn))
 	}
 	if !equality.Semantic.DeepEqual(have.Spec.ClusterIPs, want.Spec.ClusterIPs) {
 		return conflictError(fmt.Sprintf("Service %s/%s: has addresses %v, expected %v: delete it so that it is created again",

@@ -25,7 +25,7 @@ const (
 // no other client can reach the server through it.
 func metricsService() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{labelOwn: ""}},
+		ObjectMeta: metav1.ObjectMeta{Name: MetricsService, Namespace: metav1.NamespaceSystem, Labels: map[string]string{LabelOwn: ""}},
 		Spec: corev1.ServiceSpec{
 			Type:         corev1.ServiceTypeExternalName,
 			ExternalName: MetricsService + ".invalid", // RFC 6761, section 6.4

@@ -209,7 +209,7 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 				"k8s-app":                       DNSService,
 				"kubernetes.io/cluster-service": "true",
 				"kubernetes.io/name":            "CoreDNS",
-				labelOwn:                        "",
+				LabelOwn:                        "",
 			},
 		},
 		Spec: corev1.ServiceSpec{

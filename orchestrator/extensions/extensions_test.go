@@ -99,6 +99,9 @@ func TestJudge(t *testing.T) {
 		{name: "converter that fails calls", world: observation{conversions: []conversion{{"x.example.org", alive, nil}, {"y.example.org", alive, nil}}}, unconverted: map[string]string{"y.example.org": "x509: unknown authority", "gone": "no"}, want: []obstacle{
 			{"CustomResourceDefinition y.example.org", "its objects cannot be read, because its converter cannot be called: x509: unknown authority", "customresourcedefinition y.example.org"},
 		}},
+		{name: "sealed policy", world: observation{bindings: true}, refused: refusal{policy: "p.static.k8s.io", binding: "b.static.k8s.io", why: "frozen"}, want: []obstacle{
+			{"ValidatingAdmissionPolicyBinding b.static.k8s.io", "policy p.static.k8s.io of Cluster.spec.kubernetes.sealedPolicies rejects requests of the system in kube-system: frozen", ""},
+		}},
 		{name: "mutating policy", world: observation{bindings: true}, refused: refusal{policy: "p", binding: "b", mutates: true, why: "no"}, want: []obstacle{
 			{"MutatingAdmissionPolicyBinding b", "policy p rejects requests of the system in kube-system: no", "mutatingadmissionpolicybinding b"},
 		}},

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apiserver/pkg/admission/plugin/manifest"
 )
 
 // backend is the target of a call by the API server: a URL, or a port of a Service.
@@ -22,7 +24,7 @@ type observation struct {
 	conversions []conversion
 	services    []apiService
 	terminating []namespace
-	bindings    bool // a policy binding exists
+	bindings    bool // a policy binding exists, in the API or in a file
 	// requests of the system for which priority and fairness has no seat
 	throttled []throttle
 	flows     bool // a FlowSchema or a priority level is not Kubernetes' own
@@ -95,7 +97,11 @@ func judge(w observation, reach func(backend) string, recent calls) []obstacle {
 	}
 	if r := recent.refused; r.policy != "" {
 		kind, name := r.object()
-		add(kind, name, fmt.Sprintf("policy %s rejects requests of the system in kube-system: %s", r.policy, r.why))
+		if strings.HasSuffix(r.policy, manifest.StaticConfigSuffix) {
+			found[kind+" "+name] = obstacle{object: kind + " " + name, why: fmt.Sprintf("policy %s of Cluster.spec.kubernetes.sealedPolicies rejects requests of the system in kube-system: %s", r.policy, r.why)}
+		} else {
+			add(kind, name, fmt.Sprintf("policy %s rejects requests of the system in kube-system: %s", r.policy, r.why))
+		}
 	}
 	addThrottled(w.throttled, add)
 	for _, c := range w.conversions {

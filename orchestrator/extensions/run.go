@@ -71,7 +71,7 @@ func Run(ctx context.Context, env component.Env, server Server, refusals *Reject
 	if err != nil {
 		return err
 	}
-	w.kube, w.apis = kube, apis
+	w.kube, w.apis, w.sealed = kube, apis, len(env.Spec.Kubernetes.SealedPolicies.Manifests) > 0
 	env.Announce(Name, true, "")
 	w.start(ctx)
 	ticker := time.NewTicker(interval)
@@ -102,6 +102,7 @@ type watcher struct {
 	refusals    *RejectionLog
 	first       map[string]time.Time // time of the first sighting of each obstacle
 	probes      *prober
+	sealed      bool // the site has sealed policies
 }
 
 func newWatcher(config *rest.Config, node string, refusals *RejectionLog) (*watcher, error) {
@@ -204,7 +205,7 @@ func (w *watcher) observe(now time.Time) observation {
 	}
 	checks, _ := admission.ValidatingAdmissionPolicyBindings().Lister().List(all)
 	changes, _ := admission.MutatingAdmissionPolicyBindings().Lister().List(all)
-	out.bindings = len(checks)+len(changes) > 0
+	out.bindings = len(checks)+len(changes) > 0 || w.sealed
 	kinds, _ := w.definitions.Apiextensions().V1().CustomResourceDefinitions().Lister().List(all)
 	for _, d := range kinds {
 		if b, has := converter(d.Spec.Conversion); has {

@@ -21,6 +21,7 @@ var ownPlugins = []struct {
 	{ReservedNamespaces, always(reservedNamespaces{admission.NewHandler(admission.Create, admission.Delete)})},
 	{MachineAccess, always(machineAccess{admission.NewHandler(admission.Create, admission.Update, admission.Delete)})},
 	{MachinePorts, newMachinePorts},
+	{SystemSubjects, always(systemSubjects{admission.NewHandler(admission.Create)})},
 }
 
 // always returns a factory for a plugin without configuration.

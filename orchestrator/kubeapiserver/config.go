@@ -127,7 +127,7 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	if err := revoked.watchNodes(client, shared.Core().V1().Nodes()); err != nil {
 		return fail("nodes", err)
 	}
-	config.Authentication.Authenticator = revoked.wrapAuthenticator(config.Authentication.Authenticator)
+	config.Authentication.Authenticator = recordImpersonator(revoked.wrapAuthenticator(config.Authentication.Authenticator))
 	if err := opts.Audit.ApplyTo(config); err != nil {
 		return fail("audit", err)
 	}

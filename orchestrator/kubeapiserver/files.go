@@ -29,8 +29,11 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 		return component.File{Path: filepath.Join(dirs.API, name), Mode: 0o600, Content: content}
 	}
 	all := []component.File{
-		file(admissionFile, admissionConfig(spec)),
+		file(admissionFile, admissionConfig(spec, filepath.Join(dirs.API, sealedDir))),
 		file(auditFile, auditPolicy(spec.Kubernetes.Audit.Rules)),
+	}
+	if s := spec.Kubernetes.SealedPolicies; !s.IsZero() {
+		all = append(all, file(filepath.Join(sealedDir, sealedFile), sealedPolicies(s)))
 	}
 	if spec.Network.Forwarder {
 		all = append(all, file(egressFile, egressConfig))
@@ -55,8 +58,9 @@ egressSelections:
 // same level warns a client that applies a Deployment or another object with a pod template: only
 // the controller that creates the pods receives the rejection itself, as an event of a ReplicaSet.
 // A stricter warning level would warn about nearly every chart and hide that warning. The
-// configuration also lists the addresses that no Service may have.
-func admissionConfig(spec nodespec.Spec) string {
+// configuration also lists the addresses that no Service may have. sealed is the directory of
+// sealed policies.
+func admissionConfig(spec nodespec.Spec, sealed string) string {
 	exempt := "[]"
 	if len(spec.Kubernetes.PodSecurity.ExemptNamespaces) > 0 {
 		exempt = "\n      - " + strings.Join(spec.Kubernetes.PodSecurity.ExemptNamespaces, "\n      - ")
@@ -81,7 +85,7 @@ plugins:
       namespaces: %[2]s
 - name: %[3]s
   configuration: %[4]s
-%[5]s`, spec.Kubernetes.PodSecurity.Default, exempt, MachinePorts, reservedConfig(spec), pluginConfigs(spec.Kubernetes.APIServer.Admission))
+%[5]s`, spec.Kubernetes.PodSecurity.Default, exempt, MachinePorts, reservedConfig(spec), pluginConfigs(spec.Kubernetes, sealed))
 }
 
 // object is a part of a document.
@@ -89,8 +93,12 @@ type object = map[string]any
 
 // pluginConfigs returns the configured settings of upstream's admission plugins as items of the
 // list of plugins.
-func pluginConfigs(a config.Admission) string {
+func pluginConfigs(k config.Kubernetes, sealed string) string {
 	var items []object
+	if !k.SealedPolicies.IsZero() {
+		items = append(items, sealedConfig(sealed))
+	}
+	a := k.APIServer.Admission
 	if len(a.EventRateLimits) > 0 {
 		var limits []object
 		for _, l := range a.EventRateLimits {

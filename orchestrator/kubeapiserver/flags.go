@@ -40,14 +40,14 @@ func Issuer(spec nodespec.Spec) string {
 
 func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
-	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), admissionFlags(spec.Kubernetes.APIServer.Admission), auditFlags(spec, dirs, at), []string{
+	args := slices.Concat(dataFlags(spec, dirs, at), accessFlags(spec, at), admissionFlags(spec.Kubernetes), auditFlags(spec, dirs, at), []string{
 		// During its shutdown the server sends clients away instead of waiting a minute for open
 		// watches.
 		"--shutdown-send-retry-after=true",
 		"--profiling=false",
 		"--contention-profiling=false",
 	})
-	args = slices.Concat(args, requestFlags(spec.Kubernetes.APIServer), component.EmulationFlags(spec), component.GateFlags(spec))
+	args = slices.Concat(args, requestFlags(spec.Kubernetes.APIServer), component.EmulationFlags(spec), component.GateFlags(spec), sealedFlags(spec))
 	if spec.Network.Forwarder {
 		args = append(args, "--egress-selector-config-file="+at(egressFile))
 	}
@@ -78,8 +78,12 @@ func requestFlags(a config.APIServer) []string {
 }
 
 // admissionFlags switch the admission plugins. The flags have no order.
-func admissionFlags(a config.Admission) []string {
+func admissionFlags(k config.Kubernetes) []string {
+	a := k.APIServer.Admission
 	on := []string{"NodeRestriction", NodeAgentAccess, NodeAnnotations, ReservedNamespaces, MachineAccess, MachinePorts}
+	if k.SealedPolicies.System {
+		on = append(on, SystemSubjects)
+	}
 	if len(a.EventRateLimits) > 0 {
 		on = append(on, eventratelimit.PluginName)
 	}

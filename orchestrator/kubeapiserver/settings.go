@@ -30,7 +30,7 @@ func Check(spec nodespec.Spec) error {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
-	decoded, err := runtime.Decode(codecs.UniversalDecoder(), []byte(admissionConfig(spec)))
+	decoded, err := runtime.Decode(codecs.UniversalDecoder(), []byte(admissionConfig(spec, "/")))
 	if err != nil {
 		return fmt.Errorf("apiServer.admission: %w", err)
 	}
@@ -42,6 +42,9 @@ func Check(spec nodespec.Spec) error {
 		if err := checkPlugin(p.Name, p.Configuration.Raw); err != nil {
 			return fmt.Errorf("apiServer.admission: %s: %w", p.Name, err)
 		}
+	}
+	if err := checkSealed(spec.Kubernetes.SealedPolicies); err != nil {
+		return fmt.Errorf("sealedPolicies: %w", err)
 	}
 	return nil
 }

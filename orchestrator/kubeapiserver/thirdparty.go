@@ -2,6 +2,7 @@ package kubeapiserver
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
@@ -36,13 +38,14 @@ func exemptSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
 		if !slices.Contains(thirdParty, name) {
 			return inner
 		}
-		return exempting{inner, refused}
+		return exempting{inner, name, refused}
 	}))
 }
 
 // exempting is a plugin that skips the system's own requests.
 type exempting struct {
 	admission.Interface
+	name     string
 	rejected func(error)
 }
 
@@ -60,6 +63,9 @@ func (p exempting) Validate(ctx context.Context, a admission.Attributes, o admis
 	inner, validates := p.Interface.(admission.ValidationInterface)
 	if !validates || systemRequest(ctx, a) {
 		return nil
+	}
+	if p.name == validatingpolicy.PluginName {
+		a = withImpersonator(ctx, a)
 	}
 	return p.report(inner.Validate(ctx, a, o))
 }
@@ -205,15 +211,63 @@ func nameOf(a admission.Attributes) string {
 	return object.GetName()
 }
 
-// impersonating is the context key of requests with impersonation headers.
+// impersonating is the context key of requests with impersonation headers. Its value is a *string,
+// the name of the client that impersonates.
 type impersonating struct{}
 
 // markImpersonation precedes all filters, because upstream's filter removes the headers.
 func markImpersonation(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.Header.Values(authenticationv1.ImpersonateUserHeader)) > 0 {
-			r = r.WithContext(context.WithValue(r.Context(), impersonating{}, true))
+			r = r.WithContext(context.WithValue(r.Context(), impersonating{}, new(string)))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// recordImpersonator wraps the authenticator, which precedes upstream's filter: after the filter,
+// nothing but the audit event names the client itself.
+func recordImpersonator(next authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		response, ok, err := next.AuthenticateRequest(r)
+		if by, is := r.Context().Value(impersonating{}).(*string); is && ok {
+			*by = response.User.GetName()
+		}
+		return response, ok, err
+	})
+}
+
+// impersonatorKey is the key of the extra fields of a user by which policies see the client that
+// impersonates this user: request.userInfo.extra in expressions. No client can set it.
+const impersonatorKey = "orlop.dev/impersonator"
+
+// withImpersonator sets this field, or removes a field that the authenticator has accepted from the
+// client.
+func withImpersonator(ctx context.Context, a admission.Attributes) admission.Attributes {
+	who := a.GetUserInfo()
+	if who == nil {
+		return a
+	}
+	by, impersonated := ctx.Value(impersonating{}).(*string)
+	if _, has := who.GetExtra()[impersonatorKey]; !impersonated && !has {
+		return a
+	}
+	extra := maps.Clone(who.GetExtra())
+	delete(extra, impersonatorKey)
+	if impersonated {
+		if extra == nil {
+			extra = map[string][]string{}
+		}
+		extra[impersonatorKey] = []string{*by}
+	}
+	return attributesWithUser{a, &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: extra}}
+}
+
+// attributesWithUser are the attributes of a request with another user.
+type attributesWithUser struct {
+	admission.Attributes
+	user user.Info
+}
+
+// GetUserInfo implements admission.Attributes.
+func (i attributesWithUser) GetUserInfo() user.Info { return i.user }

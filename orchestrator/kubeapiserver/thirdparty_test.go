@@ -3,6 +3,7 @@ package kubeapiserver
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -104,7 +106,7 @@ func TestSystemRequests(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var heard []error
-			p := exempting{refuses{admission.NewHandler(c.how)}, func(err error) { heard = append(heard, err) }}
+			p := exempting{refuses{admission.NewHandler(c.how)}, "", func(err error) { heard = append(heard, err) }}
 			for _, got := range []error{p.Admit(t.Context(), c.attributes(), nil), p.Validate(t.Context(), c.attributes(), nil)} {
 				if (got == nil) != c.passes {
 					t.Errorf("%v, passes: want %t", got, c.passes)
@@ -113,7 +115,7 @@ func TestSystemRequests(t *testing.T) {
 			if (len(heard) == 0) != c.passes {
 				t.Errorf("heard %v", heard)
 			}
-			asSomebody := context.WithValue(t.Context(), impersonating{}, true)
+			asSomebody := context.WithValue(t.Context(), impersonating{}, new(string))
 			if p.Admit(asSomebody, c.attributes(), nil) == nil || p.Validate(asSomebody, c.attributes(), nil) == nil {
 				t.Error("passes when another caller acts as that one")
 			}
@@ -139,7 +141,7 @@ func TestThirdPartiesAreWrapped(t *testing.T) {
 	if !slices.Equal(wrapped, want) {
 		t.Errorf("wrapped: %v, want %v", wrapped, want)
 	}
-	neither := exempting{admission.NewHandler(admission.Create), nil}
+	neither := exempting{admission.NewHandler(admission.Create), "", nil}
 	of := asked{"alice", nil, admission.Create, "", "pods", "", "shop", "x"}.attributes()
 	if neither.Admit(t.Context(), of, nil) != nil || neither.Validate(t.Context(), of, nil) != nil {
 		t.Error("a plugin that does not change objects, or does not check them, refuses one")
@@ -162,5 +164,60 @@ func TestMarkImpersonation(t *testing.T) {
 		if marked != (as != "") {
 			t.Errorf("as %q: marked %t", as, marked)
 		}
+	}
+}
+
+// sees is the plugin of validating policies; it records the user of a request.
+type sees struct {
+	*admission.Handler
+	user *user.Info
+}
+
+func (s sees) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	*s.user = a.GetUserInfo()
+	return nil
+}
+
+// TestImpersonator checks that policies see the client that impersonates a user, and that no client
+// can state another client.
+func TestImpersonator(t *testing.T) {
+	const forged = "orlop:addons"
+	for _, c := range []struct {
+		name  string
+		as    string
+		extra map[string][]string // of the user after the filters
+		want  map[string][]string
+	}{
+		{"nobody", "", nil, nil},
+		{"other fields", "", map[string][]string{"scopes": {"a"}}, map[string][]string{"scopes": {"a"}}},
+		{"forged by a token", "", map[string][]string{impersonatorKey: {forged}, "scopes": {"a"}}, map[string][]string{"scopes": {"a"}}},
+		{"impersonates", "bob", nil, map[string][]string{impersonatorKey: {"alice"}}},
+		{"impersonates with a forged header", "bob", map[string][]string{impersonatorKey: {forged}}, map[string][]string{impersonatorKey: {"alice"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var seen user.Info
+			authenticate := recordImpersonator(authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+				return &authenticator.Response{User: &user.DefaultInfo{Name: "alice"}}, true, nil
+			}))
+			chain := markImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if _, _, err := authenticate.AuthenticateRequest(r); err != nil {
+					t.Fatal(err)
+				}
+				a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "x", schema.GroupVersionResource{Resource: "secrets"}, "", admission.Delete, nil, false,
+					&user.DefaultInfo{Name: "bob", Groups: []string{"g"}, Extra: c.extra})
+				p := exempting{sees{admission.NewHandler(admission.Delete), &seen}, "ValidatingAdmissionPolicy", nil}
+				if err := p.Validate(r.Context(), a, nil); err != nil {
+					t.Error(err)
+				}
+			}))
+			r := httptest.NewRequest(http.MethodDelete, "/api", nil)
+			if c.as != "" {
+				r.Header.Set("Impersonate-User", c.as)
+			}
+			chain.ServeHTTP(httptest.NewRecorder(), r)
+			if got := seen.GetExtra(); !maps.EqualFunc(got, c.want, slices.Equal) || seen.GetName() != "bob" || !slices.Equal(seen.GetGroups(), []string{"g"}) {
+				t.Errorf("a policy sees %+v, want the extra fields %v", seen, c.want)
+			}
+		})
 	}
 }

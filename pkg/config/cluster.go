@@ -155,6 +155,7 @@ type Kubernetes struct {
 	Audit                         Audit             `yaml:"audit"`
 	Scheduler                     Scheduler         `yaml:"scheduler"`
 	ControllerManager             ControllerManager `yaml:"controllerManager"`
+	SealedPolicies                SealedPolicies    `yaml:"sealedPolicies"`
 	Authentication                Authentication    `yaml:"authentication" json:"-"`
 	Authorization                 Authorization     `yaml:"authorization" json:"-"`
 	MachineObjects                MachineObjects    `yaml:"machineObjects" json:"-"`

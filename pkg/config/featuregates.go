@@ -80,6 +80,8 @@ func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
 			v.on(at, wrong{reason: fmt.Sprintf("%t is not possible: %s", value, reserved.reason), hint: reserved.remedy})
 		case !value && spec.PodCertificates.Enabled && PodCertificateGates()[name]:
 			v.on(at, wrong{reason: "false is not possible: Cluster.spec.podCertificates requires it", hint: "omit it, or disable the certificates of pods"})
+		case !value && name == SealedPoliciesGate && !spec.Kubernetes.SealedPolicies.IsZero():
+			v.on(at, wrong{reason: "false is not possible: Cluster.spec.kubernetes.sealedPolicies requires it", hint: "omit it, or remove the sealed policies"})
 		case gate.Locked && value != gate.Default:
 			v.on(at, wrong{reason: fmt.Sprintf("Kubernetes has locked the gate to %t", gate.Default), hint: noRemedy})
 		}

@@ -44,7 +44,7 @@ func (v addonValidator) addons() {
 		var outside []string
 		for j, m := range a.Spec.Manifests {
 			at := fmt.Sprintf("%s.spec.manifests[%d]", path, j)
-			objects, err := m.objects()
+			objects, err := manifestObjects(m.Reveal())
 			if err != nil {
 				v.on(at, wrong{reason: err.Error(), expected: "objects of Kubernetes, each with apiVersion, kind and metadata.name"})
 			}
@@ -222,10 +222,10 @@ func (s AddonScope) outside(o manifestObject) string {
 	return ""
 }
 
-// objects parses the identities of the objects in a manifest. Errors contain no other content,
-// because the objects can be Secrets.
-func (m Manifest) objects() ([]manifestObject, error) {
-	decoder := yaml.NewDecoder(strings.NewReader(m.Reveal()))
+// manifestObjects parses the identities of the objects in a text of YAML documents. Errors contain
+// no other content, because the objects can be Secrets.
+func manifestObjects(text string) ([]manifestObject, error) {
+	decoder := yaml.NewDecoder(strings.NewReader(text))
 	var all []manifestObject
 	for {
 		doc, err := nextDocument(decoder)

@@ -35,6 +35,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 	const kube = spec + ".kubernetes"
 	v.apiServer(kube+".apiServer", k)
 	v.audit(kube+".audit.rules", k.Audit.Rules)
+	v.sealedPolicies(kube+".sealedPolicies", k)
 	v.scheduler(kube+".scheduler.profiles", k.Scheduler.Profiles)
 	v.featureGates(kube+".featureGates", &c.Spec)
 	v.kubelet(kube+".kubelet", &c.Spec)

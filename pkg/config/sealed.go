@@ -1,0 +1,100 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// SealedPolicies are admission policies that the API server reads from its files: no client of the
+// Kubernetes API sees, changes or removes them (docs/decisions/0118-sealed-policies.md).
+type SealedPolicies struct {
+	// System is the policy of the system itself, for its objects and identities.
+	System bool `yaml:"system"`
+	// Manifests are texts of YAML documents, with policies and their bindings.
+	Manifests []string `yaml:"manifests,omitempty"`
+}
+
+// IsZero reports whether there are none.
+func (s SealedPolicies) IsZero() bool { return !s.System && len(s.Manifests) == 0 }
+
+// SealedPoliciesGate is the feature gate of the policies. It is off by default before Kubernetes
+// 1.37.
+const SealedPoliciesGate = "ManifestBasedAdmissionControlConfig"
+
+// The names of sealed policies and bindings. Kubernetes reserves the suffix for objects from files
+// (k8s.io/apiserver/pkg/admission/plugin/manifest).
+const (
+	sealedSuffix = ".static.k8s.io"
+	systemSuffix = ".orlop" + sealedSuffix
+)
+
+// Limits of sealed policies. The API server evaluates them for each request that they match, and
+// holds the compiled expressions in memory.
+const (
+	maxSealedObjects = 64
+	maxSealedBytes   = 128 << 10
+)
+
+// notSealed are the kinds of admission that cannot be sealed, with the reason.
+var notSealed = map[string]string{
+	"MutatingAdmissionPolicy":        "could change the system's own objects",
+	"MutatingAdmissionPolicyBinding": "could change the system's own objects",
+	"MutatingWebhookConfiguration":   "would reject requests while its service does not answer, and no client could remove it",
+	"ValidatingWebhookConfiguration": "would reject requests while its service does not answer, and no client could remove it",
+}
+
+// sealedPolicies validates number, size, kinds and names. The orchestrator validates the content,
+// with the code of Kubernetes.
+func (v clusterValidator) sealedPolicies(path string, k *Kubernetes) {
+	s := k.SealedPolicies
+	for i, name := range k.APIServer.Admission.Disabled {
+		if name == "ValidatingAdmissionPolicy" && !s.IsZero() {
+			v.on(fmt.Sprintf("Cluster.spec.kubernetes.apiServer.admission.disabled[%d]", i), wrong{
+				reason: "without the plugin ValidatingAdmissionPolicy, the sealed policies have no effect", hint: "omit it, or remove the sealed policies",
+			})
+		}
+	}
+	count, size, owners := 0, 0, map[manifestObject]string{}
+	for i, text := range s.Manifests {
+		at := fmt.Sprintf("%s.manifests[%d]", path, i)
+		objects, err := manifestObjects(text)
+		switch {
+		case err != nil:
+			v.on(at, wrong{reason: err.Error(), expected: "policies and bindings, each with apiVersion, kind and metadata.name"})
+		case len(objects) == 0:
+			v.on(at, wrong{reason: "contains no object", expected: "policies and bindings as one text of YAML documents"})
+		}
+		for _, o := range objects {
+			v.sealedObject(at, o)
+			if owner, twice := owners[o]; twice {
+				v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", o, owner), expected: "each object once"})
+			}
+			owners[o] = at
+		}
+		count, size = count+len(objects), size+len(text)
+	}
+	if count > maxSealedObjects {
+		v.on(path+".manifests", wrong{reason: fmt.Sprintf("%d objects", count), expected: fmt.Sprintf("at most %d", maxSealedObjects)})
+	}
+	if size > maxSealedBytes {
+		v.on(path+".manifests", wrong{reason: Bytes(size).String() + " of text", expected: "at most " + Bytes(maxSealedBytes).String()})
+	}
+}
+
+// sealedObject checks the kind and the name of an object.
+func (v clusterValidator) sealedObject(at string, o manifestObject) {
+	const kinds = "ValidatingAdmissionPolicy and ValidatingAdmissionPolicyBinding of admissionregistration.k8s.io/v1"
+	admission := o.group == "admissionregistration.k8s.io"
+	switch reason := notSealed[o.kind]; {
+	case admission && reason != "":
+		v.on(at, wrong{reason: fmt.Sprintf("%s %s cannot be sealed: it %s", o.kind, shorten(o.name), reason), expected: kinds})
+	case !admission || o.kind != "ValidatingAdmissionPolicy" && o.kind != "ValidatingAdmissionPolicyBinding":
+		v.on(at, wrong{reason: fmt.Sprintf("%s %s is not a policy", o.kind, shorten(o.name)), expected: kinds, hint: "a document of kind Addon has other objects"})
+	case o.namespace != "":
+		v.on(at, wrong{reason: fmt.Sprintf("%s %s has a namespace", o.kind, shorten(o.name)), hint: "omit metadata.namespace"})
+	case strings.HasSuffix(o.name, systemSuffix):
+		v.on(at, wrong{reason: fmt.Sprintf("%s: names that end with %s are the system's own", quote(o.name), systemSuffix), expected: "a name such as no-host-paths" + sealedSuffix})
+	case !strings.HasSuffix(o.name, sealedSuffix) || hostname(o.name) != nil:
+		v.on(at, wrong{reason: quote(o.name) + " is not a name of a sealed object", expected: "a DNS name in lower case that ends with " + sealedSuffix + ", such as no-host-paths" + sealedSuffix})
+	}
+}
