@@ -25,6 +25,7 @@ var ownConnections = map[string]string{
 	"orchestrator/etcd/discovery.go":        "etcd members of the cluster",
 	"orchestrator/etcd/s3/s3.go":            "the client of a transport that package egress completes",
 	"orchestrator/exporter/exporter.go":     "programs of this machine",
+	"orchestrator/kms/transit.go":           "the client of a transport that package egress completes",
 	"orchestrator/health/health.go":         "components of this machine",
 	"orchestrator/health/probe.go":          "components of this machine",
 	"orchestrator/metrics/scrape.go":        "kubelets of the cluster",

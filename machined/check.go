@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -105,17 +103,7 @@ func (a *applier) reencryptSecrets(ctx context.Context, before, next *config.Con
 		return nil, nil
 	}
 	refused := func(err error) ([]string, error) {
-		return nil, fmt.Errorf("configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec.acceptedEncryptionKeys: cannot drop %s: %w", strings.Join(dropped, ", "), err)
-	}
-	// An API server that still encrypts with a former key would continue to do so after the
-	// rewrite. A running API server without a pending restart has the configured key, because the
-	// file with the key is written before it starts.
-	waits, err := a.reconciler.WaitingServices(ctx, before)
-	if err != nil {
-		return refused(err)
-	}
-	if slices.Contains(waits, nodespec.ServiceAPI) {
-		return refused(fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodespec.ServiceAPI))
+		return nil, fmt.Errorf("configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec: cannot drop the encryption key %s: %w", strings.Join(dropped, ", "), err)
 	}
 	done, err := a.etcd.Reencrypt(ctx, dry)
 	if err != nil {

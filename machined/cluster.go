@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -117,12 +119,27 @@ func newEtcd(m *machine) *etcd.Manager {
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
 		DeleteNodes:    m.members.NodeGC.Delete,
+		FormerKey:      m.formerKey,
 		Event:          m.reports.events.Add,
 	}
 	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
 	}
 	return etcd.New(d)
+}
+
+// formerKey returns an error if the API server may still encrypt Secrets with a former key. A
+// running API server without a pending restart has the configured key, because the file with the
+// key is written before it starts.
+func (m *machine) formerKey(ctx context.Context) error {
+	waits, err := m.config.reconciler.WaitingServices(ctx, m.config.active.Current().Config)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(waits, nodespec.ServiceAPI) {
+		return fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodespec.ServiceAPI)
+	}
+	return nil
 }
 
 func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {

@@ -27,6 +27,8 @@ type configurationState struct {
 	Staged time.Time `json:"staged,omitzero"`
 	// names of the encryption keys on a control-plane machine; the first key encrypts
 	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
+	// the key manager of Secrets; absent without one
+	KMS *kmsState `json:"kms,omitempty"`
 	// why it is unknown whether a configuration is staged: STATE does not answer
 	StagedUnknown string `json:"stagedUnknown,omitempty"`
 	// services that do not run with this configuration yet, or why they are unknown
@@ -34,6 +36,13 @@ type configurationState struct {
 	// when the previous configuration becomes active again unless a client confirms the present
 	// one; zero if it is not on trial
 	TrialDeadline time.Time `json:"trialDeadline,omitzero"`
+}
+
+// kmsState describes the key manager of Secrets. If it does not encrypt, the first encryption key
+// does.
+type kmsState struct {
+	Name     string `json:"name"` // of the key
+	Encrypts bool   `json:"encrypts"`
 }
 
 // observable lists all topics of the machine's state, one line per topic. The API sends the JSON
@@ -148,6 +157,9 @@ func readConfiguration(ctx context.Context, m *machine) (configurationState, err
 	}
 	for _, k := range now.Config.Cluster.Spec.EncryptionKeys() {
 		s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
+	}
+	if kms := now.Config.Cluster.Spec.Kubernetes.APIServer.KMS; kms != nil {
+		s.KMS = &kmsState{Name: kms.Name(), Encrypts: kms.Encrypt}
 	}
 	return s, nil
 }

@@ -177,12 +177,18 @@ func prepare(t *testing.T, spec nodespec.Spec) machine {
 		write(t, filepath.Join(m.root, l.Cert), leaf.CertPEM())
 		write(t, filepath.Join(m.root, l.Key), leaf.KeyPEM())
 	}
+	m.writeSpec(t, spec)
+	return m
+}
+
+// writeSpec writes the specification of the node, which a process reads at its start.
+func (m machine) writeSpec(t *testing.T, spec nodespec.Spec) {
+	t.Helper()
 	content, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(m.root, paths.NodeSpec), content)
-	return m
 }
 
 // modify changes an object that controllers write to, too: after a conflict it reads the object

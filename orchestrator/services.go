@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/orchestrator/imagepolicy"
+	"github.com/orlop-os/orlop/orchestrator/kms"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
 	"github.com/orlop-os/orlop/orchestrator/kubeproxy"
@@ -54,6 +55,7 @@ type entry struct {
 // order.
 var table = []entry{
 	{controlPlane, one(etcd.Component), (*wiring).runEtcd},
+	{controlPlane, bySpec(kms.Components), (*wiring).runKMS},
 	{controlPlane, one(kubeapiserver.Component), (*wiring).runAPIServer},
 	{controlPlane, named(component.API, bootstrap.Name), with(func(ctx context.Context, w *wiring, env component.Env) error {
 		return bootstrap.Run(ctx, env, w.apiReady.WaitServing, w.apiserver.Loopback)

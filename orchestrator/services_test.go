@@ -83,10 +83,13 @@ func TestEmulation(t *testing.T) {
 // TestSettings shows the flags and files that differ with the settings of components in the
 // reference of the configuration, which has an example of each.
 func TestSettings(t *testing.T) {
-	before := Services(testSpec(), dirs.System())
+	before := map[string]string{}
+	for _, c := range Services(testSpec(), dirs.System()) {
+		before[c.Name] = c.String()
+	}
 	var b strings.Builder
-	for i, c := range Services(referenceSpec(t), dirs.System()) {
-		was, is := strings.Split(before[i].String(), "\n"), strings.Split(c.String(), "\n")
+	for _, c := range Services(referenceSpec(t), dirs.System()) {
+		was, is := strings.Split(before[c.Name], "\n"), strings.Split(c.String(), "\n")
 		for _, line := range was {
 			if !slices.Contains(is, line) {
 				fmt.Fprintf(&b, "- %s %s\n", c.Name, line)

@@ -18,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/orchestrator/health"
+	"github.com/orlop-os/orlop/orchestrator/kms"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -98,7 +99,7 @@ type wiring struct {
 	dirs        dirs.Dirs
 	apiReady    *apiready.Waiter
 	server      kubeconfig.Server
-	etcd        <-chan struct{} // closed when etcd answers
+	needs       needs // of the API server
 	apiserver   *kubeapiserver.Server
 	rejections  *extensions.RejectionLog // of the API server
 	agent       *podnetwork.Agent
@@ -108,6 +109,10 @@ type wiring struct {
 	portGuard   chan struct{}       // closed when the port guard is active
 	end         podEnd
 }
+
+// needs are what the API server waits for. Each is closed when it can be used; nil: it is not
+// needed.
+type needs struct{ etcd, kms <-chan struct{} }
 
 // controllers is the state of the process "controllers".
 type controllers struct {
@@ -157,7 +162,7 @@ func (w *wiring) env(announce component.Announce) component.Env {
 
 func (w *wiring) runEtcd(c component.Component) runFunc {
 	ready := make(chan struct{})
-	w.etcd = ready
+	w.needs.etcd = ready
 	return func(ctx context.Context, announce component.Announce) error {
 		waits := func(why string) { announce(etcd.Name, false, why) }
 		return etcd.Run(ctx, c.Files[0].Path, w.spec, w.dirs, waits, func() {
@@ -167,11 +172,29 @@ func (w *wiring) runEtcd(c component.Component) runFunc {
 	}
 }
 
-func (w *wiring) etcdReady(ctx context.Context) error { return component.Wait(ctx, w.etcd) }
+// runKMS serves the plugin of the key manager. The API server waits for it, because it retries a
+// missing plugin only after ten seconds.
+func (w *wiring) runKMS(component.Component) runFunc {
+	serving := make(chan struct{})
+	w.needs.kms = serving
+	return func(ctx context.Context, announce component.Announce) error {
+		return kms.Run(ctx, w.env(announce), func() { close(serving) })
+	}
+}
+
+// storageReady waits until the API server can read and write its data.
+func (w *wiring) storageReady(ctx context.Context) error {
+	if w.needs.kms != nil {
+		if err := component.Wait(ctx, w.needs.kms); err != nil {
+			return err
+		}
+	}
+	return component.Wait(ctx, w.needs.etcd)
+}
 
 func (w *wiring) runAPIServer(c component.Component) runFunc {
 	w.rejections = new(extensions.RejectionLog)
-	w.apiserver = kubeapiserver.New(c.Args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.etcdReady, bootstrap.Rights)
+	w.apiserver = kubeapiserver.New(c.Args, filepath.Join(w.dirs.API, nodespec.Revoked), metrics.Addresses(w.spec), w.storageReady, bootstrap.Rights)
 	w.apiserver.Revoked = w.rejections.Note
 	check := health.Check{URL: w.server.URL + "/readyz", CAFile: filepath.Join(w.dirs.API, nodespec.CA), Name: w.server.Name}
 	return withHealthCheck(c.Name, check, w.apiserver.Run)

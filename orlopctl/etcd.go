@@ -46,7 +46,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			},
 		},
 	)
-	c.AddCommand(etcdSnapshotCommand(ios, conn), etcdSnapshotsCommand(ios, conn), etcdTakeCommand(ios, conn), etcdRestoreCommand(ios, conn), etcdMembersCommand(ios, conn), etcdRemoveCommand(ios, conn), etcdRecoverCommand(ios, conn), etcdRejoinCommand(ios, conn), alarm,
+	c.AddCommand(etcdSnapshotCommand(ios, conn), etcdSnapshotsCommand(ios, conn), etcdTakeCommand(ios, conn), etcdRestoreCommand(ios, conn), etcdMembersCommand(ios, conn), etcdRemoveCommand(ios, conn), etcdRecoverCommand(ios, conn), etcdRejoinCommand(ios, conn), etcdReencryptCommand(ios, conn), alarm,
 		&cobra.Command{
 			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
 			Annotations: calls(api.Etcd_Status_FullMethodName),
@@ -83,6 +83,38 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			},
 		},
 	)
+	return c
+}
+
+func etcdReencryptCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
+	var count bool
+	c := &cobra.Command{
+		Use:         "reencrypt",
+		Annotations: calls(api.Etcd_Reencrypt_FullMethodName),
+		Short:       "Encrypt all Secrets with the present key",
+		Long: "Rewrite all Secrets that are not encrypted with the present key: the key of the configuration, or the present version of the key of a\n" +
+			"key manager (Cluster.spec.kubernetes.apiServer.kms). One control-plane machine does it for the cluster. First let all control-plane\n" +
+			"machines run with the same keys (`orlopctl health --cluster`), because another machine may still encrypt with a former key.",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
+				answer, err := c.Etcd.Reencrypt(ctx, &api.EtcdReencryptRequest{CountOnly: count})
+				if err != nil {
+					return err
+				}
+				if !ios.Human() {
+					return ios.Print(answer, nil)
+				}
+				what := "were encrypted with another key, and are rewritten"
+				if count {
+					what = "are encrypted with another key than the present one"
+				}
+				ios.Printf("%d of %d Secrets %s\n", answer.Reencrypted, answer.Secrets, what)
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&count, "count", false, "only count the Secrets with another key")
 	return c
 }
 

@@ -49,8 +49,8 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	c.Addons[0].Spec.Manifests[0] = config.Manifest{Secret: config.NewSecret(
 		`{apiVersion: v1, kind: Secret, metadata: {name: token}, stringData: {token: "correct horse battery staple"}}`)}
 	secrets := secretsIn(reflect.ValueOf(c))
-	if len(secrets) != 21 {
-		t.Fatalf("the reference has %d secrets, and 21 are known", len(secrets))
+	if len(secrets) != 23 {
+		t.Fatalf("the reference has %d secrets, and 23 are known", len(secrets))
 	}
 	if err := fake.Configure(c); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
@@ -23,6 +25,7 @@ type Etcd interface {
 	ListSnapshots(ctx context.Context) (*api.EtcdListSnapshotsResponse, error)
 	TakeSnapshot() (*api.EtcdTakeSnapshotResponse, error)
 	Restore(first *api.EtcdRestoreRequest, receive func() (*api.EtcdRestoreRequest, error), by string) (nodespec.EtcdRestored, error)
+	Reencrypt(ctx context.Context, countOnly bool) (nodespec.ReencryptResult, error)
 	RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse, error)
 	Recover(by string) (dropped []string, err error)
 	Rejoin(by string) error
@@ -85,6 +88,20 @@ func (s etcdService) Disarm(ctx context.Context, _ *api.EtcdDisarmRequest) (*api
 		SetUnchanged(ctx)
 	}
 	return out, nil
+}
+
+func (s etcdService) Reencrypt(ctx context.Context, r *api.EtcdReencryptRequest) (*api.EtcdReencryptResponse, error) {
+	done, err := s.etcd.Reencrypt(ctx, r.CountOnly)
+	if _, coded := status.FromError(err); !coded {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.CountOnly || done.Reencrypted == 0 {
+		SetUnchanged(ctx)
+	}
+	return &api.EtcdReencryptResponse{Secrets: int64(done.Secrets), Reencrypted: int64(done.Reencrypted)}, nil
 }
 
 func (s etcdService) RemoveMember(ctx context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {

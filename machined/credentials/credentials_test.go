@@ -1,11 +1,13 @@
 package credentials
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +44,7 @@ func authorities(t *testing.T) Authorities {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), []byte("{}"), []byte(`{"192.0.2.1":"secret"}`), nil}
+	return Authorities{ca("kubernetes"), ca("etcd"), ca("front-proxy"), private, public, []config.EncryptionKey{config.NewEncryptionKey([32]byte{1})}, KMS{}, Access{}, []byte("null"), []byte("[]"), []byte("{}"), []byte("{}"), []byte(`{"192.0.2.1":"secret"}`), nil}
 }
 
 // plan calls Plan with every path below a directory of the test and with the user of the test.
@@ -355,5 +357,45 @@ func TestFirstContacts(t *testing.T) {
 				t.Errorf("%+v: %s has %d bytes", c, f.Path, len(f.Content))
 			}
 		}
+	}
+}
+
+// TestKMS checks the order of the providers, which decides what encrypts; that the credentials of
+// the key manager are in a file of the API server only; and that other credentials restart nothing.
+func TestKMS(t *testing.T) {
+	a := authorities(t)
+	given := &config.KMS{Transit: &config.Transit{
+		Endpoint: config.Endpoint{Host: "vault.example.com", Port: 8200}, Mount: "transit", Key: "orlop",
+		AppRole: &config.AppRole{Mount: "approle", RoleID: "r", SecretID: config.NewSecret("hunter2")},
+	}}
+	a.KMS = KMS{KMS: given, SiteCAs: "site\n"}
+	w, err := Plan(node(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range w.Files {
+		if is := filepath.Base(f.Path) == nodespec.KMSFile; is != bytes.Contains(f.Content, []byte("hunter2")) || is && (f.UID != paths.UserAPI || f.Mode != 0o400) {
+			t.Errorf("%s of %d, %v has the secret: %t", f.Path, f.UID, f.Mode, !is)
+		}
+	}
+	var providers []string
+	encrypting := *given
+	encrypting.Encrypt = true
+	for _, k := range []*config.KMS{nil, given, &encrypting} {
+		providers = append(providers, string(encryption(a.EncryptionKeys, KMS{KMS: k})))
+	}
+	golden.Assert(t, regexp.MustCompile("secret: .*").ReplaceAllString(strings.Join(providers, "---\n"), "secret: …"), "encryption.yaml")
+	before := string(a.ReadAtStart(paths.KubeAPI))
+	role := *given.Transit.AppRole
+	role.SecretID = config.NewSecret("another")
+	transit := *given.Transit
+	transit.AppRole, transit.Endpoint.Host = &role, "other.example.com"
+	a.KMS.KMS = &config.KMS{Transit: &transit}
+	if string(a.ReadAtStart(paths.KubeAPI)) != before {
+		t.Error("another address and other credentials restart the API server")
+	}
+	a.KMS.KMS = &encrypting
+	if string(a.ReadAtStart(paths.KubeAPI)) == before {
+		t.Error("the API server does not restart when the key manager begins to encrypt")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
@@ -45,6 +44,7 @@ type Authorities struct {
 	ServiceAccountPub            []byte // PEM
 	// for Secrets at rest: the first key encrypts, all keys decrypt
 	EncryptionKeys []config.EncryptionKey
+	KMS            KMS
 	Access         Access
 	RevokedSet     []byte // JSON, a trust.RevokedSet
 	Addons         []byte // JSON, a list of nodespec.Addon
@@ -62,7 +62,7 @@ type Authorities struct {
 func (a Authorities) ReadAtStart(dir string) []byte {
 	switch dir {
 	case paths.KubeAPI:
-		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.EncryptionKeys))
+		return slices.Concat(a.Etcd.Bundle(), a.ServiceAccountKey, encryption(a.EncryptionKeys, a.KMS))
 	case paths.KubeControllers:
 		return slices.Concat(a.Kubernetes.Bundle(), a.ServiceAccountKey)
 	case paths.KubeNode: // a kubelet registers its Node once: a new ticket requires a restart
@@ -239,7 +239,11 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 	p.addFile(nodespec.EtcdCA, a.Etcd.Bundle())
 	p.addFile(nodespec.ServiceAccountKey, a.ServiceAccountKey)
 	p.addFile(nodespec.ServiceAccountPub, a.ServiceAccountPub)
-	p.addFile(nodespec.Encryption, encryption(a.EncryptionKeys))
+	p.addFile(nodespec.Encryption, encryption(a.EncryptionKeys, a.KMS))
+	if content := a.KMS.file(); content != nil {
+		p.addFile(nodespec.KMSFile, content)
+	}
+	w.Strays = append(w.Strays, filepath.Join(p.dir, nodespec.KMSFile))
 	p.addFile(nodespec.Revoked, a.RevokedSet)
 	p.addFile(nodespec.MachineObjectsFile, a.MachineObjects)
 	for _, f := range a.Access.Files(p.dir) {
@@ -307,23 +311,4 @@ func (p process) addLeaf(cert, key string, by *pki.CA, spec pki.Spec) {
 
 func client(cn string, groups ...string) pki.Spec {
 	return pki.Spec{CN: cn, O: groups, Usage: pki.Client}
-}
-
-// encryption returns the API server's EncryptionConfiguration. It encrypts Secrets with secretbox
-// (XSalsa20-Poly1305) rather than AES-GCM: secretbox needs no rotation of a static key after 2^32
-// writes. The identity provider is last, so that unencrypted Secrets stay readable.
-func encryption(keys []config.EncryptionKey) []byte {
-	var list strings.Builder
-	for _, k := range keys {
-		fmt.Fprintf(&list, "      - name: %q\n        secret: %s\n", k.Name(), k.Reveal())
-	}
-	return []byte(`apiVersion: apiserver.config.k8s.io/v1
-kind: EncryptionConfiguration
-resources:
-- resources: [secrets]
-  providers:
-  - secretbox:
-      keys:
-` + list.String() + `  - identity: {}
-`)
 }

@@ -68,6 +68,8 @@ type Deps struct {
 	NameInUse func(c *config.Config, name string) bool
 	// DeleteNodes deletes Nodes with their pods, and returns the names that existed.
 	DeleteNodes func(ctx context.Context, c *config.Config, names []string) ([]string, error)
+	// FormerKey returns an error if the API server may still encrypt with a former key.
+	FormerKey func(ctx context.Context) error
 	// Event adds an event to the machine's events.
 	Event func(source, kind, message string)
 }

@@ -47,6 +47,7 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 		return a, err
 	}
 	a.Access = Access(c, f.Egress.PublicCAs)
+	a.KMS = credentials.KMS{KMS: c.Cluster.Spec.Kubernetes.APIServer.KMS, SiteCAs: Egress(c).CAs}
 	a.NodeLabels, a.MachineObjects, a.RevokedSet, a.BGPPasswords = labels, objects, revoked, passwords
 	if a.Addons, err = json.Marshal(addons(c.Addons, f.Artifacts)); err != nil {
 		return a, fmt.Errorf("add-ons: cannot describe: %w", err)

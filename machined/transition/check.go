@@ -210,12 +210,12 @@ func checkUnconfirmed(before, next *config.Config, f Facts) Problems {
 // checkKeyMode rejects new encryption keys in a change that may be reverted: Secrets that they
 // encrypt would stay.
 func checkKeyMode(before, next *config.Config, f Facts) Problems {
-	const field = "Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys"
+	const field = "Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys, kubernetes.apiServer.kms"
 	switch {
 	case !otherKeys(before, next):
 		return nil
 	case f.Request.Mode == api.ApplyRequest_MODE_TRY:
-		return problem(field, "new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert", "`orlopctl trust rotate-key` replaces the key")
+		return problem(field, "new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert", "apply them without a trial; `orlopctl trust rotate-key` replaces the key of the configuration")
 	case f.Trial.Duration > 0:
 		return problem(field, "new encryption keys cannot be on trial, but the rest of the change can cut you off and needs a trial", "apply the two one after the other")
 	case f.Upgrade != nil: // a rollback would bring back the keys of the other version

@@ -104,6 +104,85 @@ func TestCheckEncryptionKeys(t *testing.T) {
 	}
 }
 
+// keyManager returns a cluster with an encryption key and a key manager: none, or the key a or b,
+// upper case if it encrypts.
+func keyManager(state string) config.ClusterSpec {
+	s := config.ClusterSpec{SecretsEncryptionKey: config.NewEncryptionKey([32]byte{1})}
+	switch state {
+	case "new":
+		return config.ClusterSpec{}
+	case "none":
+		return s
+	}
+	s.Kubernetes.APIServer.KMS = &config.KMS{Encrypt: state == strings.ToUpper(state), Transit: &config.Transit{Mount: "transit", Key: strings.ToLower(state)}}
+	return s
+}
+
+// TestCheckKMS checks that a key manager encrypts only after it has decrypted, and goes only after
+// it has ceased to encrypt, and when that re-encrypts all Secrets.
+func TestCheckKMS(t *testing.T) {
+	for step, c := range map[string]struct{ ok, drops, otherKeys bool }{
+		"none none": {ok: true},
+		"none a":    {ok: true, otherKeys: true},
+		"a A":       {ok: true, otherKeys: true},
+		"A A":       {ok: true},
+		"A a":       {ok: true, otherKeys: true},
+		"a none":    {ok: true, drops: true, otherKeys: true},
+		"none A":    {otherKeys: true},
+		"A none":    {drops: true, otherKeys: true},
+		"a b":       {drops: true, otherKeys: true},
+		"A B":       {drops: true, otherKeys: true},
+		"new A":     {ok: true, otherKeys: true},
+	} {
+		before, after, _ := strings.Cut(step, " ")
+		was, is := keyManager(before), keyManager(after)
+		if err := checkKMS(was, is).Err(); (err == nil) != c.ok {
+			t.Errorf("%s: %v", step, err)
+		}
+		from, to := &config.Config{Cluster: &config.Cluster{Spec: was}}, &config.Config{Cluster: &config.Cluster{Spec: is}}
+		if got := DroppedKeys(from, to); (len(got) == 1 && got[0] == was.Kubernetes.APIServer.KMS.Name()) != c.drops {
+			t.Errorf("%s: drops %q", step, got)
+		}
+		if got := otherKeys(from, to); got != c.otherKeys {
+			t.Errorf("%s: other keys: %t", step, got)
+		}
+	}
+	moved := keyManager("A")
+	moved.Kubernetes.APIServer.KMS.Transit.Endpoint = config.Endpoint{Host: "vault.example.com", Port: 8200}
+	if err := checkKMS(keyManager("A"), moved).Err(); err != nil {
+		t.Errorf("another address: %v", err)
+	}
+}
+
+// TestWithPresentKMS checks that an earlier configuration gets the present key manager without
+// fields of its own, and loses it if there is none at present.
+func TestWithPresentKMS(t *testing.T) {
+	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
+	if err := problems.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for name, present := range map[string]*config.KMS{"none": nil, "another": {Transit: &config.Transit{
+		Endpoint: config.Endpoint{Host: "vault.example.com", Port: 8200}, Mount: "transit", Key: "other",
+		AppRole: &config.AppRole{Mount: "approle", RoleID: "r", SecretID: config.NewSecret("s")},
+	}}} {
+		cluster := *parsed.Cluster
+		cluster.Spec.Kubernetes.APIServer.KMS = present
+		now := *parsed
+		now.Cluster = &cluster
+		text, err := WithPresentKeys(config.Marshal(parsed), config.Marshal(&now))
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, problems := config.Parse("back", text)
+		if err := problems.Err(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if changes := config.Changes(&now, back); len(changes) > 0 {
+			t.Errorf("%s: %q", name, changes)
+		}
+	}
+}
+
 // TestWithPresentKeys checks that an earlier configuration gets the present encryption keys and is
 // otherwise unchanged.
 func TestWithPresentKeys(t *testing.T) {

@@ -39,6 +39,7 @@ func CheckFixed(before, next *config.Config, now time.Time) Problems {
 	was, is := b.Spec.PKI, n.Spec.PKI
 	return slices.Concat(
 		checkEncryptionKeys(b.Spec, n.Spec),
+		checkKMS(b.Spec, n.Spec),
 		checkCAChange("kubernetes", was.Kubernetes.Cert, is.Kubernetes.Cert, was.Accepted.Kubernetes, is.Accepted.Kubernetes, now),
 		checkCAChange("etcd", was.Etcd.Cert, is.Etcd.Cert, was.Accepted.Etcd, is.Accepted.Etcd, now),
 		checkCAChange("machine", was.Machine.Cert, is.Machine.Cert, was.Accepted.Machine, is.Accepted.Machine, now),

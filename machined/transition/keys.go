@@ -22,14 +22,20 @@ func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 }
 
 // otherKeys reports whether the encryption keys of a cluster machine would change, or their order.
+// The key of a key manager is one of them; its address and its credentials are not.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
-		!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) })
+		(!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) }) ||
+			kmsOf(before).Name() != kmsOf(next).Name() || kmsEncrypts(before) != kmsEncrypts(next))
 }
 
-// WithPresentKeys returns an earlier configuration with the present encryption keys, because the
-// stored Secrets are encrypted with the present keys. An unreadable configuration is returned
-// unchanged; the caller parses it and reports the problem.
+func kmsOf(c *config.Config) *config.KMS { return c.Cluster.Spec.Kubernetes.APIServer.KMS }
+
+func kmsEncrypts(c *config.Config) bool { return kmsOf(c) != nil && kmsOf(c).Encrypt }
+
+// WithPresentKeys returns an earlier configuration with the present encryption keys and the present
+// key manager, because the stored Secrets are encrypted with them. An unreadable configuration is
+// returned unchanged; the caller parses it and reports the problem.
 func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
@@ -40,16 +46,28 @@ func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	for _, k := range now.Cluster.Spec.AcceptedEncryptionKeys {
 		accepted = append(accepted, k.Reveal())
 	}
-	keys, err := json.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{
-		"secretsEncryptionKey": now.Cluster.Spec.SecretsEncryptionKey.Reveal(), "acceptedEncryptionKeys": accepted,
-	}})
+	keyManager, err := kmsOf(now).Revealed()
 	if err != nil {
 		return nil, err
 	}
-	return config.Merge(earlier, keys)
+	// a patch merges fields: the first one removes those of the earlier key manager
+	for _, kms := range []map[string]any{nil, keyManager} {
+		keys, err := json.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{
+			"secretsEncryptionKey": now.Cluster.Spec.SecretsEncryptionKey.Reveal(), "acceptedEncryptionKeys": accepted,
+			"kubernetes": map[string]any{"apiServer": map[string]any{"kms": kms}},
+		}})
+		if err != nil {
+			return nil, err
+		}
+		if earlier, err = config.Merge(earlier, keys); err != nil {
+			return nil, err
+		}
+	}
+	return earlier, nil
 }
 
-// DroppedKeys returns the names of the encryption keys that the next configuration drops.
+// DroppedKeys returns the names of the encryption keys that the next configuration drops, among
+// them the key of a key manager.
 func DroppedKeys(before, next *config.Config) (dropped []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
 		return nil // a machine without data; CheckFixed rejects the removal of a cluster
@@ -59,9 +77,34 @@ func DroppedKeys(before, next *config.Config) (dropped []string) {
 			dropped = append(dropped, k.Name())
 		}
 	}
+	if name := kmsOf(before).Name(); name != "" && name != kmsOf(next).Name() {
+		dropped = append(dropped, name)
+	}
 	return dropped
 }
 
 func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
+}
+
+// checkKMS rejects a key manager that encrypts before the previous configuration decrypted with it:
+// other machines may not decrypt with it yet. It also rejects the removal of a key manager that
+// encrypts, and another key. before and after are the previous and the next Cluster document.
+func checkKMS(before, after config.ClusterSpec) Problems {
+	const field = "Cluster.spec.kubernetes.apiServer.kms"
+	was, is := before.Kubernetes.APIServer.KMS, after.Kubernetes.APIServer.KMS
+	switch {
+	case before.SecretsEncryptionKey.IsZero(): // no data yet
+		return nil
+	case was == nil && is != nil && is.Encrypt:
+		return problem(field+".encrypt", "the key manager cannot encrypt before each control-plane machine decrypts with it: Secrets would be unreadable there",
+			"apply it with encrypt: false on each control-plane machine first")
+	case was != nil && was.Encrypt && is == nil:
+		return problem(field, "cannot remove a key manager that encrypts: other machines still encrypt with it",
+			"apply encrypt: false on each control-plane machine first")
+	case was != nil && is != nil && was.Name() != is.Name():
+		return problem(field+".transit", "cannot change to another key (namespace, mount or key) in one step: Secrets would be unreadable",
+			"set encrypt: false and remove the key manager on each control-plane machine first, then add the other one")
+	}
+	return nil
 }

@@ -89,7 +89,7 @@ func TestMessages(t *testing.T) {
 
 // TestKeysOnTrial checks that new encryption keys are never on trial, and wait for an upgrade.
 func TestKeysOnTrial(t *testing.T) {
-	const field = config.Refused + " Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys: "
+	const field = config.Refused + " Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys, kubernetes.apiServer.kms: "
 	before, next := patchedBy(t, "")
 	cluster := *next.Cluster
 	own := cluster.Spec.SecretsEncryptionKey

@@ -6,6 +6,7 @@ package dirs
 import (
 	"path/filepath"
 
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -69,6 +70,9 @@ func In(root string) Dirs {
 // EtcdSocket is the socket of etcd for its only client, the API server of the same process. The
 // directory has mode 0700.
 func (d Dirs) EtcdSocket() string { return filepath.Join(d.API, "etcd.sock") }
+
+// KMSSocket is the socket of the plugin of the key manager, for the API server of the same process.
+func (d Dirs) KMSSocket() string { return filepath.Join(d.API, nodespec.KMSSocket) }
 
 // Authorities is the file with the certificates that the components of process "node" trust for API
 // servers, on a machine with a balancer (package offlineapi).

@@ -93,7 +93,7 @@ var Commands = map[string]Command{
 	// It reads a nodespec.ReencryptRequest, re-encrypts all Secrets with the current key, and
 	// writes a nodespec.ReencryptResult.
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
-		return reencrypt(ctx, l.dirs, order.CountOnly)
+		return reencrypt(ctx, l, order.CountOnly)
 	}),
 	// It reads a disruption.TurnRequest, takes the turn to be away unless another machine has it or
 	// this machine is not needed, and writes a disruption.ControlPlane.

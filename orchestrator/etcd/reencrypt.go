@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kms"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
@@ -27,21 +26,27 @@ const (
 )
 
 // reencrypt rewrites all Secrets that are not encrypted with the current encryption key of the API
-// server (docs/decisions/0067-key-rotation.md). It works on etcd directly: no webhook can
-// interfere, and the API server need not run. With count it changes nothing.
-func reencrypt(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.ReencryptResult, error) {
+// server (docs/decisions/0067-key-rotation.md), among them Secrets of former versions of the key of
+// a key manager. It works on etcd directly: no webhook can interfere, and the API server need not
+// run. With count it changes nothing.
+func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.ReencryptResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, reencryptTimeout)
 	defer cancel()
-	seals, err := secretTransformer(ctx, filepath.Join(dirs.API, nodespec.Encryption))
+	file, keyManager, stop, err := kms.ForCommand(ctx, l.spec, l.dirs)
 	if err != nil {
 		return nodespec.ReencryptResult{}, err
 	}
-	c, err := connect(ctx, dirs)
+	defer stop()
+	seals, err := secretTransformer(ctx, file)
+	if err != nil {
+		return nodespec.ReencryptResult{}, err
+	}
+	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return nodespec.ReencryptResult{}, err
 	}
 	defer c.Close()
-	if _, err := fetchStatus(ctx, c, dirs); err != nil {
+	if _, err := fetchStatus(ctx, c, l.dirs); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd does not answer: %w", err)
 	}
 	// A client retries for a long time at a member without a quorum, so this request has a timeout.
@@ -50,7 +55,11 @@ func reencrypt(ctx context.Context, dirs dirs.Dirs, count bool) (nodespec.Reencr
 	if _, err := c.Get(asking, secretsPrefix, clientv3.WithCountOnly()); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd has no quorum: %w", err)
 	}
-	return reencryptAll(ctx, c, seals, count)
+	r, err := reencryptAll(ctx, c, seals, count)
+	if reason := keyManager(); err != nil && reason != nil {
+		err = fmt.Errorf("%w; the key manager: %w", err, reason)
+	}
+	return r, err
 }
 
 // reencryptAll goes through all Secrets. If a client changes a Secret meanwhile, it reads that
@@ -96,7 +105,7 @@ func reencryptValue(ctx context.Context, seals value.Transformer, key, stored []
 	where := value.DefaultContext(key)
 	plain, stale, err := seals.TransformFromStorage(ctx, stored, where)
 	if err != nil {
-		return nil, fmt.Errorf("is encrypted with a key that this machine does not have: %w", err)
+		return nil, fmt.Errorf("is encrypted with a key that this machine cannot use: %w", err)
 	}
 	if !stale {
 		return nil, nil

@@ -74,14 +74,14 @@ func TestReencrypt(t *testing.T) {
 		configure("new", "old")
 		want := nodespec.ReencryptResult{Secrets: others + 2, Reencrypted: others + 1}
 		for range 2 { // counting changes nothing
-			if r, err := reencrypt(ctx, m.local.dirs, true); err != nil || r != want {
+			if r, err := reencrypt(ctx, m.local, true); err != nil || r != want {
 				t.Fatalf("counted %+v, %v; want %+v", r, err, want)
 			}
 		}
-		if r, err := reencrypt(ctx, m.local.dirs, false); err != nil || r != want {
+		if r, err := reencrypt(ctx, m.local, false); err != nil || r != want {
 			t.Fatalf("%+v, %v; want %+v", r, err, want)
 		}
-		if r, err := reencrypt(ctx, m.local.dirs, false); err != nil || r.Reencrypted != 0 {
+		if r, err := reencrypt(ctx, m.local, false); err != nil || r.Reencrypted != 0 {
 			t.Errorf("again: %+v, %v; want nothing left", r, err)
 		}
 		alone := read("new")
@@ -106,12 +106,12 @@ func TestReencrypt(t *testing.T) {
 		}
 		// No key decrypts this Secret: the error names it, and no Secret counts as done.
 		put(c, secretsPrefix+"ns/lost", "foreign", "k8s\x00lost")
-		if _, err := reencrypt(ctx, m.local.dirs, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is encrypted with a key that this machine does not have") {
+		if _, err := reencrypt(ctx, m.local, false); err == nil || !strings.Contains(err.Error(), "Secret ns/lost: is encrypted with a key that this machine cannot use") {
 			t.Errorf("an unknown key: %v", err)
 		}
 	})
 	configure("new")
-	if _, err := reencrypt(ctx, m.local.dirs, false); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
+	if _, err := reencrypt(ctx, m.local, false); err == nil || !strings.Contains(err.Error(), "etcd does not run") {
 		t.Errorf("without etcd: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,20 +20,25 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	enabledopenapi "k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	tokengetter "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/orlop-os/orlop/orchestrator/metrics"
 )
@@ -196,18 +202,46 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 		return nil, err
 	}
 	storage.StorageConfig.StorageObjectCountTracker = config.StorageObjectCountTracker
-	return storage, opts.Etcd.ApplyWithStorageFactoryTo(storage, config)
+	if err := opts.Etcd.ApplyWithStorageFactoryTo(storage, config); err != nil {
+		return nil, err
+	}
+	config.ReadyzChecks, config.HealthzChecks = withoutKMS(config.ReadyzChecks), withoutKMS(config.HealthzChecks)
+	return storage, nil
 }
+
+// withoutKMS removes upstream's check of the key manager from the health of the server: without the
+// key manager, the server still serves everything but Secrets, so no balancer may avoid it. The
+// component kms reports the key manager.
+func withoutKMS(checks []healthz.HealthChecker) []healthz.HealthChecker {
+	return slices.DeleteFunc(slices.Clone(checks), func(c healthz.HealthChecker) bool { return c.Name() == kmsCheck })
+}
+
+// kmsCheck is the name of upstream's check of the key manager (package encryptionconfig).
+const kmsCheck = "kms-providers"
 
 // applyAccess sets authentication and authorization. It needs the OpenAPI configurations for their
 // security definitions.
 func applyAccess(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	ctx := wait.ContextForChannel(config.DrainedNotify())
+	opts.Authentication.ServiceAccounts.OptionalTokenGetter = func(shared informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
+		return tokenObjects(client, shared)
+	}
 	if err := opts.Authentication.ApplyTo(ctx, &config.Authentication, config.SecureServing, config.EgressSelector,
 		config.OpenAPIConfig, config.OpenAPIV3Config, client, shared, config.APIServerID); err != nil {
 		return err
 	}
 	return authorize(ctx, opts, config, shared)
+}
+
+// tokenObjects reads the objects to which tokens of service accounts are bound, as upstream's does,
+// but without a cache of all Secrets: the server becomes ready only when its caches are filled, and
+// without the key manager no Secret can be read. A token of a Secret causes a request, whose result
+// the authenticator remembers.
+func tokenObjects(client kubernetes.Interface, shared informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
+	core, webhooks := shared.Core().V1(), shared.Admissionregistration().V1()
+	noSecrets := corelisters.NewSecretLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))
+	return tokengetter.NewGetterFromClient(client, noSecrets, core.ServiceAccounts().Lister(), core.Pods().Lister(), core.Nodes().Lister(),
+		webhooks.ValidatingWebhookConfigurations().Lister(), webhooks.MutatingWebhookConfigurations().Lister())
 }
 
 func authorize(ctx context.Context, opts options.CompletedOptions, config *genericapiserver.Config, shared informers.SharedInformerFactory) error {

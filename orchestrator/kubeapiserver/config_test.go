@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -116,15 +118,26 @@ func TestSameAsUpstream(t *testing.T) {
 	if hooks := own.DisabledPostStartHooks.Difference(upstream.DisabledPostStartHooks); hooks.Len() != 1 {
 		t.Errorf("hooks turned off: %v, want only the one that rights.go replaces", hooks)
 	}
+	names := func(checks []healthz.HealthChecker) (all []string) {
+		for _, c := range checks {
+			all = append(all, c.Name())
+		}
+		slices.Sort(all)
+		return all
+	}
+	without := slices.DeleteFunc(names(upstream.ReadyzChecks), func(name string) bool { return name == kmsCheck })
+	if got := names(own.ReadyzChecks); !slices.Equal(got, without) || len(without) != len(upstream.ReadyzChecks)-1 {
+		t.Errorf("readiness depends on %q, want upstream's checks without that of the key manager: %q", got, names(upstream.ReadyzChecks))
+	}
 }
 
 func compare(t *testing.T, name string, own, upstream reflect.Value) {
 	t.Helper()
 	for i := range own.NumField() {
 		field := own.Type().Field(i)
-		// The checks lack upstream's check of the loopback certificate's expiry: ours outlives
-		// every run of the process.
-		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" {
+		// The checks lack upstream's check of the loopback certificate's expiry, because our
+		// certificate outlives every run of the process, and the check of the key manager.
+		if field.Name == "DisabledPostStartHooks" || field.Name == "HealthzChecks" || field.Name == "LivezChecks" || field.Name == "ReadyzChecks" {
 			continue
 		}
 		a, b := own.Field(i), upstream.Field(i)

@@ -51,6 +51,11 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	if spec.Network.Forwarder {
 		args = append(args, "--egress-selector-config-file="+at(egressFile))
 	}
+	if spec.Kubernetes.APIServer.KMS != nil {
+		// The server is not ready before it has read its objects, or after this time: it cannot
+		// read Secrets while the key manager is away.
+		args = append(args, "--storage-initialization-timeout=10s")
+	}
 	if spec.PodCertificates {
 		args = append(args, podCertificateFlags(spec)...)
 	}

@@ -25,10 +25,10 @@ import (
 // Its S3 target accepts only stored snapshots after the first time.
 type etcdService struct {
 	api.UnimplementedEtcdServer
-	mu               sync.Mutex
-	asked, kept      int
-	restored         *api.EtcdRestored
-	defragged, still bool
+	mu                            sync.Mutex
+	asked, kept                   int
+	restored                      *api.EtcdRestored
+	defragged, still, reencrypted bool
 }
 
 var snapshot = []byte(strings.Repeat("the cluster's data ", 300000/19))
@@ -204,6 +204,19 @@ func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.Etcd
 		r.UndoSize = 99 << 20
 	}
 	return r, nil
+}
+
+// Reencrypt implements api.EtcdServer: of 12 Secrets, 3 are encrypted with another key until they
+// are rewritten.
+func (s *etcdService) Reencrypt(_ context.Context, r *api.EtcdReencryptRequest) (*api.EtcdReencryptResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := &api.EtcdReencryptResponse{Secrets: 12, Reencrypted: 3}
+	if s.reencrypted {
+		answer.Reencrypted = 0
+	}
+	s.reencrypted = s.reencrypted || !r.CountOnly
+	return answer, nil
 }
 
 // Defragment implements api.EtcdServer.

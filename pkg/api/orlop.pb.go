@@ -9332,6 +9332,102 @@ func (x *EtcdDefragmentResponse) GetCompacted() int64 {
 	return 0
 }
 
+type EtcdReencryptRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CountOnly     bool                   `protobuf:"varint,1,opt,name=count_only,json=countOnly,proto3" json:"count_only,omitempty"` // changes nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdReencryptRequest) Reset() {
+	*x = EtcdReencryptRequest{}
+	mi := &file_orlop_proto_msgTypes[155]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdReencryptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdReencryptRequest) ProtoMessage() {}
+
+func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[155]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdReencryptRequest.ProtoReflect.Descriptor instead.
+func (*EtcdReencryptRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{155}
+}
+
+func (x *EtcdReencryptRequest) GetCountOnly() bool {
+	if x != nil {
+		return x.CountOnly
+	}
+	return false
+}
+
+type EtcdReencryptResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secrets       int64                  `protobuf:"varint,1,opt,name=secrets,proto3" json:"secrets,omitempty"`         // number of all Secrets
+	Reencrypted   int64                  `protobuf:"varint,2,opt,name=reencrypted,proto3" json:"reencrypted,omitempty"` // number of Secrets with another key before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdReencryptResponse) Reset() {
+	*x = EtcdReencryptResponse{}
+	mi := &file_orlop_proto_msgTypes[156]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdReencryptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdReencryptResponse) ProtoMessage() {}
+
+func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[156]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdReencryptResponse.ProtoReflect.Descriptor instead.
+func (*EtcdReencryptResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{156}
+}
+
+func (x *EtcdReencryptResponse) GetSecrets() int64 {
+	if x != nil {
+		return x.Secrets
+	}
+	return 0
+}
+
+func (x *EtcdReencryptResponse) GetReencrypted() int64 {
+	if x != nil {
+		return x.Reencrypted
+	}
+	return 0
+}
+
 type EtcdDisarmRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -9340,7 +9436,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9352,7 +9448,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9365,7 +9461,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{155}
+	return file_orlop_proto_rawDescGZIP(), []int{157}
 }
 
 type EtcdDisarmResponse struct {
@@ -9377,7 +9473,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9389,7 +9485,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9402,7 +9498,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{156}
+	return file_orlop_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -10114,7 +10210,13 @@ const file_orlop_proto_rawDesc = "" +
 	"\x16EtcdDefragmentResponse\x12\x16\n" +
 	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x1c\n" +
-	"\tcompacted\x18\x03 \x01(\x03R\tcompacted\"\x13\n" +
+	"\tcompacted\x18\x03 \x01(\x03R\tcompacted\"5\n" +
+	"\x14EtcdReencryptRequest\x12\x1d\n" +
+	"\n" +
+	"count_only\x18\x01 \x01(\bR\tcountOnly\"S\n" +
+	"\x15EtcdReencryptResponse\x12\x18\n" +
+	"\asecrets\x18\x01 \x01(\x03R\asecrets\x12 \n" +
+	"\vreencrypted\x18\x02 \x01(\x03R\vreencrypted\"\x13\n" +
 	"\x11EtcdDisarmRequest\",\n" +
 	"\x12EtcdDisarmResponse\x12\x16\n" +
 	"\x06alarms\x18\x01 \x03(\tR\x06alarms*\xb3\x01\n" +
@@ -10257,7 +10359,8 @@ const file_orlop_proto_rawDesc = "" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x1b\x80\xb5\x18\x1e\x9a\xb5\x18\x0f\n" +
 	"\vlink {link}\x10\x01\xa0\xb5\x18\x010\x01\x12\x80\x01\n" +
 	"\aProfile\x12\x1e.orlop.v1alpha1.ProfileRequest\x1a\x1f.orlop.v1alpha1.ProfileResponse\"4\x80\xb5\x18\x14\x9a\xb5\x18(\n" +
-	"$process {process}, [kind?{kind}|cpu]\x10\x01\xa0\xb5\x18\x012\xff\b\n" +
+	"$process {process}, [kind?{kind}|cpu]\x10\x01\xa0\xb5\x18\x012\x80\n" +
+	"\n" +
 	"\x04Etcd\x12\x86\x01\n" +
 	"\bSnapshot\x12#.orlop.v1alpha1.EtcdSnapshotRequest\x1a$.orlop.v1alpha1.EtcdSnapshotResponse\"-\x80\xb5\x18\x1e\x8a\xb5\x18\x01g\x9a\xb5\x18\x1c\n" +
 	"\x1a[stored?snapshot {stored}]\xa0\xb5\x18\x010\x01\x12s\n" +
@@ -10270,7 +10373,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\x8a\xb5\x18\x01g\xa0\xb5\x18\x02\x12i\n" +
 	"\n" +
 	"Defragment\x12%.orlop.v1alpha1.EtcdDefragmentRequest\x1a&.orlop.v1alpha1.EtcdDefragmentResponse\"\f\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12]\n" +
-	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\f\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12\x80\x01\n" +
+	"\x06Disarm\x12!.orlop.v1alpha1.EtcdDisarmRequest\x1a\".orlop.v1alpha1.EtcdDisarmResponse\"\f\x80\xb5\x18\x14\x9a\xb5\x18\x00\xa0\xb5\x18\x04\x12\x7f\n" +
+	"\tReencrypt\x12$.orlop.v1alpha1.EtcdReencryptRequest\x1a%.orlop.v1alpha1.EtcdReencryptResponse\"%\x80\xb5\x18\x14\x9a\xb5\x18\x19\n" +
+	"\x17[count_only?count only]\xa0\xb5\x18\x01\x12\x80\x01\n" +
 	"\fRemoveMember\x12'.orlop.v1alpha1.EtcdRemoveMemberRequest\x1a(.orlop.v1alpha1.EtcdRemoveMemberResponse\"\x1d\x80\xb5\x18\x1e\x9a\xb5\x18\x11\n" +
 	"\x0fmember {member}\xa0\xb5\x18\x01\x12`\n" +
 	"\aRecover\x12\".orlop.v1alpha1.EtcdRecoverRequest\x1a#.orlop.v1alpha1.EtcdRecoverResponse\"\f\x80\xb5\x18\x1e\x9a\xb5\x18\x00\xa0\xb5\x18\x01\x12]\n" +
@@ -10293,7 +10398,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 160)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 162)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
 	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
@@ -10454,92 +10559,94 @@ var file_orlop_proto_goTypes = []any{
 	(*EtcdStatusResponse)(nil),          // 156: orlop.v1alpha1.EtcdStatusResponse
 	(*EtcdDefragmentRequest)(nil),       // 157: orlop.v1alpha1.EtcdDefragmentRequest
 	(*EtcdDefragmentResponse)(nil),      // 158: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdDisarmRequest)(nil),           // 159: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 160: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 161: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	nil,                                 // 162: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 163: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 164: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 165: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 166: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 167: google.protobuf.MethodOptions
+	(*EtcdReencryptRequest)(nil),        // 159: orlop.v1alpha1.EtcdReencryptRequest
+	(*EtcdReencryptResponse)(nil),       // 160: orlop.v1alpha1.EtcdReencryptResponse
+	(*EtcdDisarmRequest)(nil),           // 161: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 162: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 163: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 164: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 165: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 166: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 167: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 168: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 169: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	164, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	164, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	164, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	165, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	164, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	166, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	166, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	166, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	166, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	167, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	166, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	168, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	166, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	168, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
 	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
 	23,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	164, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	166, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	166, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	164, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	166, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	164, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	168, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	166, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	168, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	166, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	33,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	164, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	166, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	39,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	164, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	166, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	40,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	164, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	164, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	166, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	166, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	54,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	54,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	164, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	164, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	164, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	166, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	166, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	166, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
 	83,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	166, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	166, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	168, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	168, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	82,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	83,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	164, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	164, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	164, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	166, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	166, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	166, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	83,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	92,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	92,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	92,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	164, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	166, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
 	95,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	164, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	166, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
-	164, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	166, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	168, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	166, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
 	98,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
 	99,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
 	99,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
 	100, // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
-	164, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
-	164, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	166, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	166, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
 	137, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
 	94,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
 	66,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	164, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	166, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
 	103, // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
-	161, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	163, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
 	104, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
-	164, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
-	164, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
-	166, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	166, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	162, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	163, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	166, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	166, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	168, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	168, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	164, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	165, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
 	113, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	164, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	166, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	166, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	168, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
 	120, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
 	121, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	164, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	164, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	164, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	164, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	164, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	166, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	166, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	166, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	166, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	166, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
 	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
 	126, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
 	120, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
@@ -10550,23 +10657,23 @@ var file_orlop_proto_depIdxs = []int32{
 	126, // 82: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
 	120, // 83: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
 	127, // 84: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	166, // 85: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	168, // 85: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
 	134, // 86: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	166, // 87: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	168, // 87: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
 	137, // 88: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
 	146, // 89: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
 	149, // 90: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	164, // 91: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	164, // 92: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	166, // 91: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	166, // 92: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
 	149, // 93: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
 	154, // 94: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	164, // 95: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	166, // 95: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
 	154, // 96: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
 	137, // 97: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	167, // 98: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	167, // 99: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	167, // 100: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	167, // 101: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	169, // 98: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	169, // 99: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	169, // 100: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	169, // 101: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
 	0,   // 102: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	0,   // 103: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
 	4,   // 104: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
@@ -10637,82 +10744,84 @@ var file_orlop_proto_depIdxs = []int32{
 	152, // 169: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
 	155, // 170: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
 	157, // 171: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	159, // 172: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	138, // 173: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	140, // 174: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	142, // 175: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 176: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 177: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 178: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 179: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 180: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 181: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 182: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	18,  // 183: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
-	15,  // 184: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	20,  // 185: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	22,  // 186: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	24,  // 187: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	26,  // 188: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	28,  // 189: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	30,  // 190: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	32,  // 191: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	35,  // 192: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	38,  // 193: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	42,  // 194: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	45,  // 195: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	45,  // 196: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	51,  // 197: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	53,  // 198: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	47,  // 199: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	49,  // 200: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	56,  // 201: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	63,  // 202: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	63,  // 203: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	66,  // 204: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	66,  // 205: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	60,  // 206: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	62,  // 207: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	68,  // 208: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
-	70,  // 209: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	72,  // 210: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	74,  // 211: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	79,  // 212: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	79,  // 213: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	81,  // 214: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	85,  // 215: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	76,  // 216: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	94,  // 217: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	97,  // 218: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
-	102, // 219: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
-	106, // 220: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	108, // 221: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	110, // 222: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	119, // 223: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	123, // 224: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	112, // 225: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	115, // 226: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	117, // 227: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	125, // 228: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	129, // 229: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	131, // 230: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	87,  // 231: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	89,  // 232: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	91,  // 233: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	133, // 234: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	136, // 235: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	145, // 236: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	148, // 237: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	151, // 238: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	153, // 239: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	156, // 240: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	158, // 241: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	160, // 242: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	139, // 243: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	141, // 244: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	143, // 245: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	176, // [176:246] is the sub-list for method output_type
-	106, // [106:176] is the sub-list for method input_type
+	161, // 172: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	159, // 173: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
+	138, // 174: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	140, // 175: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	142, // 176: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 177: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 178: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 179: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 180: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 181: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 182: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 183: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	18,  // 184: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
+	15,  // 185: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	20,  // 186: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	22,  // 187: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	24,  // 188: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	26,  // 189: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	28,  // 190: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	30,  // 191: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	32,  // 192: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	35,  // 193: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	38,  // 194: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	42,  // 195: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	45,  // 196: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	45,  // 197: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	51,  // 198: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	53,  // 199: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	47,  // 200: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	49,  // 201: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	56,  // 202: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	63,  // 203: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	63,  // 204: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	66,  // 205: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	66,  // 206: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	60,  // 207: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	62,  // 208: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	68,  // 209: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
+	70,  // 210: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	72,  // 211: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	74,  // 212: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	79,  // 213: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	79,  // 214: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	81,  // 215: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	85,  // 216: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	76,  // 217: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	94,  // 218: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	97,  // 219: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	102, // 220: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	106, // 221: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	108, // 222: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	110, // 223: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	119, // 224: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	123, // 225: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	112, // 226: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	115, // 227: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	117, // 228: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	125, // 229: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	129, // 230: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	131, // 231: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	87,  // 232: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	89,  // 233: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	91,  // 234: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	133, // 235: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	136, // 236: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	145, // 237: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	148, // 238: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	151, // 239: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	153, // 240: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	156, // 241: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	158, // 242: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	162, // 243: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	160, // 244: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
+	139, // 245: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	141, // 246: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	143, // 247: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	177, // [177:248] is the sub-list for method output_type
+	106, // [106:177] is the sub-list for method input_type
 	102, // [102:106] is the sub-list for extension type_name
 	98,  // [98:102] is the sub-list for extension extendee
 	0,   // [0:98] is the sub-list for field type_name
@@ -10729,7 +10838,7 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   160,
+			NumMessages:   162,
 			NumExtensions: 4,
 			NumServices:   11,
 		},

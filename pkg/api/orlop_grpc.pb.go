@@ -3261,6 +3261,7 @@ const (
 	Etcd_Status_FullMethodName        = "/orlop.v1alpha1.Etcd/Status"
 	Etcd_Defragment_FullMethodName    = "/orlop.v1alpha1.Etcd/Defragment"
 	Etcd_Disarm_FullMethodName        = "/orlop.v1alpha1.Etcd/Disarm"
+	Etcd_Reencrypt_FullMethodName     = "/orlop.v1alpha1.Etcd/Reencrypt"
 	Etcd_RemoveMember_FullMethodName  = "/orlop.v1alpha1.Etcd/RemoveMember"
 	Etcd_Recover_FullMethodName       = "/orlop.v1alpha1.Etcd/Recover"
 	Etcd_Rejoin_FullMethodName        = "/orlop.v1alpha1.Etcd/Rejoin"
@@ -3298,6 +3299,11 @@ type EtcdClient interface {
 	// Disarm clears the active alarms. Under NOSPACE etcd accepts only deletions; etcd raises the
 	// alarm again if the space is still missing.
 	Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...grpc.CallOption) (*EtcdDisarmResponse, error)
+	// Reencrypt rewrites all Secrets in etcd that are not encrypted with the present key: the first
+	// key of the configuration, or the present version of the key of a key manager
+	// (Cluster.spec.kubernetes.apiServer.kms). The API server need not run. The data are those of the
+	// whole cluster, so a call on one control-plane machine is enough.
+	Reencrypt(ctx context.Context, in *EtcdReencryptRequest, opts ...grpc.CallOption) (*EtcdReencryptResponse, error)
 	// RemoveMember removes an etcd member, unless the other members would lose their quorum: the
 	// error then contains the required number of members. A machine with a lost disk does not need
 	// it: it replaces its own member when it joins again. The Kubernetes node of a machine that
@@ -3404,6 +3410,16 @@ func (c *etcdClient) Disarm(ctx context.Context, in *EtcdDisarmRequest, opts ...
 	return out, nil
 }
 
+func (c *etcdClient) Reencrypt(ctx context.Context, in *EtcdReencryptRequest, opts ...grpc.CallOption) (*EtcdReencryptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EtcdReencryptResponse)
+	err := c.cc.Invoke(ctx, Etcd_Reencrypt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *etcdClient) RemoveMember(ctx context.Context, in *EtcdRemoveMemberRequest, opts ...grpc.CallOption) (*EtcdRemoveMemberResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EtcdRemoveMemberResponse)
@@ -3466,6 +3482,11 @@ type EtcdServer interface {
 	// Disarm clears the active alarms. Under NOSPACE etcd accepts only deletions; etcd raises the
 	// alarm again if the space is still missing.
 	Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error)
+	// Reencrypt rewrites all Secrets in etcd that are not encrypted with the present key: the first
+	// key of the configuration, or the present version of the key of a key manager
+	// (Cluster.spec.kubernetes.apiServer.kms). The API server need not run. The data are those of the
+	// whole cluster, so a call on one control-plane machine is enough.
+	Reencrypt(context.Context, *EtcdReencryptRequest) (*EtcdReencryptResponse, error)
 	// RemoveMember removes an etcd member, unless the other members would lose their quorum: the
 	// error then contains the required number of members. A machine with a lost disk does not need
 	// it: it replaces its own member when it joins again. The Kubernetes node of a machine that
@@ -3510,6 +3531,9 @@ func (UnimplementedEtcdServer) Defragment(context.Context, *EtcdDefragmentReques
 }
 func (UnimplementedEtcdServer) Disarm(context.Context, *EtcdDisarmRequest) (*EtcdDisarmResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Disarm not implemented")
+}
+func (UnimplementedEtcdServer) Reencrypt(context.Context, *EtcdReencryptRequest) (*EtcdReencryptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reencrypt not implemented")
 }
 func (UnimplementedEtcdServer) RemoveMember(context.Context, *EtcdRemoveMemberRequest) (*EtcdRemoveMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
@@ -3649,6 +3673,24 @@ func _Etcd_Disarm_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Etcd_Reencrypt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EtcdReencryptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EtcdServer).Reencrypt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Etcd_Reencrypt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EtcdServer).Reencrypt(ctx, req.(*EtcdReencryptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Etcd_RemoveMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EtcdRemoveMemberRequest)
 	if err := dec(in); err != nil {
@@ -3729,6 +3771,10 @@ var Etcd_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Disarm",
 			Handler:    _Etcd_Disarm_Handler,
+		},
+		{
+			MethodName: "Reencrypt",
+			Handler:    _Etcd_Reencrypt_Handler,
 		},
 		{
 			MethodName: "RemoveMember",

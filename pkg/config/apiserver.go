@@ -13,6 +13,7 @@ type APIServer struct {
 	RuntimeConfig map[string]bool `yaml:"runtimeConfig,omitempty"`
 	Requests      Requests        `yaml:"requests"`
 	Admission     Admission       `yaml:"admission"`
+	KMS           *KMS            `yaml:"kms,omitempty" json:"kms,omitempty"`
 }
 
 // Requests limits the requests that the API server serves at a time.

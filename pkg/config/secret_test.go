@@ -16,7 +16,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	c := example(t)
 	pki := c.Cluster.Spec.PKI
 	var secrets []string
-	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.AcceptedEncryptionKeys[0].Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret, c.Machine.Spec.Egress.Proxy.Password, c.Addons[0].Spec.Registries[0].Password, c.Cluster.Spec.Etcd.Snapshots.Target.AccessKey, c.Cluster.Spec.Etcd.Snapshots.Target.SecretKey} {
+	for _, s := range []Secret{pki.ServiceAccountKey.Secret, pki.Kubernetes.Key.Secret, c.Cluster.Spec.SecretsEncryptionKey.Secret, c.Cluster.Spec.AcceptedEncryptionKeys[0].Secret, c.Cluster.Spec.Kubernetes.Authentication.Webhook.Client.Key.Secret, c.Machine.Spec.Join.Ticket.Key.Secret, c.Machine.Spec.Logging.Receivers[0].Client.Key.Secret, c.Machine.Spec.Egress.Proxy.Password, c.Addons[0].Spec.Registries[0].Password, c.Cluster.Spec.Kubernetes.APIServer.KMS.Transit.AppRole.SecretID, c.Cluster.Spec.Kubernetes.APIServer.KMS.Transit.Certificate.Key.Secret, c.Cluster.Spec.Etcd.Snapshots.Target.AccessKey, c.Cluster.Spec.Etcd.Snapshots.Target.SecretKey} {
 		text := s.Reveal()
 		secrets = append(secrets, text[len(text)/2:len(text)/2+12])
 	}
@@ -67,8 +67,8 @@ func TestSecretsStaySecret(t *testing.T) {
 // TestRedactedIsRefused checks that a redacted configuration of a machine cannot be applied.
 func TestRedactedIsRefused(t *testing.T) {
 	_, problems := Parse("", MarshalRedacted(example(t)))
-	if len(problems) != 21 {
-		t.Errorf("got %d problems, want one for each of the 21 secrets:\n%v", len(problems), problems)
+	if len(problems) != 23 {
+		t.Errorf("got %d problems, want one for each of the 23 secrets:\n%v", len(problems), problems)
 	}
 	for _, p := range problems {
 		if p.Reason != "the secret is redacted in this file" {

@@ -73,10 +73,10 @@ func TestCheckTime(t *testing.T) {
 		t.Errorf("in 2030: %v", problems)
 	}
 	early, late := c.CheckTime(at(1970)), c.CheckTime(at(2200))
-	// operator, 5 CAs, 1 issuer, 2 webhooks and 1 receiver with 2 certificates each, 2 registries,
-	// 1 bucket
-	if len(early) != 16 || len(late) != 16 {
-		t.Fatalf("got %d and %d problems, want 16 each:\n%v\n%v", len(early), len(late), early, late)
+	// operator, 5 CAs, 1 issuer, 2 webhooks, 1 receiver and 1 key manager with 2 certificates each,
+	// 2 registries, 1 bucket
+	if len(early) != 18 || len(late) != 18 {
+		t.Fatalf("got %d and %d problems, want 18 each:\n%v\n%v", len(early), len(late), early, late)
 	}
 	if got, want := late[0].String(), fmt.Sprintf(`reference.yaml:%d:9: Machine.spec.trust.operatorCAs[0]: "CN=example operator" expired at 2126-01-01T00:00:00Z; expected a certificate that is valid at 2200-07-01T00:00:00Z`, late[0].Line); got != want || late[0].Line == 0 {
 		t.Errorf("got %s\nwant %s", got, want)

@@ -34,6 +34,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 	k := &c.Spec.Kubernetes
 	const kube = spec + ".kubernetes"
 	v.apiServer(kube+".apiServer", k)
+	v.kms(kube+".apiServer.kms", k.APIServer.KMS, &c.Spec.Networks)
 	v.audit(kube+".audit.rules", k.Audit.Rules)
 	v.sealedPolicies(kube+".sealedPolicies", k)
 	v.scheduler(kube+".scheduler.profiles", k.Scheduler.Profiles)

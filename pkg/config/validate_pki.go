@@ -239,6 +239,12 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, w := range k.Authorization.Webhooks {
 		hook(fmt.Sprintf("%sauthorization.webhooks[%d]", kube, i), w.CA, w.Client)
 	}
+	if m := k.APIServer.KMS; m != nil {
+		v.validBundle(kube+"apiServer.kms.transit.ca", m.Transit.CA)
+		if c := m.Transit.Certificate; c != nil {
+			v.valid(kube+"apiServer.kms.transit.certificate.cert", c.Cert)
+		}
+	}
 	return v.problems.sorted()
 }
 

@@ -22,6 +22,8 @@ const (
 	ServiceAccountKey = "sa.key" // private, ECDSA P-256; also in paths.KubeControllers
 	ServiceAccountPub = "sa.pub"
 	Encryption        = "encryption.yaml"
+	KMSFile           = "kms.json" // a KMS; absent without a key manager
+	KMSSocket         = "kms.sock" // of the plugin of the key manager
 	EtcdCA            = "etcd-ca.crt"
 	EtcdPeerCert      = "etcd-peer.crt" // serving and client, for peers
 	EtcdPeerKey       = "etcd-peer.key"

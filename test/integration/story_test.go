@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
+	"github.com/orlop-os/orlop/orchestrator/kms/transittest"
 	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -181,6 +182,7 @@ type story struct {
 	receiver *receiver
 	proxy    *egresstest.Proxy
 	bucket   *s3test.Store
+	transit  *transittest.Server
 	secure   *secureServer
 	bgp      *vm.BGPRouter // nil: the gateway does not speak BGP
 	env      []string      // of the programs that the story runs, from its setup on

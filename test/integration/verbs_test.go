@@ -199,6 +199,11 @@ import (
 //	    use it
 //	proxy used DEADLINE REGEXP
 //	    wait until a client has connected through it to a matching host:port
+//	transit start PATCH
+//	    a host in the network is a key manager (Vault's Transit); PATCH makes a machine decrypt
+//	    Secrets with it
+//	transit rotate, transit seal, transit unseal
+//	    its key gets another version; it answers no request, or works again
 //	down NAME [DEADLINE [REASON]]
 //	    wait until it has powered off; REASON is QEMU's (guest-shutdown, guest-reset)
 //
@@ -281,6 +286,7 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"secure":        s.secureVerb,
 		"receiver":      s.receiverVerb,
 		"proxy":         s.proxyVerb,
+		"transit":       s.transitVerb,
 		"down":          s.downVerb,
 		"dhcp":          s.dhcpVerb,
 		"ntp":           s.ntpVerb,

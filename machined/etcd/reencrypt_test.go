@@ -1,0 +1,50 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+)
+
+// TestReencrypt checks that Secrets are re-encrypted only on a control-plane machine whose API
+// server encrypts with the present key.
+func TestReencrypt(t *testing.T) {
+	now := cell.New(Config{Config: configured()})
+	former, calls := error(nil), ""
+	k := New(Deps{
+		Config:    now.View(),
+		Stopping:  t.Context(),
+		FormerKey: func(context.Context) error { return former },
+		Command: func(_ context.Context, _ uint32, command string, request any, _ ...*os.File) ([]byte, error) {
+			text, err := nodespec.Encode(request)
+			calls += command + " " + string(text)
+			return []byte(`{"secrets": 12, "reencrypted": 3}`), err
+		},
+	})
+	for _, countOnly := range []bool{true, false} {
+		if got, err := k.Reencrypt(t.Context(), countOnly); err != nil || got != (nodespec.ReencryptResult{Secrets: 12, Reencrypted: 3}) {
+			t.Errorf("count only %t: %+v, %v", countOnly, got, err)
+		}
+	}
+	if want := "reencrypt-secrets {\"count\":true}reencrypt-secrets {\"count\":false}"; strings.Join(strings.Fields(calls), " ") != want {
+		t.Errorf("called %q, want %q", calls, want)
+	}
+	calls = ""
+	former = errors.New("orchestrator-api does not run with the present configuration yet")
+	if _, err := k.Reencrypt(t.Context(), true); !errors.Is(err, former) {
+		t.Errorf("with a former key: %v", err)
+	}
+	former = nil
+	now.Set(Config{})
+	if _, err := k.Reencrypt(t.Context(), true); err == nil || !strings.Contains(err.Error(), "ask a control-plane machine") {
+		t.Errorf("without etcd: %v", err)
+	}
+	if calls != "" {
+		t.Errorf("called %q", calls)
+	}
+}

@@ -1,0 +1,479 @@
+package kms
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/storage/value"
+	plugin "k8s.io/kms/pkg/service"
+
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/orchestrator/kms/transittest"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// secret is the ID that no error may show.
+const secret = "hunter2-secret-id"
+
+// site is a key manager with a plugin that uses it.
+type site struct {
+	*transittest.Server
+	t       *testing.T
+	file    string
+	now     time.Time
+	key     nodespec.KMS
+	service *Service
+	results []string // of the checks
+}
+
+// serve starts a server with TLS on loopback, and returns it with its CA.
+func serve(t *testing.T, h http.Handler) (*httptest.Server, string) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.Config.ErrorLog = nil
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{Server: transittest.New("role-1", secret), t: t, file: filepath.Join(t.TempDir(), nodespec.KMSFile), now: time.Unix(1e9, 0)}
+	s.Now = func() time.Time { return s.now }
+	server, ca := serve(t, s.Server)
+	s.key = nodespec.KMS{Endpoint: server.URL, CAs: ca, Mount: "transit", Key: "orlop", AppRole: &nodespec.KMSAppRole{Mount: "approle", RoleID: "role-1", SecretID: secret}}
+	s.write()
+	s.service = New(s.file, "", func(version string, err error) {
+		if err != nil {
+			version = err.Error()
+		}
+		s.results = append(s.results, version)
+	})
+	s.service.key.now = s.Now
+	return s
+}
+
+// write writes the settings.
+func (s *site) write() {
+	s.t.Helper()
+	content, err := json.Marshal(s.key)
+	if err == nil {
+		err = os.WriteFile(s.file, content, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// status checks the result of a check: the version of the key, or a part of the error, which never
+// contains the secret.
+func (s *site) status(want string) {
+	s.t.Helper()
+	_, err := s.service.Status(s.t.Context())
+	got := s.results[len(s.results)-1]
+	if strings.HasPrefix(want, "v") != (err == nil) || !strings.Contains(got, want) || strings.Contains(got, secret) {
+		s.t.Errorf("got %q, want %q", got, want)
+	}
+	if !errors.Is(s.service.LastError(), err) {
+		s.t.Errorf("the last error is %v", s.service.LastError())
+	}
+}
+
+// TestKey checks encryption and decryption, also with former versions of the key, and that other
+// settings need no restart.
+func TestKey(t *testing.T) {
+	s := newSite(t)
+	s.status("v1")
+	first, err := s.service.Encrypt(t.Context(), "", []byte("a key"))
+	if err != nil || first.KeyID != "v1" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	s.Rotate()
+	s.status("v2")
+	plain, err := s.service.Decrypt(t.Context(), "", &plugin.DecryptRequest{Ciphertext: first.Ciphertext, KeyID: first.KeyID})
+	if err != nil || string(plain) != "a key" {
+		t.Errorf("the former version: %q, %v", plain, err)
+	}
+	if _, err := s.service.Decrypt(t.Context(), "", &plugin.DecryptRequest{Ciphertext: []byte("vault:v9:AAAA")}); err == nil || !strings.Contains(err.Error(), "it answers 400: invalid ciphertext") {
+		t.Errorf("another ciphertext: %v", err)
+	}
+	if n := s.Logins(); n != 1 {
+		t.Errorf("%d logins, want 1", n)
+	}
+	other := newSite(t)
+	s.key.Endpoint, s.key.CAs = other.key.Endpoint, other.key.CAs
+	s.write()
+	s.status("v1")
+	if other.Logins() != 1 {
+		t.Error("the other server is not used")
+	}
+}
+
+// TestTokens checks that a token is replaced before it expires, or when the server has forgotten
+// it, and that missing rights do not cause a login at each request.
+func TestTokens(t *testing.T) {
+	s := newSite(t)
+	s.TTL = time.Hour
+	s.status("v1")
+	s.now = s.now.Add(39 * time.Minute)
+	s.status("v1")
+	if n := s.Logins(); n != 1 {
+		t.Errorf("%d logins before two thirds of the time, want 1", n)
+	}
+	s.now = s.now.Add(2 * time.Minute)
+	s.status("v1")
+	if n := s.Logins(); n != 2 {
+		t.Errorf("%d logins after two thirds of the time, want 2", n)
+	}
+	s.now = s.now.Add(2 * time.Minute)
+	s.Forget() // for example a restart of the server
+	s.status("v1")
+	if n := s.Logins(); n != 3 {
+		t.Errorf("%d logins after the server forgot the token, want 3", n)
+	}
+	s.Deny(true)
+	for range 5 {
+		s.status("cannot encrypt: it answers 403: permission denied; the policy of the machine needs the capability update on transit/encrypt/orlop")
+	}
+	if n := s.Logins(); n != 3 {
+		t.Errorf("%d logins without rights within a minute, want 3", n)
+	}
+	s.now = s.now.Add(2 * time.Minute)
+	s.status("it answers 403")
+	if n := s.Logins(); n != 4 {
+		t.Errorf("%d logins without rights after a minute, want 4", n)
+	}
+	s.Deny(false)
+	s.status("v1")
+}
+
+// TestCertificate checks the login with a TLS certificate, with and without a role.
+func TestCertificate(t *testing.T) {
+	s := newSite(t)
+	s.CertRole = "machines"
+	leaf, err := pki.SelfSigned(pki.Spec{CN: "m1", Usage: pki.Client, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.key.AppRole = nil
+	s.key.Certificate = &nodespec.KMSCertificate{Mount: "cert", Cert: string(leaf.CertPEM()), Key: string(leaf.KeyPEM())}
+	for role, want := range map[string]string{"": "v1", "machines": "v1", "others": "cannot log in: it answers 400: invalid certificate or no client certificate supplied; correct Cluster.spec.kubernetes.apiServer.kms.transit.certificate"} {
+		s.key.Certificate.Role = role
+		s.write()
+		s.status(want)
+	}
+}
+
+// TestSettings checks the errors of wrong settings, and that right settings then work.
+func TestSettings(t *testing.T) {
+	foreign, err := pki.NewCA("foreign", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*nodespec.KMS)
+		want   string
+	}{
+		"secret":    {func(k *nodespec.KMS) { k.AppRole.SecretID += "x" }, "cannot encrypt: cannot log in: it answers 400: invalid role or secret ID; correct Cluster.spec.kubernetes.apiServer.kms.transit.appRole"},
+		"mount":     {func(k *nodespec.KMS) { k.AppRole.Mount = "other" }, "it answers 403: permission denied; correct Cluster.spec.kubernetes.apiServer.kms.transit.appRole"},
+		"namespace": {func(k *nodespec.KMS) { k.Namespace = "other" }, "it answers 404: no handler for route"},
+		"key":       {func(k *nodespec.KMS) { k.Key = "other" }, "it answers 400: encryption key not found; create the key other of the secrets engine transit, or correct key"},
+		"CA":        {func(k *nodespec.KMS) { k.CAs = string(foreign.CertPEM()) }, "certificate signed by unknown authority; correct Cluster.spec.kubernetes.apiServer.kms.transit.ca or Machine.spec.egress.ca"},
+		"no CA":     {func(k *nodespec.KMS) { k.CAs = "" }, "no CA is given for the server, and public CAs are not trusted here"},
+		"address":   {func(k *nodespec.KMS) { k.Endpoint = "https://127.0.0.1:1" }, "connection refused; check that the server runs and that the machine reaches it"},
+		"no login":  {func(k *nodespec.KMS) { k.AppRole = nil }, "has no credentials; apply the configuration again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			right, role := s.key, *s.key.AppRole
+			c.change(&s.key)
+			s.write()
+			s.status(c.want)
+			right.AppRole = &role
+			s.key = right
+			s.write()
+			s.status("v1")
+		})
+	}
+	s := newSite(t)
+	if err := os.WriteFile(s.file, []byte(`{"appRole": {"secretID": "`+secret+`"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.status("is damaged")
+	s.Seal(true)
+	s.write()
+	s.status("it answers 503: Vault is sealed; unseal the server")
+	s.Seal(false)
+	s.status("v1")
+}
+
+// TestAnswers checks that answers of a wrong, broken or malicious server are errors, and lead the
+// token nowhere.
+func TestAnswers(t *testing.T) {
+	var elsewhere atomic.Int32
+	other, _ := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	text := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body) // the client can be gone
+		}
+	}
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"too large":        {text(200, strings.Repeat(" ", maxAnswer+1)), "the answer has more than 64 KiB"},
+		"no JSON":          {text(200, "<html>"), "the answer is not JSON of the expected form"},
+		"empty":            {text(200, "{}"), "the server answers without a ciphertext of Transit"},
+		"no version":       {text(200, `{"data": {"ciphertext": "vault:vx:AAAA"}}`), "the server answers without a ciphertext of Transit"},
+		"a long version":   {text(200, `{"data": {"ciphertext": "vault:v`+strings.Repeat("1", 99)+`:AAAA"}}`), "the server answers without a ciphertext of Transit"},
+		"control sequence": {text(500, "{\"errors\": [\"a\\u001b[31m\\nb\"]}"), "it answers 500: a"},
+		"no text":          {text(502, "<html>"), "it answers 502: Bad Gateway; see the log of the server"},
+		"redirect":         {http.RedirectHandler(other.URL, http.StatusTemporaryRedirect).ServeHTTP, "it answers 307: Temporary Redirect; the machine follows no redirect"},
+		"another text": {func(w http.ResponseWriter, r *http.Request) {
+			text(200, map[bool]string{true: `{"data": {"ciphertext": "vault:v1:AAAA"}}`, false: `{"data": {"plaintext": "AAAA"}}`}[strings.Contains(r.URL.Path, "encrypt")])(w, r)
+		}, "decrypts to another text than was encrypted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			server, ca := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasPrefix(r.URL.Path, "/v1/auth/") {
+					text(200, `{"auth": {"client_token": "t"}}`)(w, r)
+					return
+				}
+				c.answer(w, r)
+			}))
+			s.key.Endpoint, s.key.CAs = server.URL, ca
+			s.write()
+			s.status(c.want)
+			if got := s.results[0]; strings.ContainsAny(got, "\x1b\n") {
+				t.Errorf("%q has control characters", got)
+			}
+		})
+	}
+	if elsewhere.Load() > 0 {
+		t.Error("a redirect was followed")
+	}
+	for name, token := range map[string]string{"none": "", "a header": "a\r\nX: b"} {
+		s := newSite(t)
+		body, err := json.Marshal(map[string]any{"auth": map[string]string{"client_token": token}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, ca := serve(t, text(200, string(body)))
+		s.key.Endpoint, s.key.CAs = server.URL, ca
+		s.write()
+		t.Run("token: "+name, func(t *testing.T) { s.status("cannot log in: it answers without a token") })
+	}
+}
+
+// TestSilence checks that a server that does not answer delays a caller only until its own
+// deadline, and that no caller waits for the login of another.
+func TestSilence(t *testing.T) {
+	s := newSite(t)
+	server, ca := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices the end of the connection
+		<-r.Context().Done()
+	}))
+	s.key.Endpoint, s.key.CAs = server.URL, ca
+	s.write()
+	done := make(chan error, 2)
+	for range cap(done) {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			_, err := s.service.Encrypt(ctx, "", []byte("a"))
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		select {
+		case err := <-done:
+			if !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "no answer within") {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("a caller waits without end")
+		}
+	}
+}
+
+// TestForwarder checks that the server is reached by the socket of the forwarder.
+func TestForwarder(t *testing.T) {
+	s := newSite(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used atomic.Int32
+	forwarder := egress.NewForwarder(func() egress.Config { used.Add(1); return egress.Config{} })
+	server := &http.Server{Handler: forwarder}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		if err := errors.Join(server.Close(), <-ended); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	s.service.key.forwarder = socket
+	s.status("v1")
+	if used.Load() == 0 {
+		t.Error("the server was reached directly")
+	}
+}
+
+// node returns a control-plane machine with a key manager, in a directory with a short name: the
+// path of a socket is short.
+func (s *site) node(encrypt bool) (nodespec.Spec, dirs.Dirs) {
+	s.t.Helper()
+	spec := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}
+	spec.Kubernetes.APIServer.KMS = &config.KMS{}
+	d := dirs.Dirs{API: filepath.Dir(s.file)}
+	box := "  - secretbox:\n      keys:\n      - {name: a, secret: AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=}\n"
+	manager := "  - kms: {apiVersion: v2, name: transit-a, endpoint: \"unix://" + d.KMSSocket() + "\", timeout: 10s}\n"
+	if encrypt {
+		box, manager = manager, box
+	}
+	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n" + box + manager + "  - identity: {}\n"
+	if err := os.WriteFile(filepath.Join(d.API, nodespec.Encryption), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return spec, d
+}
+
+// TestUpstream checks with the code of the API server that Secrets are encrypted with the key
+// manager, stay readable when another provider encrypts, are stale after a rotation of the key, and
+// that a missing key manager is an error with its reason.
+func TestUpstream(t *testing.T) {
+	s := newSite(t)
+	where := value.DefaultContext("/registry/secrets/a/b")
+	// as the API server does, which starts anew for each configuration
+	with := func(encrypt bool, use func(value.Transformer, func() error)) {
+		t.Helper()
+		spec, d := s.node(encrypt)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		file, last, stop, err := ForCommand(ctx, spec, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		c, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		use(c.Transformers[schema.GroupResource{Resource: "secrets"}], last)
+	}
+	var stored []byte
+	reads := func(wantStale bool) func(value.Transformer, func() error) {
+		return func(v value.Transformer, last func() error) {
+			t.Helper()
+			plain, stale, err := v.TransformFromStorage(t.Context(), stored, where)
+			if err != nil || string(plain) != "a Secret" || stale != wantStale || last() != nil {
+				t.Errorf("%q, stale %t, %v, %v", plain, stale, err, last())
+			}
+		}
+	}
+	with(true, func(v value.Transformer, _ func() error) {
+		var err error
+		if stored, err = v.TransformToStorage(t.Context(), []byte("a Secret"), where); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(stored), "k8s:enc:kms:v2:transit-a:") {
+			t.Errorf("stored as %.40q", stored)
+		}
+	})
+	with(true, reads(false))
+	with(false, reads(true))
+	s.Rotate()
+	with(true, reads(true))
+	s.Seal(true)
+	with(true, func(v value.Transformer, last func() error) {
+		if plain, _, err := v.TransformFromStorage(t.Context(), stored, where); err == nil {
+			t.Errorf("read %q without the key manager", plain)
+		}
+		if err := last(); err == nil || !strings.Contains(err.Error(), "unseal the server") {
+			t.Errorf("the reason is %v", err)
+		}
+	})
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(s.file), "kms-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left %q, %v", left, err)
+	}
+}
+
+// TestServe checks the mode of the socket, that a socket of a former process is replaced, and that
+// a machine without a key manager needs none.
+func TestServe(t *testing.T) {
+	s := newSite(t)
+	socket := filepath.Join(filepath.Dir(s.file), nodespec.KMSSocket)
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	serving, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- s.service.Serve(ctx, socket, func() { close(serving) }) }()
+	select {
+	case <-serving:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	if at, err := os.Stat(socket); err != nil || at.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("%v, %v", at.Mode(), err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "KMS: cannot") {
+		t.Errorf("a socket that cannot be: %v", err)
+	}
+	file, last, stop, err := ForCommand(t.Context(), nodespec.Spec{}, dirs.Dirs{API: "/a"})
+	if err != nil || file != "/a/encryption.yaml" || last() != nil {
+		t.Errorf("without a key manager: %s, %v, %v", file, last(), err)
+	}
+	stop()
+}
+
+// TestDescribe checks the details of the component.
+func TestDescribe(t *testing.T) {
+	s := newSite(t)
+	s.key.Endpoint = "https://vault.example.com:8200"
+	s.write()
+	for want, got := range map[string]string{
+		"https://vault.example.com:8200, key transit/orlop, version v2": describe(s.file, "v2", nil),
+		"problem: https://vault.example.com:8200, key transit/orlop: cannot encrypt (meanwhile no Secret can be written, and only Secrets that the API server has read since its start can be read)": describe(s.file, "", errors.New("cannot encrypt")),
+		"problem: the key manager: no file (meanwhile no Secret can be written, and only Secrets that the API server has read since its start can be read)":                                          describe(s.file+"x", "", errors.New("no file")),
+	} {
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	with, without := nodespec.Spec{Node: nodespec.Node{ControlPlane: true}}, nodespec.Spec{}
+	with.Kubernetes.APIServer.KMS = &config.KMS{}
+	without.Kubernetes.APIServer.KMS = &config.KMS{} // a worker
+	if len(Components(with)) != 1 || len(Components(without)) != 0 || len(Components(nodespec.Spec{})) != 0 {
+		t.Error("the component is on the wrong machines")
+	}
+}

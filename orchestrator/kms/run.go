@@ -1,0 +1,115 @@
+package kms
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
+	"github.com/orlop-os/orlop/orchestrator/dirs"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
+)
+
+// Name is the component's name.
+const Name = "kms"
+
+// Components describes the component; none without a key manager.
+func Components(spec nodespec.Spec) []component.Component {
+	if !configured(spec) {
+		return nil
+	}
+	return []component.Component{{Process: component.API, Name: Name}}
+}
+
+func configured(spec nodespec.Spec) bool {
+	return spec.Node.ControlPlane && spec.Kubernetes.APIServer.KMS != nil
+}
+
+// Run serves the plugin for the API server of the process, and announces the state of the key
+// manager. The component is ready without the key manager, and then reports a problem.
+func Run(ctx context.Context, env component.Env, serving func()) error {
+	file := filepath.Join(env.Dirs.API, nodespec.KMSFile)
+	s := New(file, forwarder(env.Spec), func(version string, err error) {
+		env.Announce(Name, true, describe(file, version, err))
+	})
+	return s.Serve(ctx, env.Dirs.KMSSocket(), func() {
+		serving()
+		env.Announce(Name, true, "the API server has not used the key manager yet")
+	})
+}
+
+// describe returns the detail of the component.
+func describe(file, version string, err error) string {
+	key := "the key manager"
+	var k nodespec.KMS
+	if content, err := os.ReadFile(file); err == nil && json.Unmarshal(content, &k) == nil {
+		key = fmt.Sprintf("%s, key %s/%s", k.Endpoint, k.Mount, k.Key)
+	}
+	if err != nil {
+		return fmt.Sprintf("%s%s: %v (meanwhile no Secret can be written, and only Secrets that the API server has read since its start can be read)", nodespec.ProblemPrefix, key, err)
+	}
+	return key + ", version " + version
+}
+
+// forwarder returns the socket of the forwarder; empty: the server is reached directly.
+func forwarder(spec nodespec.Spec) string {
+	if spec.Network.Forwarder {
+		return paths.ForwarderSocket
+	}
+	return ""
+}
+
+// ForCommand serves the plugin for a command that runs beside the API server, or without it. It
+// returns the file of the EncryptionConfiguration that names the socket of the command, the last
+// error of the key manager (nil: none), and a function that ends the plugin. Without a key manager
+// it returns the file of the API server.
+func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file string, last func() error, stop func(), err error) {
+	file, last = filepath.Join(d.API, nodespec.Encryption), func() error { return nil }
+	if !configured(spec) {
+		return file, last, func() {}, nil
+	}
+	own, err := os.MkdirTemp(d.API, "kms-")
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("KMS: cannot create a directory: %w", err)
+	}
+	socket, copied := filepath.Join(own, nodespec.KMSSocket), filepath.Join(own, nodespec.Encryption)
+	if err := copyWithSocket(file, copied, d.KMSSocket(), socket); err != nil {
+		_ = os.RemoveAll(own) // the first error counts
+		return "", nil, nil, err
+	}
+	s := New(filepath.Join(d.API, nodespec.KMSFile), forwarder(spec), func(string, error) {})
+	ctx, cancel := context.WithCancel(ctx)
+	serving, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, socket, func() { close(serving) }) }()
+	end := sync.OnceFunc(func() {
+		cancel()
+		<-ended
+		_ = os.RemoveAll(own) // a tmpfs: no leftover stays after a boot
+	})
+	select {
+	case <-serving:
+		return copied, s.LastError, end, nil
+	case err := <-ended:
+		ended <- err
+		end()
+		return "", nil, nil, err
+	}
+}
+
+// copyWithSocket copies an EncryptionConfiguration, with another socket of the key manager.
+func copyWithSocket(from, to, socket, other string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("encryption keys: cannot read: %w", err)
+	}
+	changed := bytes.ReplaceAll(text, []byte("unix://"+socket), []byte("unix://"+other))
+	if bytes.Equal(changed, text) {
+		return fmt.Errorf("encryption keys: %s has no key manager yet; wait for the restart of the API server (`orlopctl health`)", from)
+	}
+	return os.WriteFile(to, changed, 0o400)
+}
