@@ -30,9 +30,6 @@ func (p bootPieces) parts() []Part {
 // makeUKI makes the initramfs and the unified kernel image, and writes the kernel for tests.
 func (b *Build) makeUKI() error {
 	var err error
-	if b.pieces.stub, err = b.archive.file(loaderPackage, loaderStub); err != nil {
-		return err
-	}
 	if b.pieces.kernel, err = os.ReadFile(b.kernel.Image); err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type Options struct {
 	Profile *Profile
 	Release buildinfo.Release // the build sets Kernel, PauseImage and Disk
 	Pins    Pins
+	Commit  string // of the source, for the provenance; empty if it is unknown
 	Out     string // directory for the artifacts
 	// directory for downloads and files derived from them; shared by builds
 	Cache string
@@ -50,16 +51,16 @@ type Options struct {
 type Build struct {
 	Options
 
-	archive  *Archive
-	kernel   *kernel.Kernel
-	tree     Tree
-	params   verity.Params
-	pieces   bootPieces
-	uki      []byte            // boot image of a disk
-	built    map[string]string // programs to their files
-	inputs   []HashedFile
-	manifest *Manifest // set with the bill of materials
-	ca       []byte    // operator CA certificate; nil in a generic image
+	archive *Archive
+	kernel  *kernel.Kernel
+	tree    Tree
+	params  verity.Params
+	pieces  bootPieces
+	uki     []byte            // boot image of a disk
+	built   map[string]string // programs to their files
+	inputs  []HashedFile
+	tools   map[string]string // versions of the tools on this computer
+	ca      []byte            // operator CA certificate; nil in a generic image
 	// statement is the statement of the upgrade bundle. With it, a machine that runs this version
 	// can serve the version to peers. Nil without a bundle.
 	statement []byte
@@ -77,14 +78,15 @@ var stages = []stage{
 	{"programs", (*Build).buildPrograms},
 	{"kernel", (*Build).unpackKernel},
 	{"root tree", (*Build).planRoot},
+	{"software bill of materials", (*Build).writeSBOM}, // before the root image, which contains it
 	{"root image", (*Build).makeRoot},
 	{"unified kernel image", (*Build).makeUKI},
-	{"software bill of materials", (*Build).writeSBOM},
 	{"upgrade bundle", (*Build).makeBundle}, // before the boot media, which contain its statement
 	{"boot image with its root", (*Build).makeNetboot},
 	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
+	{"provenance", (*Build).writeProvenance}, // it has the digests of the artifacts
 	{"manifest", (*Build).describe},
 }
 
@@ -133,7 +135,14 @@ func (b *Build) readInputs() error {
 		b.inputs = append(b.inputs, h)
 	}
 	lock, err := debian.ReadLock(lockFile)
+	if err != nil {
+		return err
+	}
 	b.archive = NewArchive(lock, b.Cache)
+	if b.pieces.stub, err = b.archive.file(loaderPackage, loaderStub); err != nil {
+		return err
+	}
+	b.tools, err = toolVersions()
 	return err
 }
 
@@ -325,23 +334,19 @@ func (b *Build) compressDisk() error {
 	return compress(b.out(outputRaw), b.out(outputZst), forDownload)
 }
 
-// writeSBOM writes the bill of materials, and starts the manifest, which has common data with it.
+// writeSBOM writes the bill of materials, and adds it to the root. All packages of the image have
+// been read: the package of the loader is among the inputs.
 func (b *Build) writeSBOM() error {
-	b.manifest = &Manifest{
-		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
-		GoVersion: runtime.Version(), Pins: b.Pins, Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.pieces.parts(),
-	}
-	var err error
-	if b.manifest.Tools, err = toolVersions(); err != nil {
-		return err
-	}
 	var images []HashedFile
 	for _, h := range b.inputs {
 		if slices.ContainsFunc(b.Profile.Images, func(file string) bool { return inputName(file) == h.Name }) {
 			images = append(images, h)
 		}
 	}
-	return writeSBOM(b.out("sbom.spdx.json"), b.manifest, b.built, images, b.archive, b.Release.BuildTime)
+	if err := writeSBOM(b.out(sbomFile), b.Release, b.built, images, b.archive); err != nil {
+		return err
+	}
+	return b.tree.Add(paths.SBOM, Node{Mode: 0o644, Source: b.out(sbomFile), From: part})
 }
 
 // makeBundle writes the version as an upgrade bundle, if the profile requests it.
@@ -349,13 +354,9 @@ func (b *Build) makeBundle() error {
 	if !slices.Contains(b.Profile.Outputs, outputBundle) {
 		return nil
 	}
-	var keys []bundle.Key
-	for _, file := range b.Profile.signers() {
-		key, err := readKey(file)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, key)
+	keys, err := b.Profile.keys()
+	if err != nil {
+		return err
 	}
 	packed := b.work("root.img.zst")
 	if err := compress(b.out("root.img"), packed, forMachine); err != nil {
@@ -368,7 +369,7 @@ func (b *Build) makeBundle() error {
 	defer f.Close()
 	source := bundle.Source{
 		Version: b.Release.Version, Profile: b.Release.Profile, MinimumVersion: b.Profile.MinimumVersion, Epoch: b.Release.Epoch, Root: b.params.String(),
-		RootImage: b.out("root.img"), UKI: b.out("orlop.efi"), SBOM: b.out("sbom.spdx.json"), Time: time.Unix(b.Release.BuildTime, 0), Packed: packed,
+		RootImage: b.out("root.img"), UKI: b.out("orlop.efi"), SBOM: b.out(sbomFile), Time: time.Unix(b.Release.BuildTime, 0), Packed: packed,
 	}
 	if b.statement, err = source.Seal(keys...); err != nil {
 		return err
@@ -408,6 +409,19 @@ func (p *Profile) trust() ([]byte, bundle.Trust, error) {
 	return text, trust, nil
 }
 
+// keys returns the private keys that sign the bundle.
+func (p *Profile) keys() ([]bundle.Key, error) {
+	var all []bundle.Key
+	for _, file := range p.signers() {
+		key, err := readKey(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, key)
+	}
+	return all, nil
+}
+
 // readKey reads a private signing key.
 func readKey(file string) (bundle.Key, error) {
 	text, err := os.ReadFile(file)
@@ -423,7 +437,10 @@ func readKey(file string) (bundle.Key, error) {
 
 // describe writes the manifest and prints the tables.
 func (b *Build) describe() error {
-	m := b.manifest
+	m := &Manifest{
+		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
+		GoVersion: runtime.Version(), Pins: b.Pins, Tools: b.tools, Executables: b.tree.Executables(), Inputs: b.inputs, Boot: b.pieces.parts(),
+	}
 	for _, name := range sortedKeys(b.archive.used) {
 		p := b.archive.used[name]
 		m.Inputs = append(m.Inputs, HashedFile{Name: p.Name + ".deb", Version: p.Version, SHA256: p.SHA256})
@@ -439,8 +456,11 @@ func (b *Build) describe() error {
 		}
 		m.Programs = append(m.Programs, h)
 	}
-	for _, name := range append([]string{"orlop.efi", "root.img", "sbom.spdx.json"}, b.Profile.Outputs...) {
-		h, err := hashFile(name, b.out(name))
+	if m.Artifacts, err = b.artifacts(); err != nil {
+		return err
+	}
+	if slices.Contains(b.Profile.Outputs, outputBundle) {
+		h, err := hashFile(provenanceFile, b.out(provenanceFile))
 		if err != nil {
 			return err
 		}
@@ -450,6 +470,18 @@ func (b *Build) describe() error {
 		return err
 	}
 	return m.Print(b.Log)
+}
+
+// artifacts returns the digests of the files of the version.
+func (b *Build) artifacts() (all []HashedFile, err error) {
+	for _, name := range append([]string{"orlop.efi", "root.img", sbomFile}, b.Profile.Outputs...) {
+		h, err := hashFile(name, b.out(name))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, h)
+	}
+	return all, nil
 }
 
 // sourceTime returns the time in the image, in seconds since 1970: SOURCE_DATE_EPOCH, or the time

@@ -20,6 +20,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -143,6 +145,8 @@ func TestImage(t *testing.T) {
 	t.Run("netboot", func(t *testing.T) { checkNetboot(t, one) })
 	t.Run("medium", func(t *testing.T) { checkISO(t, one) })
 	t.Run("bundle", func(t *testing.T) { checkBundle(t, one, filepath.Join(tree, "release/keys.pem")) })
+	t.Run("provenance", func(t *testing.T) { checkProvenance(t, one, filepath.Join(tree, "release/keys.pem")) })
+	t.Run("signatures", func(t *testing.T) { checkSigned(t, one) })
 }
 
 // checkNetboot checks that the boot image with its root equals the disk's boot image, except for an
@@ -231,14 +235,7 @@ func checkISO(t *testing.T, out string) {
 // checkBundle checks that a client that trusts the keys can read the root image and the boot image
 // from the bundle.
 func checkBundle(t *testing.T, out, keys string) {
-	known, err := os.ReadFile(keys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trust, err := bundle.ParseTrust(known)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trust := trustIn(t, keys)
 	f, err := os.Open(filepath.Join(out, outputBundle))
 	if err != nil {
 		t.Fatal(err)
@@ -252,6 +249,10 @@ func checkBundle(t *testing.T, out, keys string) {
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
 	if s := r.Statement; s.Version != m.Release.Version || s.Root != m.Root || s.Profile != m.Release.Profile {
 		t.Errorf("statement %+v", s)
+	}
+	// A machine with this root can serve the bill of materials that the statement describes.
+	if sum, size, err := safefile.SHA256(filepath.Join(out, "work", "root", paths.SBOM)); err != nil || (bundle.Part{SHA256: sum, Size: size}) != r.Statement.SBOM {
+		t.Errorf("the bill of materials in the root has %d bytes with digest %s, %v; the statement says %+v", size, sum, err, r.Statement.SBOM)
 	}
 	// The statement contains the digests of the files, and reading verifies them.
 	if err := r.Root(io.Discard); err != nil {
@@ -278,7 +279,7 @@ func checkManifest(t *testing.T, out string, files map[string]HashedFile) {
 			t.Errorf("manifest says %+v, the file is %+v", a, h)
 		}
 	}
-	if len(m.Artifacts) != 3+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
+	if len(m.Artifacts) != 4+len(outputs) || len(m.Inputs) < 20 || len(m.Programs) != len(programs) {
 		t.Errorf("%d artifacts, %d inputs, %d programs in the manifest", len(m.Artifacts), len(m.Inputs), len(m.Programs))
 	}
 	var bill struct {

@@ -1,19 +1,20 @@
 // Command imager makes every artifact of a product variant from its profile: the root image with
 // its hash tree, the unified kernel image, the disk image, the boot image with its root, the
-// upgrade bundle, the manifest and the software bill of materials.
+// upgrade bundle, the manifest, the software bill of materials and the provenance.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check | -modules]
 //	imager outdated [-json] [-all]
 //	imager keys -out build/release
 //	imager sign -bundle build/qemu/orlop.bundle -key elsewhere/signing.key
+//	imager sign -provenance build/qemu/provenance.intoto.jsonl -key elsewhere/signing.key
 //	imager extension -f extensions/gvisor/extension.yaml -out build/extensions
 //
 // It runs in the top directory of the source, as any user, without loop devices or containers. Its
 // inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
 // -check` reports whether that is due), its builds are pinned by go.sum. `imager outdated` compares
 // both with the newest versions. The same source gives the same bytes. It signs only the upgrade
-// bundle and extensions, does not publish and does not start machines.
+// bundle, its provenance and extensions, does not publish and does not start machines.
 package main
 
 import (
@@ -37,7 +38,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, imager sign -bundle FILE -key FILE, or imager extension -f FILE -out DIR")
+	err := errors.New("usage: imager -profile FILE -out DIR, imager lock [-check | -modules], imager outdated [-json] [-all], imager keys -out DIR, imager sign -bundle FILE | -provenance FILE -key FILE, or imager extension -f FILE -out DIR")
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "lock":
 		err = updateLock()
@@ -162,22 +163,26 @@ func makeKeys(args []string) error {
 	return renameio.WriteFile(public, known, 0o644)
 }
 
-// signBundle adds a signature to a bundle. It can replace the bundle itself, atomically after the
-// write.
+// signBundle adds a signature to a bundle, or to the provenance of a version. It can replace the
+// bundle itself, atomically after the write; it always replaces the provenance.
 func signBundle(args []string) error {
 	flags := flag.NewFlagSet("imager sign", flag.ContinueOnError)
 	file := flags.String("bundle", "", "the bundle, a `file`")
+	attested := flags.String("provenance", "", "the provenance, a `file`, instead of a bundle")
 	keyFile := flags.String("key", "", "the private key, a `file`")
 	out := flags.String("out", "", "`file` for the bundle with the signature; the same unless given")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *file == "" || *keyFile == "" || flags.NArg() > 0 {
-		return errors.New("-bundle and -key are needed, and -out may be given")
+	if (*file == "") == (*attested == "") || *keyFile == "" || flags.NArg() > 0 || *attested != "" && *out != "" {
+		return errors.New("-key is needed, and either -bundle, with which -out may be given, or -provenance")
 	}
 	key, err := readKey(*keyFile)
 	if err != nil {
 		return err
+	}
+	if *attested != "" {
+		return signProvenance(*attested, key)
 	}
 	from, err := os.Open(*file)
 	if err != nil {
@@ -252,7 +257,11 @@ func build(args []string) error {
 		fmt.Println("note:", n)
 	}
 	r.Pins = pins.release()
-	o := Options{Profile: profile, Release: r, Pins: pins, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
+	commit, note := sourceCommit()
+	if note != "" {
+		fmt.Println("note:", note)
+	}
+	o := Options{Commit: commit, Profile: profile, Release: r, Pins: pins, Out: *out, Cache: *cache, Log: os.Stdout, Programs: ready,
 		Inputs: []string{*profilePath, lockFile, pinsFile, "go.sum", filepath.Join(componentsModule, "go.sum")}}
 	if *bin != "" {
 		o.Kubectl = filepath.Join(*bin, kubectl.Name)

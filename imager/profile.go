@@ -46,7 +46,7 @@ type Profile struct {
 	// relative to the working directory.
 	Images []string `yaml:"images"`
 	// Outputs are the artifacts to make besides root.img, orlop.efi, manifest.json and
-	// sbom.spdx.json.
+	// sbom.spdx.json. With a bundle, provenance.intoto.jsonl is made, too.
 	Outputs []string `yaml:"outputs"`
 }
 

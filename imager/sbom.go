@@ -1,7 +1,9 @@
 package main
 
 import (
-	"debug/buildinfo"
+	"bytes"
+	"crypto/sha256"
+	gobuildinfo "debug/buildinfo"
 	"fmt"
 	"os"
 	"regexp"
@@ -12,7 +14,11 @@ import (
 	"github.com/spdx/tools-golang/spdx/v2/v2_3"
 
 	"github.com/orlop-os/orlop/imager/debian"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
+
+// sbomFile is the bill of materials among the artifacts.
+const sbomFile = "sbom.spdx.json"
 
 // noAssertion is SPDX's value for an unknown field.
 const noAssertion = "NOASSERTION"
@@ -27,19 +33,19 @@ type sbom struct {
 }
 
 // writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages
-// and the archives of container images in the profile; each executable depends on the Go modules in
-// its build information.
-func writeSBOM(path string, m *Manifest, built map[string]string, images []HashedFile, debs *Archive, epoch int64) error {
+// and the archives of container images in the profile; each executable has its digest and depends
+// on the Go modules in its build information. The document is part of the root, so it describes
+// neither the root hash nor the boot image.
+func writeSBOM(path string, r buildinfo.Release, built map[string]string, images []HashedFile, debs *Archive) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
-		DocumentName:      fmt.Sprintf("orlop-%s-%s", m.Release.Profile, m.Release.Version),
-		DocumentNamespace: "https://orlop.dev/spdx/" + names.String() + "/" + m.Root[:64],
+		DocumentName: fmt.Sprintf("orlop-%s-%s", r.Profile, r.Version),
 		CreationInfo: &v2_3.CreationInfo{
-			Created:  time.Unix(epoch, 0).UTC().Format(time.RFC3339),
-			Creators: []common.Creator{{CreatorType: "Tool", Creator: "orlop-imager-" + m.Release.Version}},
+			Created:  time.Unix(r.BuildTime, 0).UTC().Format(time.RFC3339),
+			Creators: []common.Creator{{CreatorType: "Tool", Creator: "orlop-imager-" + r.Version}},
 		},
 	}}
-	image := s.add("image", "orlop", m.Release.Version, "pkg:generic/orlop@"+m.Release.Version)
+	image := s.add("image", "orlop", r.Version, "pkg:generic/orlop@"+r.Version)
 	s.relate("DOCUMENT", common.TypeRelationshipDescribe, image)
 	for _, name := range sortedKeys(debs.used) {
 		p := debs.used[name]
@@ -51,41 +57,63 @@ func writeSBOM(path string, m *Manifest, built map[string]string, images []Hashe
 		s.relate(image, common.TypeRelationshipContains, id)
 	}
 	for _, name := range sortedKeys(built) {
-		if err := s.addProgram(image, name, built[name], m.Release.Version); err != nil {
+		if err := s.addProgram(image, name, built[name], r.Version); err != nil {
 			return err
 		}
 	}
-	s.relate(image, common.TypeRelationshipContains, s.add("program", "pause", m.Release.Version, "pkg:oci/pause"))
+	s.relate(image, common.TypeRelationshipContains, s.add("program", "pause", r.Version, "pkg:oci/pause"))
 	if err := s.addStatic(debs.Lock); err != nil {
 		return err
 	}
-	f, err := os.Create(path)
+	if err := s.setNamespace(); err != nil {
+		return err
+	}
+	text, err := s.text()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if err := json.Write(s.doc, f, json.Indent("  ")); err != nil {
-		return fmt.Errorf("%s: cannot write: %w", path, err)
-	}
-	return f.Close()
+	return os.WriteFile(path, text, 0o644)
 }
 
-// addProgram adds an executable and the modules that are linked into it.
+// setNamespace sets the namespace, which SPDX requires to be unique: it ends with the digest of the
+// document without it.
+func (s *sbom) setNamespace() error {
+	text, err := s.text()
+	if err != nil {
+		return err
+	}
+	s.doc.DocumentNamespace = fmt.Sprintf("https://orlop.dev/spdx/%s/%x", names, sha256.Sum256(text))
+	return nil
+}
+
+// text returns the document as JSON.
+func (s *sbom) text() ([]byte, error) {
+	var out bytes.Buffer
+	if err := json.Write(s.doc, &out, json.Indent("  ")); err != nil {
+		return nil, fmt.Errorf("bill of materials: cannot write: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// addProgram adds an executable with its digest, and the modules that are linked into it, also the
+// module of a component such as containerd.
 func (s *sbom) addProgram(image common.ElementID, name, file, version string) error {
-	info, err := buildinfo.ReadFile(file)
+	info, err := gobuildinfo.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("%s: cannot tell which modules are in it: %w", name, err)
 	}
+	content, err := hashFile(name, file)
+	if err != nil {
+		return err
+	}
 	program := s.add("program", name, version, "pkg:golang/"+info.Path)
+	s.doc.Packages[len(s.doc.Packages)-1].PackageChecksums = []common.Checksum{{Algorithm: common.SHA256, Value: content.SHA256}}
 	s.programs[name] = program
 	s.relate(image, common.TypeRelationshipContains, program)
 	goID := s.add("go", "stdlib", info.GoVersion, "pkg:golang/stdlib@"+info.GoVersion)
 	s.relate(program, common.TypeRelationshipDependsOn, goID)
-	for _, d := range info.Deps {
-		if d.Replace != nil {
-			d = d.Replace
-		}
-		id := s.add("go", d.Path, d.Version, "pkg:golang/"+d.Path+"@"+d.Version)
+	for _, m := range linkedInto(info) {
+		id := s.add("go", m.Path, m.Version, moduleURL(m))
 		s.relate(program, common.TypeRelationshipDependsOn, id)
 	}
 	return nil

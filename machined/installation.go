@@ -71,6 +71,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			ReleaseKeys:    paths.ReleaseKeys,
 			APICertificate: filepath.Join(paths.ApidDir, apid.ServerCertFile),
 			EtcdSnapshots:  paths.EtcdSnapshots,
+			SBOM:           paths.SBOM, SystemStatement: paths.SystemStatement,
 		},
 		Configuration: upgrade.Configuration{
 			Confirmed:  m.config.active.Store().Confirmed,

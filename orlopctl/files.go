@@ -36,12 +36,8 @@ func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 				if err != nil {
 					return err
 				}
-				out := io.Writer(ios.Out)
-				if _, terminal := ios.Terminal(); terminal { // the file may contain untrusted text
-					lines := &printableLines{to: ios.Out}
-					defer lines.end()
-					out = lines
-				}
+				out, end := untrusted(ios)
+				defer end()
 				at := request.Offset
 				return connect.Each(stream.Recv, func(r *api.ReadFileResponse) error {
 					at += int64(len(r.Chunk))
@@ -61,6 +57,16 @@ func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 	c.Flags().Int64Var(&request.Offset, "offset", 0, "start at this byte")
 	flags.NotNegative(c.Flags(), "offset", &request.Offset)
 	return c
+}
+
+// untrusted returns a writer for text of a machine, which may contain control sequences for a
+// terminal. end writes the last line.
+func untrusted(ios *iostreams.Streams) (out io.Writer, end func()) {
+	if _, terminal := ios.Terminal(); !terminal {
+		return ios.Out, func() {}
+	}
+	lines := &printableLines{to: ios.Out}
+	return lines, lines.end
 }
 
 // printableLines writes lines without control sequences for a terminal.

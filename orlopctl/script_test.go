@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 //	agekey FILE                    make a key for decryption; sets $RECIPIENT to its public key
 //	unpack FILE DIR [KEY]          decrypt a support bundle, if there is a key, and unpack it
 //	decrypt FILE KEY TO            decrypt a file
+//	release DIR VERSION            write a bundle, its provenance and the key that signed them
+//	                               and the version of every machine
 //	packets FILE                   print the packets of a pcap file
 //	left METHOD LEAST MOST         check the time limit with which the machine last received a
 //	                               call of SERVICE/METHOD
@@ -64,7 +66,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"machine": cmdMachine, "cert": cmdCert, "exits": cmdExits, "mode": cmdMode, "due": cmdDue, "agekey": cmdAgeKey, "unpack": cmdUnpack,
-			"packets": cmdPackets, "decrypt": cmdDecrypt, "left": cmdLeft,
+			"packets": cmdPackets, "decrypt": cmdDecrypt, "left": cmdLeft, "release": cmdRelease,
 		},
 	})
 }
@@ -89,6 +91,14 @@ func cmdLeft(ts *testscript.TestScript, neg bool, args []string) {
 	if left := ts.Value(sessionKey{}).(*session).machine.Left(args[0]); left < least || left > most {
 		ts.Fatalf("%s has %v; expected %v to %v", args[0], left, least, most)
 	}
+}
+
+// cmdRelease writes the files of a release.
+func cmdRelease(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: release DIR VERSION")
+	}
+	ts.Check(machinetest.WriteRelease(ts.MkAbs(args[0]), args[1]))
 }
 
 func cmdMachine(ts *testscript.TestScript, _ bool, args []string) {

@@ -27,7 +27,7 @@ const packageCache = "build/cache/deb"
 var publicKeys = []string{"build/operator/ca.crt", "build/release/keys.pem"}
 
 // kept are the files of a profile's directory that the result contains, if the release makes them.
-var kept = []string{"disk.raw", "disk.raw.zst", "netboot.efi", "orlop.bundle", "manifest.json", "sbom.spdx.json"}
+var kept = []string{"disk.raw", "disk.raw.zst", "netboot.efi", "orlop.bundle", "manifest.json", "sbom.spdx.json", "provenance.intoto.jsonl"}
 
 // required are the files without which a build is incomplete.
 var required = []string{"disk.raw", "disk.raw.zst", "orlop.bundle", "manifest.json", "bin/orlopctl", nextBundle}

@@ -31,10 +31,12 @@ type BundleReceiver interface {
 	Fetch(ctx context.Context, r *api.FetchBundleRequest, by string) (*api.UpgradeStarted, error)
 }
 
-// BundleServer serves the running version to peers. by is the ID of the calling machine.
+// BundleServer serves the running version to peers, and its bill of materials to clients. by is the
+// ID of the caller.
 type BundleServer interface {
 	DescribeBundle(ctx context.Context) (*api.DescribeBundleResponse, error)
 	Download(ctx context.Context, r *api.DownloadBundleRequest, by string, send func(piece []byte) error) error
+	ReadSBOM(ctx context.Context, by string, send func(*api.ReadSBOMResponse) error) error
 }
 
 type upgradeService struct {
@@ -107,4 +109,8 @@ func (s upgradeService) Download(r *api.DownloadBundleRequest, stream grpc.Serve
 	return s.deps.Server.Download(stream.Context(), r, callerid.FromContext(stream.Context()).ID(), func(piece []byte) error {
 		return stream.Send(&api.DownloadBundleResponse{Chunk: piece})
 	})
+}
+
+func (s upgradeService) ReadSBOM(_ *api.ReadSBOMRequest, stream grpc.ServerStreamingServer[api.ReadSBOMResponse]) error {
+	return s.deps.Server.ReadSBOM(stream.Context(), callerid.FromContext(stream.Context()).ID(), stream.Send)
 }

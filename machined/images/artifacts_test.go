@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
@@ -147,6 +148,29 @@ func TestArtifactManager(t *testing.T) {
 	k.up = false
 	if found := k.round(t.Context(), wanted[:1], func(Artifacts) {}); !strings.Contains(found[remoteSum], "containerd, which may have it, does not run yet") {
 		t.Errorf("before containerd runs: %q", found)
+	}
+}
+
+// TestLyingRegistry checks that a registry which sends the manifest of another artifact, or its
+// layers, does not keep a machine from the artifact that the next registry has.
+func TestLyingRegistry(t *testing.T) {
+	_, honest, sum := testRegistry(t, "a: 1")
+	other, _, otherSum := testRegistry(t, "b: 1")
+	asked := 0
+	liar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; strings.HasSuffix(r.URL.Path, sum) {
+			r.URL.Path = strings.TrimSuffix(r.URL.Path, sum) + otherSum
+		}
+		other.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(liar.Close)
+	k := &artifactManager{egress: func() egress.Config { return egress.Config{} }, store: artifact.Store{Dir: t.TempDir(), Group: os.Getgid()}, local: &importedStore{Source: artifacttest.Source{}}, event: func(string, string) {}, up: true}
+	address := strings.TrimPrefix(liar.URL, "http://") + "/outside"
+	if found := k.round(t.Context(), []config.AddonSpec{spec(sum, address)}, func(Artifacts) {}); !found.missing() || asked == 0 || k.store.Verify(sum) == nil {
+		t.Errorf("from the liar alone: %q", found)
+	}
+	if found := k.round(t.Context(), []config.AddonSpec{spec(sum, address, honest+"/outside")}, func(Artifacts) {}); found.missing() || k.store.Verify(sum) != nil {
+		t.Errorf("with another registry: %q", found)
 	}
 }
 

@@ -72,6 +72,9 @@ type Files struct {
 	Inbox   Inbox
 	// ReleaseKeys is the file with the keys that this image trusts.
 	ReleaseKeys string
+	// SBOM is the file with the bill of materials of this image, SystemStatement the file with the
+	// signed statement of a version that runs from memory.
+	SBOM, SystemStatement string
 	// APICertificate is the file with the certificate that the management API serves.
 	APICertificate string
 	// EtcdSnapshots is the directory with the savepoints. The orchestrator owns it.

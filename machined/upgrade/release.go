@@ -42,39 +42,53 @@ func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) erro
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	i.Only = to.Version
-	f, err := u.Receiver.findRelease(ctx, to)
+	f, source, err := u.Receiver.findRelease(ctx, to)
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return u.Receiver.start(ctx, i, f, u.Receiver.ask(false, by))
+	return u.Receiver.start(ctx, i, f, source, u.Receiver.ask(false, by))
 }
 
-// findRelease finds the bundle of a release: at the first peer that serves it, or in the registry.
-func (r *Receiver) findRelease(ctx context.Context, to Release) (bundleSource, error) {
+// findRelease finds the bundle of a release: at the first peer that serves it, or in the registry,
+// and returns the source, too. Sources that failed before come last.
+func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource, source string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
+	all := slices.Clone(to.Peers)
+	if to.Image != "" {
+		all = append(all, registrySource)
+	}
 	var problems []error
-	for _, address := range to.Peers {
-		f, err := r.findPeer(ctx, address)
-		if err == nil && f.bundle.Version != to.Version {
-			err = fmt.Errorf("machine %s runs version %s", address, f.bundle.Version)
-		}
+	for _, source := range r.sources.inOrder(all) {
+		f, err := r.findAt(ctx, source, to)
 		if err == nil {
-			return f, nil
+			return f, source, nil
 		}
 		problems = append(problems, err)
-	}
-	if to.Image != "" {
-		f, err := RegistrySource(r.deps.Node.Config(), r.deps.Node.Egress(), to.Image).Find(ctx, bundle.TypeArchive)
-		if err == nil {
-			return f, nil
-		}
-		problems = append(problems, fmt.Errorf("%w; Machine.spec.registries has the access data of a registry", err))
 	}
 	if len(problems) == 0 {
 		problems = append(problems, errors.New("no image is named, and no machine runs it; set the image of the release"))
 	}
-	return nil, fmt.Errorf("version %s was not found: %w", to.Version, errors.Join(problems...))
+	return nil, "", fmt.Errorf("version %s was not found: %w", to.Version, errors.Join(problems...))
+}
+
+// findAt finds the bundle of a release at a source.
+func (r *Receiver) findAt(ctx context.Context, source string, to Release) (bundleSource, error) {
+	if source == registrySource {
+		f, err := RegistrySource(r.deps.Node.Config(), r.deps.Node.Egress(), to.Image).Find(ctx, bundle.TypeArchive)
+		if err != nil {
+			return nil, fmt.Errorf("%w; Machine.spec.registries has the access data of a registry", err)
+		}
+		return f, nil
+	}
+	f, err := r.findPeer(ctx, source)
+	if err == nil && f.bundle.Version != to.Version {
+		err = fmt.Errorf("machine %s runs version %s", source, f.bundle.Version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // RegistrySource returns the artifact of an OCI reference, with the access data of its registry

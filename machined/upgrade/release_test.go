@@ -86,7 +86,7 @@ func TestFindRelease(t *testing.T) {
 	}
 	m.Receiver.deps.Node.Config = func() *config.Config { return nil }
 	m.Receiver.deps.Node.Egress = func() egress.Config { return egress.Config{} }
-	_, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)})
+	_, _, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)})
 	if err == nil {
 		t.Fatal("a release was found")
 	}
@@ -95,7 +95,7 @@ func TestFindRelease(t *testing.T) {
 			t.Errorf("%v: no %q", err, want)
 		}
 	}
-	if _, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0"}); err == nil || !strings.Contains(err.Error(), "set the image") {
+	if _, _, err := m.Receiver.findRelease(t.Context(), Release{Version: "3.0.0"}); err == nil || !strings.Contains(err.Error(), "set the image") {
 		t.Errorf("no place: %v", err)
 	}
 }

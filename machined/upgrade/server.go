@@ -31,12 +31,16 @@ type servedBundle struct {
 	size      int64  // bytes
 }
 
-// Server serves the running version to peers. All methods are safe for concurrent use.
+// Server serves the running version to peers, and its bill of materials to clients. All methods
+// are safe for concurrent use.
 type Server struct {
 	deps      *Deps
 	progress  progress
 	esp       *esp.Partition
 	downloads *limits.Limiter // limits downloads
+	sbomReads *limits.Limiter // limits ReadSBOM
+	// statementReads are the reads of the statement for callers of ReadSBOM.
+	statementReads limits.Bounded
 
 	// makeBundle makes the bundle that this machine serves.
 	makeBundle func() (*servedBundle, error)
@@ -49,7 +53,10 @@ type Server struct {
 }
 
 func newServer(d *Deps, p progress, partition *esp.Partition) *Server {
-	s := &Server{deps: d, progress: p, esp: partition, downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine)}
+	s := &Server{
+		deps: d, progress: p, esp: partition, downloads: limits.NewLimiter(maxDownloads, maxDownloadsPerMachine),
+		sbomReads: limits.NewLimiter(maxSBOMReads, maxSBOMReadsPerCaller),
+	}
 	s.makeBundle = s.readBundle
 	return s
 }

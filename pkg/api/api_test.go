@@ -45,7 +45,7 @@ func TestEveryMethodHasFanout(t *testing.T) {
 // TestReadersReadOnly checks that readers and machines may call only methods whose names are known
 // to read and not to change the machine.
 func TestReadersReadOnly(t *testing.T) {
-	reads := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "Read", "History", "Compare",
+	reads := []string{"Get", "List", "Watch", "Events", "Version", "Health", "Service", "Kernel", "Status", "DescribeBundle", "Download", "ReadSBOM", "Read", "History", "Compare",
 		"ReadFile", "ListFiles", "ListCertificates", "ListMembers", "ListPending", "ListSuspended", "ListSnapshots",
 		"Renew", // issues the caller the same name and role again
 		"Join",  // for machines: issues the certificates of their membership or ticket

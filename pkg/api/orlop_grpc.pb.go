@@ -1417,6 +1417,7 @@ const (
 	Upgrade_Watch_FullMethodName          = "/orlop.v1alpha1.Upgrade/Watch"
 	Upgrade_DescribeBundle_FullMethodName = "/orlop.v1alpha1.Upgrade/DescribeBundle"
 	Upgrade_Download_FullMethodName       = "/orlop.v1alpha1.Upgrade/Download"
+	Upgrade_ReadSBOM_FullMethodName       = "/orlop.v1alpha1.Upgrade/ReadSBOM"
 	Upgrade_Rollback_FullMethodName       = "/orlop.v1alpha1.Upgrade/Rollback"
 	Upgrade_Finalize_FullMethodName       = "/orlop.v1alpha1.Upgrade/Finalize"
 )
@@ -1454,6 +1455,10 @@ type UpgradeClient interface {
 	DescribeBundle(ctx context.Context, in *DescribeBundleRequest, opts ...grpc.CallOption) (*DescribeBundleResponse, error)
 	// Download sends that bundle from an offset on. ABORTED: the machine has a different bundle now.
 	Download(ctx context.Context, in *DownloadBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadBundleResponse], error)
+	// ReadSBOM sends the bill of materials of the running version (SPDX 2.3, JSON), after the signed
+	// statement that has its digest. Another document than that of the statement is not sent:
+	// DATA_LOSS. RESOURCE_EXHAUSTED: too many calls at a time.
+	ReadSBOM(ctx context.Context, in *ReadSBOMRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadSBOMResponse], error)
 	// Rollback reboots into the previous version, with the configuration that version committed with.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
 	// Finalize raises the level of the cluster to the minor version of Kubernetes that all
@@ -1563,6 +1568,25 @@ func (c *upgradeClient) Download(ctx context.Context, in *DownloadBundleRequest,
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_DownloadClient = grpc.ServerStreamingClient[DownloadBundleResponse]
 
+func (c *upgradeClient) ReadSBOM(ctx context.Context, in *ReadSBOMRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadSBOMResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Upgrade_ServiceDesc.Streams[3], Upgrade_ReadSBOM_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadSBOMRequest, ReadSBOMResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_ReadSBOMClient = grpc.ServerStreamingClient[ReadSBOMResponse]
+
 func (c *upgradeClient) Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RollbackResponse)
@@ -1616,6 +1640,10 @@ type UpgradeServer interface {
 	DescribeBundle(context.Context, *DescribeBundleRequest) (*DescribeBundleResponse, error)
 	// Download sends that bundle from an offset on. ABORTED: the machine has a different bundle now.
 	Download(*DownloadBundleRequest, grpc.ServerStreamingServer[DownloadBundleResponse]) error
+	// ReadSBOM sends the bill of materials of the running version (SPDX 2.3, JSON), after the signed
+	// statement that has its digest. Another document than that of the statement is not sent:
+	// DATA_LOSS. RESOURCE_EXHAUSTED: too many calls at a time.
+	ReadSBOM(*ReadSBOMRequest, grpc.ServerStreamingServer[ReadSBOMResponse]) error
 	// Rollback reboots into the previous version, with the configuration that version committed with.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
 	// Finalize raises the level of the cluster to the minor version of Kubernetes that all
@@ -1654,6 +1682,9 @@ func (UnimplementedUpgradeServer) DescribeBundle(context.Context, *DescribeBundl
 }
 func (UnimplementedUpgradeServer) Download(*DownloadBundleRequest, grpc.ServerStreamingServer[DownloadBundleResponse]) error {
 	return status.Error(codes.Unimplemented, "method Download not implemented")
+}
+func (UnimplementedUpgradeServer) ReadSBOM(*ReadSBOMRequest, grpc.ServerStreamingServer[ReadSBOMResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadSBOM not implemented")
 }
 func (UnimplementedUpgradeServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
@@ -1783,6 +1814,17 @@ func _Upgrade_Download_Handler(srv interface{}, stream grpc.ServerStream) error 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Upgrade_DownloadServer = grpc.ServerStreamingServer[DownloadBundleResponse]
 
+func _Upgrade_ReadSBOM_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadSBOMRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(UpgradeServer).ReadSBOM(m, &grpc.GenericServerStream[ReadSBOMRequest, ReadSBOMResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Upgrade_ReadSBOMServer = grpc.ServerStreamingServer[ReadSBOMResponse]
+
 func _Upgrade_Rollback_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RollbackRequest)
 	if err := dec(in); err != nil {
@@ -1865,6 +1907,11 @@ var Upgrade_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Download",
 			Handler:       _Upgrade_Download_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadSBOM",
+			Handler:       _Upgrade_ReadSBOM_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -138,6 +138,59 @@ func TestFetchRefuses(t *testing.T) {
 	}
 }
 
+// TestAnyOrder checks that an artifact is stored whatever was stored before: the store knows no
+// order of versions, so no artifact makes another impossible (fast-forward, docs/updates.md).
+func TestAnyOrder(t *testing.T) {
+	from := &shelf{blobs: map[string][]byte{}}
+	low, high := []byte("version: 1"), []byte("version: 99999")
+	from.put(low)
+	from.put(high)
+	first, second := from.put(manifest(high)), from.put(manifest(low))
+	s := Store{Dir: t.TempDir(), Group: os.Getgid()}
+	for _, sum := range []string{first, second, first} {
+		if err := errors.Join(s.Fetch(t.Context(), sum, from), s.Verify(sum)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Prune([]string{sum}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// endless is a source that sends a layer, and then zeros without an end.
+type endless struct {
+	*shelf
+	read int
+}
+
+func (e *endless) Open(ctx context.Context, b Blob) (io.ReadCloser, error) {
+	first, err := e.shelf.Open(ctx, b)
+	if err != nil || b.Size < 0 {
+		return first, err
+	}
+	return io.NopCloser(io.MultiReader(first, e)), nil
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	clear(p)
+	if e.read += len(p); e.read > 1<<20 {
+		return 0, errors.New("the test ends the data")
+	}
+	return len(p), nil
+}
+
+// TestEndless checks that at most the size of a layer in the manifest is read.
+func TestEndless(t *testing.T) {
+	from := &endless{shelf: &shelf{blobs: map[string][]byte{}}}
+	a := []byte("a: 1")
+	from.put(a)
+	sum := from.put(manifest(a))
+	s := Store{Dir: t.TempDir(), Group: os.Getgid()}
+	if err := s.Fetch(t.Context(), sum, from); err == nil || !strings.Contains(err.Error(), "does not match the digest or the size of 4 bytes") || from.read > 1<<16 {
+		t.Errorf("%v, after %d bytes too many", err, from.read)
+	}
+}
+
 func sumOf(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])

@@ -22,8 +22,10 @@
 package bundle
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 )
 
@@ -72,8 +74,15 @@ var (
 	digestForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
+// sbomPart is the name of the bill of materials in errors.
+const sbomPart = "bill of materials"
+
 // MaxEpoch is the highest valid epoch.
 const MaxEpoch = 1_000_000
+
+// MaxSBOM is the maximum size of a bill of materials that a reader holds in memory, in bytes. A
+// real one has 310 KB.
+const MaxSBOM = 16 << 20
 
 // Maximum sizes of the parts, in bytes: the root image is written to a disk, the UKI is held in
 // memory. Real parts have 260 and 14 MiB.
@@ -81,6 +90,15 @@ const (
 	maxPart = 8 << 30
 	maxUKI  = 128 << 20
 )
+
+// CheckSBOM returns ErrDamaged if a document is not the bill of materials of the version.
+func (s Statement) CheckSBOM(document []byte) error {
+	part := newChecked(bytes.NewReader(document), s.SBOM)
+	if _, err := io.Copy(io.Discard, part); err != nil {
+		return err
+	}
+	return part.done(sbomPart)
+}
 
 // check rejects a statement that is signed but invalid.
 func (s Statement) check() error {
@@ -99,7 +117,7 @@ func (s Statement) check() error {
 	for _, p := range []struct {
 		name string
 		part Part
-	}{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"UKI", s.UKI}, {"bill of materials", s.SBOM}} {
+	}{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"UKI", s.UKI}, {sbomPart, s.SBOM}} {
 		if !digestForm.MatchString(p.part.SHA256) || p.part.Size <= 0 || p.part.Size > maxPart {
 			return fmt.Errorf("%s: digest %q of %d bytes is invalid", p.name, p.part.SHA256, p.part.Size)
 		}

@@ -18,8 +18,16 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+const sampleSBOM = `{"name": "libc6"}`
+
 // newBundle returns a bundle of small parts, its root image, and the keys that signed it.
 func newBundle(t *testing.T) (file, root []byte, trust Trust) {
+	t.Helper()
+	return newBundleWith(t, func(*Source) {}, "a kernel", sampleSBOM)
+}
+
+// newBundleWith is newBundle with another source, boot image and bill of materials.
+func newBundleWith(t *testing.T, change func(*Source), uki, sbom string) (file, root []byte, trust Trust) {
 	t.Helper()
 	key, err := NewKey()
 	if err != nil {
@@ -32,7 +40,7 @@ func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 	if err := os.WriteFile(image, root, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"uki": "a kernel", "sbom": "{}"} {
+	for name, content := range map[string]string{"uki": uki, "sbom": sbom} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -49,6 +57,7 @@ func newBundle(t *testing.T) (file, root []byte, trust Trust) {
 		Version: "1.2.0", Profile: "test", MinimumVersion: "1.0.0", Root: "as on the command line", Time: time.Unix(1700000000, 0),
 		RootImage: image, UKI: filepath.Join(dir, "uki"), SBOM: filepath.Join(dir, "sbom"), Packed: packed,
 	}
+	change(&source)
 	var out, again bytes.Buffer
 	for _, to := range []*bytes.Buffer{&out, &again} {
 		envelope, err := source.Seal(key)
@@ -103,6 +112,51 @@ func TestWriteAndRead(t *testing.T) {
 	got, uki, err := read(bytes.NewReader(file), trust)
 	if err != nil || !bytes.Equal(got.Bytes(), root) || string(uki) != "a kernel" {
 		t.Errorf("%d bytes of root, UKI %q, %v", got.Len(), uki, err)
+	}
+}
+
+// TestSBOM checks that the bill of materials is read after the other parts, is verified, and that
+// the copy of a running version has none.
+func TestSBOM(t *testing.T) {
+	file, root, trust := newBundle(t)
+	read := func(file []byte) ([]byte, *Reader, error) {
+		t.Helper()
+		r, err := Open(bytes.NewReader(file), trust)
+		if err == nil {
+			err = r.Root(io.Discard)
+		}
+		if err == nil {
+			_, err = r.UKI()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := r.SBOM()
+		return content, r, err
+	}
+	content, r, err := read(file)
+	if err != nil || string(content) != sampleSBOM || r.Statement.CheckSBOM(content) != nil {
+		t.Errorf("%q, %v", content, err)
+	}
+	for _, other := range []string{"", "{}", sampleSBOM + " ", strings.ToUpper(sampleSBOM)} {
+		if err := r.Statement.CheckSBOM([]byte(other)); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%q: %v", other, err)
+		}
+	}
+	at := bytes.Index(file, []byte(sampleSBOM))
+	damaged := bytes.Clone(file)
+	damaged[at] ^= 1
+	for name, bad := range map[string][]byte{"another document": damaged, "truncated": file[:at+3]} {
+		if _, _, err := read(bad); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var copied bytes.Buffer
+	if err := (Copy{Envelope: r.Envelope, Root: bytes.NewReader(root), UKI: strings.NewReader("a kernel")}).Write(&copied); err != nil {
+		t.Fatal(err)
+	}
+	if content, _, err := read(copied.Bytes()); err != nil || content != nil {
+		t.Errorf("a copy: %q, %v", content, err)
 	}
 }
 

@@ -29,9 +29,9 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	if err != nil {
 		return Statement{}, readError("statement", err)
 	}
-	envelope, err := withSignature(text, key)
+	envelope, err := AddSignature(text, TypePayload, key)
 	if err != nil {
-		return Statement{}, err
+		return Statement{}, fmt.Errorf("bundle: %w", err)
 	}
 	s, err := unverified(envelope)
 	if err != nil {
@@ -41,37 +41,37 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	for _, p := range []struct {
 		kind, name string
 		part       Part
-	}{{TypeRoot, "packed root image", s.Packed}, {TypeUKI, "unified kernel image", s.UKI}, {TypeSBOM, "bill of materials", s.SBOM}} {
+	}{{TypeRoot, "packed root image", s.Packed}, {TypeUKI, "unified kernel image", s.UKI}, {TypeSBOM, sbomPart, s.SBOM}} {
 		parts = append(parts, Layer{p.kind, p.part, &nextMember{of: r, name: p.name, want: p.part}})
 	}
 	return s, write(to, s.Version, header.ModTime, envelope, parts)
 }
 
-// withSignature returns an envelope with one more signature. The key must not have signed it
-// already.
-func withSignature(text []byte, key Key) ([]byte, error) {
+// AddSignature returns an envelope with one more signature. Its payload must have the type, and the
+// key must not have signed it already. It does not verify the existing signatures.
+func AddSignature(text []byte, payloadType string, key Key) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
 		return nil, err
 	}
-	if envelope.PayloadType != TypePayload {
-		return nil, fmt.Errorf("bundle: its payload type is %q, not %s", envelope.PayloadType, TypePayload)
+	if envelope.PayloadType != payloadType {
+		return nil, fmt.Errorf("its payload type is %q, not %s", envelope.PayloadType, payloadType)
 	}
 	payload, err := envelope.DecodeB64Payload()
 	if err != nil {
-		return nil, fmt.Errorf("bundle: its statement is not a DSSE envelope: %w", err)
+		return nil, fmt.Errorf("its statement is not a DSSE envelope: %w", err)
 	}
 	signer, err := dsse.NewEnvelopeSigner(key.dsse())
 	if err != nil {
 		return nil, err
 	}
-	own, err := signer.SignPayload(context.Background(), TypePayload, payload)
+	own, err := signer.SignPayload(context.Background(), payloadType, payload)
 	if err != nil {
-		return nil, fmt.Errorf("bundle: cannot sign: %w", err)
+		return nil, fmt.Errorf("cannot sign: %w", err)
 	}
 	for _, s := range envelope.Signatures {
 		if s.KeyID == own.Signatures[0].KeyID {
-			return nil, errors.New("bundle: it has a signature of this key already")
+			return nil, errors.New("it has a signature of this key already")
 		}
 	}
 	envelope.Signatures = append(envelope.Signatures, own.Signatures...)

@@ -13,6 +13,7 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/zstd"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 )
 
@@ -67,6 +68,24 @@ func Open(from io.Reader, trust Trust) (*Reader, error) {
 	r.Envelope = text
 	r.Statement, err = Verify(text, trust)
 	return r, err
+}
+
+// ReadAll reads and verifies every part of a bundle, without storing it, and returns its statement.
+func ReadAll(from io.Reader, trust Trust) (Statement, error) {
+	r, err := Open(from, trust)
+	if err != nil {
+		return Statement{}, err
+	}
+	if err := r.Root(io.Discard); err != nil {
+		return Statement{}, err
+	}
+	if _, err := r.UKI(); err != nil {
+		return Statement{}, err
+	}
+	if _, err := r.SBOM(); err != nil {
+		return Statement{}, err
+	}
+	return r.Statement, nil
 }
 
 // Verify returns a statement that enough trusted keys have signed. Several signatures of one key
@@ -224,6 +243,26 @@ func (r *Reader) UKI() ([]byte, error) {
 		return nil, readError("unified kernel image", err)
 	}
 	return content, part.done("unified kernel image")
+}
+
+// SBOM returns the bill of materials, after UKI; nil for the copy of a running version, which has
+// none.
+func (r *Reader) SBOM() ([]byte, error) {
+	if err := r.next(sbomPart); err != nil {
+		return nil, err
+	}
+	if r.member == blob(ocispec.DescriptorEmptyJSON.Digest) && r.member != r.Statement.SBOM.blob() {
+		return nil, nil
+	}
+	if r.Statement.SBOM.Size > MaxSBOM {
+		return nil, fmt.Errorf("bundle: its bill of materials has %d MiB, and at most %d are read", r.Statement.SBOM.Size>>20, MaxSBOM>>20)
+	}
+	part := newChecked(r.tar, r.Statement.SBOM)
+	content, err := io.ReadAll(part)
+	if err != nil {
+		return nil, readError(sbomPart, err)
+	}
+	return content, part.done(sbomPart)
 }
 
 // checked reads exactly the bytes that a statement describes. It fails if there are more bytes, or

@@ -105,7 +105,10 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 		})
 		done <- errors.Join(err, to.CloseWithError(err))
 	}()
-	err = check(from, trust)
+	_, err = ReadAll(from, trust)
+	if err == nil {
+		_, err = io.Copy(io.Discard, from)
+	}
 	from.CloseWithError(err) // ends a writer that is still running
 	if written := <-done; err == nil {
 		err = written
@@ -135,22 +138,6 @@ func (c Copy) CheckComplete() (Statement, error) {
 		}
 	}
 	return s, nil
-}
-
-// check reads and verifies a bundle to its end, without storing it.
-func check(from io.Reader, trust Trust) error {
-	r, err := Open(from, trust)
-	if err != nil {
-		return err
-	}
-	if err := r.Root(io.Discard); err != nil {
-		return err
-	}
-	if _, err := r.UKI(); err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, from)
-	return err
 }
 
 // counter counts the bytes that are written to it.

@@ -36,6 +36,9 @@ const (
 	// ExtensionKeys are the public keys (PEM, Ed25519) that may sign extensions besides the release
 	// keys; usually missing.
 	ExtensionKeys = "/usr/share/orlop/extension-keys.pem"
+	// SBOM is the bill of materials of the image (SPDX 2.3, JSON), as the imager wrote it. The
+	// signed statement of the version (package bundle) has its digest.
+	SBOM = "/usr/share/orlop/sbom.spdx.json"
 	// PublicCAs are the public CAs (PEM).
 	PublicCAs = "/etc/ssl/certs/ca-certificates.crt"
 	// EmbeddedConfig is the configuration of the image; usually missing.

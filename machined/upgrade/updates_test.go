@@ -1,0 +1,103 @@
+package upgrade
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/verity"
+)
+
+// The tests of this file show refusals of attacks; docs/updates.md has the table.
+
+// TestMaliciousSource checks that a peer whose bundle could not be installed is asked last by the
+// next attempt, so that it cannot keep a machine from an update that another source has.
+func TestMaliciousSource(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	r := m.Receiver
+	var asked []string
+	r.deps.PeerEndpoint = func(address string) (client.Endpoint, error) {
+		asked = append(asked, address)
+		return client.Endpoint{}, errors.New(address + " does not answer")
+	}
+	r.deps.Node.Config = func() *config.Config { asked = append(asked, registrySource); return nil }
+	r.deps.Node.Egress = func() egress.Config { return egress.Config{} }
+	to := Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)}
+	for _, c := range []struct {
+		failed string // source of the last upgrade; empty: a client sent the bundle
+		want   []string
+	}{
+		{"", []string{"10.0.0.8", "10.0.0.9", registrySource}},
+		{"10.0.0.8", []string{"10.0.0.9", registrySource, "10.0.0.8"}},
+		{"10.0.0.9", []string{registrySource, "10.0.0.8", "10.0.0.9"}},
+		{registrySource, []string{"10.0.0.8", "10.0.0.9", registrySource}},
+		{"10.0.0.8", []string{"10.0.0.9", registrySource, "10.0.0.8"}},
+	} {
+		r.source = c.failed
+		r.abort(false, Refusal{bundle.ErrDamaged}, r.ask(false, "machine object"))
+		asked = nil
+		if _, _, err := r.findRelease(t.Context(), to); err == nil || !slices.Equal(asked, c.want) {
+			t.Errorf("after a failure of %q: %q was asked, want %q; %v", c.failed, asked, c.want, err)
+		}
+	}
+}
+
+// TestFastForward checks that a failed upgrade to a version with the highest epoch does not raise
+// the floor, nor does a version on trial: no later release becomes impossible.
+func TestFastForward(t *testing.T) {
+	for name, events := range map[string][]slot.Event{
+		"not written":     {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.WriteFailed{Reason: "no trusted key has signed it"}},
+		"written":         {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}},
+		"gone from trial": {slot.Started{To: "3.0.0", Epoch: bundle.MaxEpoch}, slot.EntryWritten{}, slot.Booted{Entries: []slot.Entry{failed}}},
+	} {
+		m := newTestMachine(t, slot.Record{})
+		for _, e := range events {
+			if err := m.Controller.handle(t.Context(), e); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if floor, err := m.records.EpochFloor(); err != nil || floor != 0 {
+			t.Errorf("%s: the floor is %d, %v", name, floor, err)
+		}
+		if name == "written" {
+			continue
+		}
+		next := slot.Started{To: "2.0.1", Epoch: 7, Floor: m.Controller.EpochFloor()}
+		if err := m.Controller.handle(t.Context(), next); err != nil {
+			t.Errorf("%s: the next release is refused: %v", name, err)
+		}
+	}
+}
+
+// TestWrongSoftware checks that a signed version that is not for this machine is refused at its
+// head, before the rest is received.
+func TestWrongSoftware(t *testing.T) {
+	m := newTestMachine(t, slot.Record{})
+	in := m.Receiver.deps.Files.Inbox
+	trust := receivedBundleWith(t, in, bootImageOf(t, "ID=orlop\n"), strings.Repeat("ab", verity.HashSize)+",1,1,")
+	content, err := os.ReadFile(in.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		i    Installer
+		want string
+	}{
+		{Installer{Profile: "metal"}, "the bundle is for profile test, this machine runs metal"},
+		{Installer{Profile: "test", Only: "2.9.0"}, "contains version 3.0.0, and version 2.9.0 is wanted"},
+		{Installer{Profile: "test", Slot: Slot{Label: "ROOT-B", Size: 10}}, "slot ROOT-B only 0 MiB"},
+	} {
+		c.i.Trust, c.i.CheckExtensions = trust, func(string) error { return nil }
+		if _, err := c.i.Check(bytes.NewReader(content)); !errors.As(err, new(Refusal)) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}

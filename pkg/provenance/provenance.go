@@ -1,0 +1,193 @@
+// Package provenance reads and writes the provenance of a version: a signed statement about the
+// inputs of its build and the digests of its files. Its form is that of SLSA
+// (https://slsa.dev/provenance/v1): an in-toto statement (in-toto attestation framework 1.0) in a
+// DSSE envelope.
+//
+// The imager writes the provenance beside the bundle and signs both with the same keys. The package
+// decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
+// prove that the bytes result from them: another build of the same source does.
+package provenance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/orlop-os/orlop/pkg/bundle"
+)
+
+// The types of the statement.
+const (
+	// TypePayload is the type of the signed payload.
+	TypePayload   = "application/vnd.in-toto+json"
+	StatementType = "https://in-toto.io/Statement/v1"
+	PredicateType = "https://slsa.dev/provenance/v1"
+	// BuildType is the build by the imager: ExternalParameters are its options, and docs/updates.md
+	// says how to repeat it.
+	BuildType = "https://orlop.dev/build/imager/v1"
+	// Builder is the imager on a computer that the holder of the signing key trusts.
+	Builder = "https://orlop.dev/builder/imager"
+)
+
+// MaxSize is the maximum size of an envelope, in bytes; a reader holds it in memory. A real one has
+// 250 KB.
+const MaxSize = 4 << 20
+
+// Names of digests (in-toto attestation framework, digest_set.md); the values are lower-case
+// hexadecimal.
+const (
+	SHA256    = "sha256"
+	GitCommit = "gitCommit"
+	// DirHash is the digest of a Go module: "h1:" in go.sum.
+	DirHash = "dirHash"
+)
+
+// Statement is the signed payload. Readers ignore unknown fields, as the specification requires.
+type Statement struct {
+	Type string `json:"_type"` // StatementType
+	// Subject are the files of the version with their digests.
+	Subject       []Resource `json:"subject"`
+	PredicateType string     `json:"predicateType"` // PredicateType
+	Predicate     Predicate  `json:"predicate"`
+}
+
+// Resource is a file, a package or a source with its digests by name.
+type Resource struct {
+	Name   string            `json:"name,omitempty"`
+	URI    string            `json:"uri,omitempty"` // such as a package URL
+	Digest map[string]string `json:"digest,omitempty"`
+}
+
+// Predicate is the provenance of SLSA.
+type Predicate struct {
+	BuildDefinition BuildDefinition `json:"buildDefinition"`
+	RunDetails      RunDetails      `json:"runDetails"`
+}
+
+// BuildDefinition describes the inputs of a build.
+type BuildDefinition struct {
+	BuildType          string     `json:"buildType"` // BuildType
+	ExternalParameters Parameters `json:"externalParameters"`
+	// InternalParameters are set by the builder: the time of the source and the dates of the pinned
+	// versions.
+	InternalParameters any `json:"internalParameters,omitempty"`
+	// ResolvedDependencies are the source, the packages of Debian, the Go modules and the other
+	// files of which the version consists.
+	ResolvedDependencies []Resource `json:"resolvedDependencies"`
+}
+
+// Parameters are the options of the imager.
+type Parameters struct {
+	Profile    string   `json:"profile"`
+	Version    string   `json:"version"`
+	Epoch      int      `json:"epoch"`
+	Kubernetes string   `json:"kubernetes"` // version, with a leading v
+	Outputs    []string `json:"outputs"`
+	// Programs are the executables that the build took instead of building them from the source.
+	Programs []string `json:"programs,omitempty"`
+}
+
+// RunDetails describes the builder. It has no times: the same source gives the same bytes.
+type RunDetails struct {
+	Builder BuilderID `json:"builder"`
+}
+
+// BuilderID names the builder, and the versions of its tools.
+type BuilderID struct {
+	ID      string            `json:"id"` // Builder
+	Version map[string]string `json:"version"`
+}
+
+// Seal signs a statement with each of the keys and returns the envelope. The same input gives the
+// same bytes.
+func Seal(s Statement, keys ...bundle.Key) ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	payload, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	envelope, err := bundle.SignPayload(TypePayload, payload, keys...)
+	if err == nil && len(envelope) > MaxSize {
+		err = fmt.Errorf("it has %d KiB, and readers accept %d", len(envelope)>>10, MaxSize>>10)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	return envelope, nil
+}
+
+// Verify returns the statement of an envelope that enough trusted keys have signed, if it describes
+// the version of a bundle: the version, its profile and each of its files with its digest.
+func Verify(envelope []byte, trust bundle.Trust, of bundle.Statement) (Statement, error) {
+	s, err := verify(envelope, trust)
+	if err == nil {
+		err = s.checkVersion(of)
+	}
+	if err != nil {
+		return Statement{}, fmt.Errorf("provenance: %w", err)
+	}
+	return s, nil
+}
+
+func verify(envelope []byte, trust bundle.Trust) (s Statement, err error) {
+	if len(envelope) > MaxSize {
+		return s, fmt.Errorf("it has more than %d KiB", MaxSize>>10)
+	}
+	payload, err := bundle.VerifyPayload(envelope, TypePayload, trust)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(payload, &s); err != nil {
+		return s, fmt.Errorf("cannot parse its statement: %w", err)
+	}
+	return s, s.check()
+}
+
+// check rejects a statement of another kind.
+func (s Statement) check() error {
+	for _, c := range []struct{ what, got, want string }{
+		{"type", s.Type, StatementType},
+		{"predicate type", s.PredicateType, PredicateType},
+		{"build type", s.Predicate.BuildDefinition.BuildType, BuildType},
+		{"builder", s.Predicate.RunDetails.Builder.ID, Builder},
+	} {
+		if c.got != c.want {
+			return fmt.Errorf("its %s is %q, and %s is expected", c.what, c.got, c.want)
+		}
+	}
+	if len(s.Subject) == 0 {
+		return errors.New("it describes no file")
+	}
+	return nil
+}
+
+// checkVersion returns an error if the statement does not describe a version of the system.
+func (s Statement) checkVersion(of bundle.Statement) error {
+	p := s.Predicate.BuildDefinition.ExternalParameters
+	if p.Version != of.Version || p.Profile != of.Profile || p.Epoch != of.Epoch {
+		return fmt.Errorf("it describes version %s, epoch %d, profile %s, and the bundle has version %s, epoch %d, profile %s",
+			p.Version, p.Epoch, p.Profile, of.Version, of.Epoch, of.Profile)
+	}
+	for _, one := range []struct {
+		name string
+		part bundle.Part
+	}{{"root image", of.RootImage}, {"packed root image", of.Packed}, {"unified kernel image", of.UKI}, {"bill of materials", of.SBOM}} {
+		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[SHA256] == one.part.SHA256 }) {
+			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", one.name, one.part.SHA256)
+		}
+	}
+	return nil
+}
+
+// Source returns the commit of the source; empty if the build did not know it.
+func (s Statement) Source() string {
+	for _, r := range s.Predicate.BuildDefinition.ResolvedDependencies {
+		if commit := r.Digest[GitCommit]; commit != "" {
+			return commit
+		}
+	}
+	return ""
+}
