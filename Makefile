@@ -214,6 +214,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/claim:FuzzParseList \
+	pkg/claim:FuzzParseRule \
 	pkg/claim:FuzzVerify \
 	pkg/inventory:FuzzParseHost \
 	pkg/inventory:FuzzServe \

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -72,7 +73,35 @@ func newClaims(m *machine) *hosts.Claims {
 		Remove: func(ctx context.Context, of claim.Member) error { return removeClaimed(ctx, m, of) },
 		Event:  m.reports.events.From("inventory"),
 		Now:    time.Now,
+		Rules:  newRuleDeps(m),
 	})
+}
+
+// newRuleDeps makes the environment of approvals by rules.
+func newRuleDeps(m *machine) hosts.RuleDeps {
+	return hosts.RuleDeps{
+		Host: func(key string) (inventory.Host, bool) { return m.domains.hosts.Host(key) },
+		Matches: func(ctx context.Context, expression string, h inventory.Host) (bool, error) {
+			return matchesHost(ctx, m.processes.commands.run, expression, h)
+		},
+		Approvals: func() trust.Membership { return m.members.Ledger.Current().Membership },
+		Record:    func(ctx context.Context, a trust.Approval) error { return m.members.Server.RecordApproval(ctx, a) },
+	}
+}
+
+// matchesHost evaluates the expression of a rule for an inventory. The orchestrator has the
+// compiler (docs/decisions/0016-disk-expressions.md); its process has the rights of the API
+// server's user, and no network peer reaches it.
+func matchesHost(ctx context.Context, run nodespec.Command, expression string, h inventory.Host) (bool, error) {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return false, err
+	}
+	a, err := nodespec.Run[nodespec.HostMatchResult](ctx, run, paths.UserAPI, "match-host", nodespec.HostMatchRequest{Expression: expression, Inventory: text})
+	if err == nil && a.Problem != "" {
+		err = errors.New("match: the expression " + a.Problem)
+	}
+	return a.Matches, err
 }
 
 // acceptsClaims reports whether a configuration lets sets of machines take waiting machines.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"io/fs"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -99,7 +102,7 @@ func TestClaimedDocuments(t *testing.T) {
 	}{
 		{"valid", sign(c.documents), c.operator.Cert, []*x509.Certificate{plane}, from, ""},
 		{"another operator", sign(c.documents), c.machines.Cert, []*x509.Certificate{plane}, from, "is not of an operator of this machine"},
-		{"changed documents", claim.Signed{Documents: replaced("10.0.0.11", "10.0.0.12"), Signature: sign(c.documents).Signature}, c.operator.Cert, []*x509.Certificate{plane}, from, "the signature is not that of these documents"},
+		{"changed documents", claim.Signed{Documents: replaced("10.0.0.11", "10.0.0.12"), Signature: sign(c.documents).Signature}, c.operator.Cert, []*x509.Certificate{plane}, from, "the signature is not that of this text"},
 		{"another cluster", sign(c.documents), c.operator.Cert, []*x509.Certificate{c.leaf(c.operator, server).Cert}, from, "is no machine of the cluster"},
 		{"no certificate", sign(c.documents), c.operator.Cert, nil, from, "the server has no certificate"},
 		{"another address", sign(c.documents), c.operator.Cert, []*x509.Certificate{plane}, netip.MustParseAddr("10.0.0.12"), "is no machine of the cluster"},
@@ -154,7 +157,7 @@ func TestReadClaims(t *testing.T) {
 		want  string // part of the error
 	}{
 		{"a list", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList), 0o600) }, ""},
-		{"too long", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList+1), 0o600) }, "at most 1048576 are taken"},
+		{"too long", func(file string) error { return os.WriteFile(file, make([]byte, claim.MaxList+1), 0o600) }, "at most 2097152 are taken"},
 		{"a link", func(file string) error { return os.Symlink(other, file) }, "is not a plain file"},
 		{"a pipe", func(file string) error { return unix.Mkfifo(file, 0o600) }, "is not a plain file"},
 		{"a directory", func(file string) error { return os.Mkdir(file, 0o700) }, "is not a plain file"},
@@ -166,6 +169,34 @@ func TestReadClaims(t *testing.T) {
 		text, err := readClaims(dir)
 		if test.want == "" && (err != nil || len(text) != claim.MaxList) || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %d bytes, %v", test.name, len(text), err)
+		}
+	}
+}
+
+// TestMatchesHost checks the request to the orchestrator, and its answers.
+func TestMatchesHost(t *testing.T) {
+	for _, c := range []struct {
+		answer string
+		failed error
+		want   bool
+		err    string // part of it
+	}{
+		{`{"matches":true}`, nil, true, ""},
+		{`{"matches":false}`, nil, false, ""},
+		{`{"matches":false,"problem":"is neither true nor false, but int"}`, nil, false, "match: the expression is neither true nor false"},
+		{`no`, nil, false, "match-host cannot be read"},
+		{``, errors.New("killed"), false, "killed"},
+	} {
+		run := func(_ context.Context, uid uint32, command string, request any, _ ...*os.File) ([]byte, error) {
+			r, ok := request.(nodespec.HostMatchRequest)
+			if !ok || uid != paths.UserAPI || command != "match-host" || r.Expression != "host.cpus == 2" || string(r.Inventory) != `{"serial":"SN-1","cpus":2}` {
+				t.Errorf("%d %s %+v", uid, command, request)
+			}
+			return []byte(c.answer), c.failed
+		}
+		got, err := matchesHost(t.Context(), run, "host.cpus == 2", inventory.Host{Serial: "SN-1", CPUs: 2})
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, %v", c.answer, got, err)
 		}
 	}
 }

@@ -16,12 +16,14 @@ import (
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // acceptsInventories reports whether a configuration lets the machine list waiting machines.
@@ -49,6 +51,12 @@ func newHosts(m *machine) *hosts.Register {
 				names = append(names, ticket.Name)
 			}
 			return names
+		},
+		Approvals: func() []trust.Approval { return m.members.Ledger.Current().Approvals },
+		Operators: func() []byte {
+			// Claims reports an error.
+			list, _ := ownership.Operators(m.config.active.Current().Config)
+			return list
 		},
 		Offer: m.domains.claims.Offer,
 		Write: func(content []byte) error {

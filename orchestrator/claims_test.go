@@ -29,23 +29,26 @@ import (
 var deploymentResource = schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machinedeployments"}
 
 // claimed enables claims and checks them with the real API server: a MachineDeployment claims the
-// approved machine that waits, its Machine and the list for machined appear, a node reads neither
-// templates nor sets, and `kubectl scale` removes the machine again.
+// approved machine that waits, its Machine and the list for machined appear, a signed rule approves
+// another machine, a node reads neither templates, rules nor sets, and `kubectl scale` removes the
+// machine again.
 func (w machineTest) claimed(t *testing.T, m machine) {
 	t.Helper()
 	for _, dir := range []string{m.dirs.API, m.dirs.Controllers} {
 		write(t, filepath.Join(dir, nodespec.MachineObjectsFile), []byte(`{"enabled":true,"claims":true}`))
 	}
-	key := "sha256:" + strings.Repeat("ab", 32)
+	key, listed := "sha256:"+strings.Repeat("ab", 32), "sha256:"+strings.Repeat("cd", 32)
 	const name = "rack-abababab"
-	list, err := json.Marshal(inventory.Listing{Members: []string{}, Names: []string{}, Waiting: []inventory.Entry{{
-		Key: key, Address: netip.MustParseAddr("10.0.0.77"), Since: time.Now(), Last: time.Now(), Host: inventory.Host{Serial: "SN-77", CPUs: 2},
-	}}})
+	operator, admin := newOperator(t)
+	list, err := json.Marshal(inventory.Listing{Members: []string{}, Names: []string{}, Operators: pki.EncodeCert(operator), Waiting: []inventory.Entry{
+		{Key: key, Address: netip.MustParseAddr("10.0.0.77"), Since: time.Now(), Last: time.Now(), Host: inventory.Host{Serial: "SN-77", CPUs: 2}},
+		{Key: listed, Address: netip.MustParseAddr("10.0.0.78"), Since: time.Now(), Last: time.Now(), Host: inventory.Host{Serial: "SN-78", CPUs: 2}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(m.dirs.Controllers, nodespec.HostsFile), list)
-	operator, signed := signedTemplate(t)
+	signed := signedTemplate(t, admin)
 	ref := map[string]any{"apiGroup": machineapi.GroupVersion.Group, "kind": "OrlopMachineTemplate", "name": "rack"}
 	w.create(t, machineapi.OrlopMachineTemplates, "OrlopMachineTemplate", map[string]any{"template": map[string]any{"spec": map[string]any{
 		"match": `host.cpus >= 2 && host.serial == "SN-77"`, "documents": string(signed.Documents), "signature": string(signed.Signature),
@@ -69,7 +72,8 @@ func (w machineTest) claimed(t *testing.T, m machine) {
 		_, _, err := l.Templates[c.Template].Verify([]*x509.Certificate{operator}, time.Now())
 		return found && c.Name == name && err == nil
 	})
-	for _, resource := range []schema.GroupVersionResource{machineapi.OrlopMachineTemplates, deploymentResource} {
+	w.ruled(t, admin, listed)
+	for _, resource := range []schema.GroupVersionResource{machineapi.OrlopMachineTemplates, machineapi.OrlopApprovalRules, deploymentResource} {
 		if _, err := w.worker.Resource(resource).Namespace(machineapi.Namespace).List(w.ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("a node reads %s: %v, want forbidden", resource.Resource, err)
 		}
@@ -125,8 +129,27 @@ func (w machineTest) listed(t *testing.T, m machine, good func(claim.List) bool)
 	}
 }
 
-// signedTemplate returns a template with the CA of its operator.
-func signedTemplate(t *testing.T) (*x509.Certificate, claim.Signed) {
+// ruled creates a signed rule, which approves the waiting machine with a key.
+func (w machineTest) ruled(t *testing.T, admin *pki.Leaf, key string) {
+	t.Helper()
+	now := time.Now()
+	rule, err := claim.SignRule(claim.Rule{Machines: []claim.Identity{{Serial: "SN-78"}}, Match: "host.cpus == 2", Maximum: 1, Expires: now.Add(30 * time.Minute)}, admin, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.create(t, machineapi.OrlopApprovalRules, "OrlopApprovalRule", map[string]any{"rule": string(rule.Text), "signature": string(rule.Signature)})
+	w.await(t, machineapi.OrlopHosts, machineapi.HostName(key), "approval by the rule", func(o *unstructured.Unstructured) bool {
+		by, _, _ := unstructured.NestedString(o.Object, "spec", "approval", "rule")
+		return by == "rack"
+	})
+	w.await(t, machineapi.OrlopApprovalRules, "rack", "an approval", func(o *unstructured.Unstructured) bool {
+		approved, _, _ := unstructured.NestedInt64(o.Object, "status", "approved")
+		return approved == 1
+	})
+}
+
+// newOperator returns the CA of an operator and an admin certificate.
+func newOperator(t *testing.T) (*x509.Certificate, *pki.Leaf) {
 	t.Helper()
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -136,10 +159,16 @@ func signedTemplate(t *testing.T) (*x509.Certificate, claim.Signed) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ca.Cert, admin
+}
+
+// signedTemplate returns a template that an operator has signed.
+func signedTemplate(t *testing.T, admin *pki.Leaf) claim.Signed {
+	t.Helper()
 	now := time.Now()
 	s, err := claim.Sign(claim.Template{Documents: []byte("kind: Machine\n"), Prefix: "rack", Expires: now.Add(30 * time.Minute).Truncate(time.Second)}, admin, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ca.Cert, s
+	return s
 }

@@ -20,6 +20,10 @@
 //	orchestrator match-disks   reads a disk match request, writes its result (package
 //	                           diskselector)
 //
+// Before a rule approves a machine that waits for a configuration:
+//
+//	orchestrator match-host    reads a host match request, writes its result (package hostmatch)
+//
 // For upgrades:
 //
 //	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this
@@ -81,6 +85,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/drain"
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/exporter"
+	"github.com/orlop-os/orlop/orchestrator/hostmatch"
 	"github.com/orlop-os/orlop/orchestrator/kubeapiserver"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/kubelet"
@@ -97,7 +102,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|check-settings|match-disks|drain|delete-removed-nodes|list-versions|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
+		fmt.Fprintln(os.Stderr, "orchestrator: usage: orchestrator api|controllers|node|check-access|check-settings|match-disks|match-host|drain|delete-removed-nodes|list-versions|suspend|canary|"+strings.Join(slices.Sorted(maps.Keys(etcd.Commands)), "|"))
 		os.Exit(2)
 	}
 	switch os.Args[1] {
@@ -105,9 +110,13 @@ func main() {
 		os.Exit(checkAccess(os.Stdin, os.Stdout))
 	case "check-settings":
 		os.Exit(checkSettings(os.Stdin, os.Stdout))
-	case "match-disks":
-		if err := diskselector.Answer(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintf(os.Stderr, "orchestrator: match-disks: %v\n", err)
+	case "match-disks", "match-host":
+		answer := diskselector.Answer
+		if os.Args[1] == "match-host" {
+			answer = hostmatch.Answer
+		}
+		if err := answer(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintf(os.Stderr, "orchestrator: %s: %v\n", os.Args[1], err)
 			os.Exit(1)
 		}
 		return

@@ -29,7 +29,7 @@ func nodesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 			"request, and an operator approves the key fingerprint on its console. It holds no key of the cluster. Call any\n" +
 			"control-plane machine; more than half of them must answer before a worker joins.",
 	}
-	c.AddCommand(nodesAddCommand(ios, conn), nodesTemplateCommand(ios, conn), nodesPendingCommand(ios, conn), nodesApproveCommand(ios, conn), nodesDenyCommand(ios, conn), nodesListCommand(ios, conn), nodesRemoveCommand(ios, conn))
+	c.AddCommand(nodesAddCommand(ios, conn), nodesTemplateCommand(ios, conn), nodesRuleCommand(ios, conn), nodesPendingCommand(ios, conn), nodesApproveCommand(ios, conn), nodesDenyCommand(ios, conn), nodesListCommand(ios, conn), nodesRemoveCommand(ios, conn))
 	return c
 }
 

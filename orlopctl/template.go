@@ -33,7 +33,8 @@ func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 			"names are NAME, a dash, and the first eight digits of their fingerprint. A machine accepts the template only if\n" +
 			"its own operator has signed it. A worker that is removed erases itself and powers off; with --keep it retains\n" +
 			"its configuration and its data. --patch adds fields, for example Machine.spec.install. Until the template\n" +
-			"expires, an administrator of Kubernetes can make workers of approved machines with it.",
+			"expires, an administrator of Kubernetes can make workers of machines of this operator with it; with --rule-only,\n" +
+			"only of machines that an approval rule lists.",
 		Example: "  orlopctl nodes template rack7 --match 'host.cpus >= 16' --out rack7.yaml\n  kubectl apply -f rack7.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -58,6 +59,7 @@ func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	f.StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (`orlopctl gen operator`)")
 	f.StringVar(&patch, "patch", "", "file with a patch of the documents (as of `orlopctl patch-config`)")
 	f.StringVar(&t.Match, "match", "", "expression in CEL over the inventory of a machine; default: all approved machines")
+	f.BoolVar(&t.Rules, "rule-only", false, "only machines that a signed rule approves (`orlopctl nodes rule`)")
 	f.BoolVar(&t.Keep, "keep", false, "a removed worker retains its configuration and its data")
 	f.DurationVar(&ttl, "ttl", templateTTL, "validity of the template; at most 8784h")
 	flags.Positive(f, "ttl", &ttl)

@@ -47,16 +47,20 @@ type ClaimsDeps struct {
 	Event func(kind, message string)
 	// Now is the clock.
 	Now func() time.Time
+	// Rules is the environment of approvals by rules.
+	Rules RuleDeps
 }
 
 // Claims acts on the list of claims of the controllers, which lead on this control-plane machine.
 // The list is a request of a process with fewer rights: each claim needs a template that an
 // operator of this machine has signed, and a name that belongs to its key. So the controllers
-// admit no machine without an operator, and remove no machine that an operator has added.
+// admit no machine without an operator, and remove no machine that an operator has added. A claim
+// by a rule also needs a valid rule that lists the machine, once; a template can demand a rule.
 type Claims struct {
 	deps ClaimsDeps
 
 	eventLimit *rate.Limiter // events of problems
+	approvals  approvals     // of the goroutine of Run
 
 	mu       sync.Mutex
 	offers   map[string]offer // by the key of the machine
@@ -77,7 +81,8 @@ type offer struct {
 func NewClaims(d ClaimsDeps) *Claims {
 	return &Claims{
 		deps: d, eventLimit: rate.NewLimiter(rate.Every(10*time.Second), 10),
-		problems: map[string]bool{}, removing: map[claim.Member]bool{}, failed: map[claim.Member]time.Time{},
+		approvals: approvals{deps: d.Rules, stored: map[string]bool{}, refused: map[attempt]refusal{}},
+		problems:  map[string]bool{}, removing: map[claim.Member]bool{}, failed: map[claim.Member]time.Time{},
 	}
 }
 
@@ -109,7 +114,7 @@ func (c *Claims) Run(ctx context.Context) {
 // pass reads the list and acts on it. A problem is an event once, until a pass has no problem.
 func (c *Claims) pass(ctx context.Context) {
 	list, err := c.read()
-	offers, problems := c.check(list)
+	offers, problems := c.check(ctx, list)
 	if err != nil {
 		problems = append(problems, err)
 	}
@@ -149,8 +154,8 @@ func (c *Claims) read() (claim.List, error) {
 }
 
 // check returns the valid claims of a list by their keys, and the problems of the others.
-func (c *Claims) check(list claim.List) (map[string]offer, []error) {
-	offers, problems := map[string]offer{}, []error(nil)
+func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, []error) {
+	offers := map[string]offer{}
 	if len(list.Claims) == 0 {
 		return offers, nil
 	}
@@ -158,33 +163,60 @@ func (c *Claims) check(list claim.List) (map[string]offer, []error) {
 	if err != nil {
 		return offers, []error{err}
 	}
-	type verified struct {
-		claim.Template
-		by string
-	}
-	valid := map[string]verified{}
-	for name, signed := range list.Templates {
-		t, by, err := signed.Verify(operators, c.deps.Now())
-		if err == nil {
-			err = c.deps.CheckRevoked(by)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("OrlopMachineTemplate %.253s: %w", name, err))
+	now := c.deps.Now()
+	templates, problems := verifyAll("OrlopMachineTemplate", list.Templates, func(s claim.Signed) (claim.Template, *x509.Certificate, error) {
+		return s.Verify(operators, now)
+	}, c.deps.CheckRevoked)
+	rules, more := verifyAll("OrlopApprovalRule", list.Rules, func(s claim.SignedRule) (rule, *x509.Certificate, error) {
+		r, by, err := s.Verify(operators, now)
+		return rule{r, s.ID()}, by, err
+	}, c.deps.CheckRevoked)
+	problems = append(problems, more...)
+	c.approvals.forget(now)
+	tries := maxAttempts
+	ctx, cancel := context.WithTimeout(ctx, attemptsTimeout)
+	defer cancel()
+	for _, claimed := range list.Claims {
+		t, found := templates[claimed.Template]
+		if !found {
 			continue
 		}
-		valid[name] = verified{t, by.Subject.String()}
-	}
-	for _, claimed := range list.Claims {
-		t, found := valid[claimed.Template]
-		switch {
-		case !found:
-		case t.NameOf(claimed.Key) != claimed.Name:
+		if t.document.NameOf(claimed.Key) != claimed.Name {
 			problems = append(problems, fmt.Errorf("machine %.63s: the name does not belong to its key and its template", claimed.Name))
+			continue
+		}
+		r, found := rules[claimed.Rule]
+		if claimed.Rule != "" && !found {
+			continue // the rule is a problem, or not listed
+		}
+		switch err := c.approved(ctx, claimed, t.document, r, &tries); {
+		case errors.Is(err, errLater):
+		case err != nil:
+			problems = append(problems, fmt.Errorf("machine %.63s: %w", claimed.Name, err))
 		default:
 			offers[claimed.Key] = offer{claimed.Member, list.Templates[claimed.Template], t.by}
 		}
 	}
 	return offers, problems
+}
+
+// approved returns an error unless the machine of a claim is approved in the way that its template
+// demands. The first approval by a rule is an event.
+func (c *Claims) approved(ctx context.Context, claimed claim.Claim, t claim.Template, r signed[rule], tries *int) error {
+	if claimed.Rule == "" {
+		if t.RuleOnly {
+			return errors.New("its template demands the approval by a signed rule (`orlopctl nodes rule`), and the controllers name none")
+		}
+		return nil
+	}
+	first, identity, err := c.approvals.approve(ctx, claimed.Key, r.document, c.deps.Now(), tries)
+	if err != nil {
+		return fmt.Errorf("OrlopApprovalRule %.253s does not approve it: %w", claimed.Rule, err)
+	}
+	if first {
+		c.deps.Event("operation", fmt.Sprintf("machine %.63s is approved by OrlopApprovalRule %.253s of %s, as the machine with the %s: %s", claimed.Name, claimed.Rule, r.by, identity, claimed.Key))
+	}
+	return nil
 }
 
 // owns returns an error for a machine with a name of an operator.

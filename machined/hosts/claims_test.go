@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // claimsTest is a control-plane machine with a list of its controllers.
@@ -30,6 +33,12 @@ type claimsTest struct {
 	fails    error // of an approval or a removal
 	did      []string
 	events   []string
+	// of rules
+	hosts     map[string]inventory.Host
+	ledger    trust.Ledger
+	matches   func(expression string, h inventory.Host) (bool, error)
+	evaluated int
+	recordErr error
 }
 
 func newClaimsTest(t *testing.T) *claimsTest {
@@ -66,6 +75,19 @@ func newClaimsTest(t *testing.T) *claimsTest {
 		Remove: func(_ context.Context, m claim.Member) error { c.did = append(c.did, "remove "+m.Name); return c.fails },
 		Event:  func(kind, message string) { c.events = append(c.events, kind+": "+message) },
 		Now:    func() time.Time { return c.now },
+		Rules: RuleDeps{
+			Host: func(key string) (inventory.Host, bool) { h, found := c.hosts[key]; return h, found },
+			Matches: func(_ context.Context, expression string, h inventory.Host) (bool, error) {
+				c.evaluated++
+				return c.matches(expression, h)
+			},
+			Approvals: func() trust.Membership { return c.ledger.Membership },
+			Record: func(_ context.Context, a trust.Approval) error {
+				next, err := c.ledger.AddApproval(a)
+				c.ledger = next
+				return cmp.Or(err, c.recordErr)
+			},
+		},
 	})
 	c.list = &claim.List{Written: c.now, Templates: map[string]claim.Signed{"workers": c.sign("rack7", c.admin)}}
 	return c

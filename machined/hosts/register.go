@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // publishInterval is the shortest time between two values of the list for clients and controllers.
@@ -36,6 +37,9 @@ type RegisterDeps struct {
 	// Members returns the fingerprints of the members of the cluster, and Names their names and the
 	// names of the machines with a ticket to join.
 	Members, Names func() []string
+	// Approvals returns the approvals by rules, and Operators the CAs of the operators, in PEM.
+	Approvals func() []trust.Approval
+	Operators func() []byte
 	// Offer returns the configuration of a claimed machine; nil without a claim.
 	Offer func(key string) *claim.Signed
 	// Write writes the file of the controllers; fs.ErrNotExist: its directory does not exist yet.
@@ -73,6 +77,18 @@ func NewRegister(d RegisterDeps) *Register {
 
 // Published holds the list, at most publishInterval old.
 func (g *Register) Published() *cell.Cell[[]inventory.Entry] { return g.published }
+
+// Host returns the inventory that the machine with a key has sent.
+func (g *Register) Host(key string) (inventory.Host, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.list.Current(g.deps.Now()) {
+		if e.Key == key {
+			return e.Host, true
+		}
+	}
+	return inventory.Host{}, false
+}
 
 // Report answers the message of a machine without a configuration.
 func (g *Register) Report(r *api.ReportInventoryRequest) *api.ReportInventoryResponse {
@@ -145,6 +161,7 @@ func (g *Register) publish() {
 	now := inventory.Listing{Waiting: []inventory.Entry{}}
 	if g.deps.Enabled() {
 		now.Members, now.Names = append([]string{}, g.deps.Members()...), append([]string{}, g.deps.Names()...)
+		now.Approvals, now.Operators = g.deps.Approvals(), g.deps.Operators()
 		g.list = g.list.Without(func(key string) bool { return slices.Contains(now.Members, key) })
 		now.Waiting = append(now.Waiting, g.list.Current(g.deps.Now())...)
 	} else {

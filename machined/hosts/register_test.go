@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // empty is the file of an empty list.
@@ -25,14 +26,15 @@ var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // registerTest is a register with a clock of its own.
 type registerTest struct {
 	*Register
-	t        *testing.T
-	now      time.Time
-	disabled bool
-	members  []string
-	offers   map[string]*claim.Signed
-	file     string
-	writeErr error
-	events   []string
+	t         *testing.T
+	now       time.Time
+	disabled  bool
+	members   []string
+	offers    map[string]*claim.Signed
+	approvals []trust.Approval
+	file      string
+	writeErr  error
+	events    []string
 }
 
 func newRegisterTest(t *testing.T) *registerTest {
@@ -45,9 +47,11 @@ func newRegisterTest(t *testing.T) *registerTest {
 			}
 			return nil
 		},
-		Members: func() []string { return r.members },
-		Names:   func() []string { return nil },
-		Offer:   func(key string) *claim.Signed { return r.offers[key] },
+		Members:   func() []string { return r.members },
+		Names:     func() []string { return nil },
+		Approvals: func() []trust.Approval { return r.approvals },
+		Operators: func() []byte { return nil },
+		Offer:     func(key string) *claim.Signed { return r.offers[key] },
 		Write: func(content []byte) error {
 			if r.writeErr == nil {
 				r.file = string(content)
@@ -78,6 +82,16 @@ func TestOffer(t *testing.T) {
 	}
 	if a := r.Report(message(t, other, "10.0.0.22:1", "SN-2")); !a.Listed || a.Documents != nil {
 		t.Errorf("%+v", a)
+	}
+	if h, found := r.Host(pki.KeyFingerprint(&other.PublicKey)); !found || h.Serial != "SN-2" {
+		t.Errorf("inventory %+v, %v", h, found)
+	}
+	if _, found := r.Host("sha256:00"); found {
+		t.Error("an unknown machine has an inventory")
+	}
+	r.approvals = []trust.Approval{{Serial: "SN-1"}}
+	if r.publish(); !strings.Contains(r.file, `"approvals":[{"serial":"SN-1"`) {
+		t.Errorf("the controllers get no approvals: %s", r.file)
 	}
 	r.members = []string{pki.KeyFingerprint(&key.PublicKey)}
 	if a := r.Report(message(t, key, "10.0.0.21:1", "SN-1")); a.Listed || a.Documents != nil {

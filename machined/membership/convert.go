@@ -21,6 +21,11 @@ func toMembership(r trust.Membership) *api.Membership {
 	for _, b := range r.Bindings {
 		out.Bindings = append(out.Bindings, &api.TicketBinding{Ticket: b.Ticket, Voter: b.Voter, Key: b.Key})
 	}
+	for _, a := range r.Approvals {
+		out.Approvals = append(out.Approvals, &api.RuleApproval{
+			Serial: a.Serial, Uuid: a.UUID, Key: a.Key, Rule: a.Rule, Maximum: int32(a.Maximum), Signed: timestamppb.New(a.Signed), At: timestamppb.New(a.At),
+		})
+	}
 	return out
 }
 
@@ -35,6 +40,11 @@ func fromMembership(r *api.Membership) trust.Membership {
 		})
 	}
 	out.Bindings = fromBindings(r.GetBindings())
+	for _, a := range r.GetApprovals() {
+		out.Approvals = append(out.Approvals, trust.Approval{
+			Serial: a.Serial, UUID: a.Uuid, Key: a.Key, Rule: a.Rule, Maximum: int(a.Maximum), Signed: a.Signed.AsTime(), At: a.At.AsTime(),
+		})
+	}
 	return out
 }
 

@@ -45,6 +45,8 @@ type (
 		membership  trust.Membership
 		revocations []trust.Revocation
 	}
+	// approved: a rule of an operator approves a machine that waits for a configuration.
+	approved struct{ approval trust.Approval }
 	// removed: an operator removes a machine. unreached are the errors of the control-plane
 	// machines that may know it and did not answer.
 	removed struct {
@@ -59,6 +61,7 @@ func (voteRequested) request() {}
 func (counted) request()       {}
 func (signed) request()        {}
 func (replicated) request()    {}
+func (approved) request()      {}
 func (removed) request()       {}
 
 // facts are the facts about this machine on which a decision depends, besides its ledger.
@@ -118,9 +121,15 @@ type outcome struct {
 //	signed         otherwise                                    certificates
 //	replicated     the control plane has the name of a ticket   no: control plane has this name
 //	replicated     an item is invalid                           no: cannot use
+//	replicated     an approval contradicts an approval here     no: another machine
+//	replicated     the rule has approved its maximum            no: its maximum of 1 machines
 //	replicated     a ticket or member that was removed here     merged without it
 //	replicated     a removal                                    merged, and enforced
 //	replicated     otherwise                                    merged
+//	approved       another key has the serial number            no: another machine
+//	approved       the rule was signed after that approval      stored
+//	approved       the rule has approved its maximum            no: its maximum of 1 machines
+//	approved       otherwise                                    stored
 //	removed        the name is unknown                          no: it is not a member
 //	removed        the name is unknown, machines are silent     no: and may know it
 //	removed        the machine was removed before               its tickets again
@@ -153,6 +162,8 @@ func decide(l trust.Ledger, r request, f facts) (outcome, error) {
 		}
 	case replicated:
 		out, err = f.merge(l, r)
+	case approved:
+		out.ledger, err = l.AddApproval(r.approval)
 	case removed:
 		if out.ledger, out.tickets, err = l.Remove(r.name, f.now.UTC(), r.by); err != nil && r.unreached != "" {
 			err = fmt.Errorf("%w; some control-plane machines do not answer, and may know it (%s)", err, r.unreached)
@@ -199,6 +210,13 @@ func (f facts) merge(l trust.Ledger, r replicated) (outcome, error) {
 	next, added, err := l.MergeRevocations(r.revocations, f.now)
 	if err != nil {
 		return outcome{}, fmt.Errorf("replicated by %s: %w", r.from, err)
+	}
+	// A merge by a poll accepts contradictory approvals, so that all ledgers have both. A
+	// replicated approval requests the consent of this machine.
+	for _, a := range r.membership.Approvals {
+		if next, err = next.AddApproval(a); err != nil {
+			return outcome{}, err
+		}
 	}
 	next, _, err = next.MergeMembership(r.membership, f.session, f.now)
 	return outcome{ledger: next, newRevocations: added}, err

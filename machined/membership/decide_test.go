@@ -39,6 +39,11 @@ func memberOf(ticket, name string, key int) trust.Member {
 	return trust.Member{Name: name, Ticket: ticket, Key: fingerprint(key), Address: fmt.Sprint("10.0.0.", 20+key), Renewed: noon}
 }
 
+// approvalOf returns the approval of a key with a serial number, by a rule for a single machine.
+func approvalOf(serial, key int) trust.Approval {
+	return trust.Approval{Serial: fmt.Sprint("SN-", serial), Key: fingerprint(key), Rule: fmt.Sprintf("%064x", 1), Maximum: 1, Signed: noon.Add(-time.Hour), At: noon}
+}
+
 func newDecision() *decision {
 	c := config.New("m0", config.RoleControlPlane)
 	c.Cluster = &config.Cluster{}
@@ -235,6 +240,34 @@ var rows = map[string]func(*decision) *decision{
 		return d.ask(replicated{revocations: []trust.Revocation{{Lineage: "1a", Generation: 1, At: noon}}}, func(o outcome) bool {
 			return len(o.newRevocations) == 1 && len(o.ledger.Tickets) == 0 && o.ledger.Revoked[0].Machine == "w"
 		})
+	},
+	"replicated an approval contradicts an approval here": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		return d.ask(replicated{membership: trust.Membership{Approvals: []trust.Approval{approvalOf(1, 2)}}}, nil)
+	},
+	"replicated the rule has approved its maximum": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		return d.ask(replicated{membership: trust.Membership{Approvals: []trust.Approval{approvalOf(2, 2)}}}, nil)
+	},
+	"approved another key has the serial number": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		return d.ask(approved{approvalOf(1, 2)}, nil)
+	},
+	"approved the rule was signed after that approval": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		next := approvalOf(1, 2)
+		next.Rule, next.Signed, next.At = fmt.Sprintf("%064x", 2), noon.Add(time.Second), noon.Add(time.Minute)
+		return d.ask(approved{next}, func(o outcome) bool { return o.ledger.HasApproval(next.ID()) && len(o.ledger.Approvals) == 2 })
+	},
+	"approved the rule has approved its maximum": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		return d.ask(approved{approvalOf(2, 2)}, nil)
+	},
+	"approved otherwise": func(d *decision) *decision {
+		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
+		again := approvalOf(1, 1)
+		again.At = again.At.Add(time.Hour)
+		return d.ask(approved{again}, func(o outcome) bool { return slices.Equal(o.ledger.Approvals, d.ledger.Approvals) })
 	},
 	"replicated otherwise": func(d *decision) *decision {
 		return d.ask(replicated{membership: trust.Membership{Members: []trust.Member{memberOf("1a", "w", 1)}}}, func(o outcome) bool {

@@ -95,11 +95,16 @@ func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 }
 
 // storedTickets returns the tickets of a received membership that a ledger contains, or whose
-// machine it contains.
+// machine it contains, and the IDs of the approvals that it contains.
 func storedTickets(l trust.Ledger, received trust.Membership) (out []string) {
 	for _, serial := range ticketSerials(received) {
 		if holds := l.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
 			out = append(out, serial)
+		}
+	}
+	for _, a := range received.Approvals {
+		if l.HasApproval(a.ID()) {
+			out = append(out, a.ID())
 		}
 	}
 	return out

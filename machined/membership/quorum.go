@@ -115,10 +115,11 @@ func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteReques
 }
 
 // replicate sends r to the other control-plane machines until enough of them have stored it. A
-// machine has stored r if its answer lists ticket, a serial number: then its ledger contains the
-// ticket, or the member that joined with it. If ticket is empty, every answer without an error is a
-// success. stored are the addresses of the machines that have stored r, and failed are the errors
-// of the other machines. refused is the error of a machine that rejects r.
+// machine has stored r if its answer lists ticket, a serial number or the ID of an approval: then
+// its ledger contains the ticket, the member that joined with it, or the approval. If ticket is
+// empty, every answer without an error is a success. stored are the addresses of the machines that
+// have stored r, and failed are the errors of the other machines. refused is the error of a machine
+// that rejects r.
 func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, failed []string, refused error) {
 	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
@@ -133,8 +134,8 @@ func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.Repli
 			stored = append(stored, a.from.String())
 		default:
 			// The machine has merged r without the ticket. A ledger drops a ticket of r only if the
-			// ticket is revoked.
-			failed = append(failed, fmt.Sprintf("%s: the ticket was revoked there", a.from))
+			// ticket is revoked. An older version knows no approvals.
+			failed = append(failed, fmt.Sprintf("%s: the ticket was revoked there, or its version does not know it", a.from))
 		}
 		return len(stored) >= enough
 	})

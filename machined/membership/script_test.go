@@ -91,6 +91,7 @@ var scriptCommands = scripttest.Commands[*site]{
 	"pending":  (*site).pending,       // pending on a: the join requests
 	"approve":  (*site).approve,       // approve w1 on a
 	"deny":     (*site).deny,          // deny w1 on a
+	"rule":     (*site).approveByRule, // rule k1 SN-1 on a [signed again]: a rule approves a key
 	"votes":    (*site).votes,         // votes w1: the binding of each voter for the ticket of w1
 	"ledger":   (*site).ledger,        // ledger a: its members, tickets and revocations
 	"state":    (*site).state,         // state w1: the membership of a worker
@@ -112,6 +113,19 @@ var scriptCommands = scripttest.Commands[*site]{
 	"confirm":  (*site).listsEqual,    // confirm: all ledgers agree
 	"call":     (*site).call,          // call Vote from w1 to a: a call of a machine
 	"requests": (*site).allowRequests, // requests: the cluster accepts join requests
+}
+
+// approveByRule records the approval of a key by a rule for two machines, which was signed an hour
+// ago.
+func (s *site) approveByRule(args []string) string {
+	m := s.find(args[3])
+	now := m.deps.Now()
+	a := trust.Approval{Serial: args[1], Key: fmt.Sprintf("sha256:%064s", args[0][1:]), Rule: strings.Repeat("a", 64), Maximum: 2, Signed: now.Add(-time.Hour), At: now}
+	if len(args) > 4 {
+		a.Rule, a.Signed = strings.Repeat("b", 64), now
+	}
+	s.names[a.Key] = args[0]
+	return result(m.Server.RecordApproval(s.t.Context(), a), "stored")
 }
 
 // find returns a machine.

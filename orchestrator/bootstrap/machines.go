@@ -106,7 +106,8 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 // for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
 // limits it to its own. The controllers create and maintain the objects and name the machine of a
 // Node (spec.providerID). They also read MachineHealthChecks. With claims, they also maintain
-// MachineSets, claim the waiting machines, and delete Machines.
+// MachineSets, approve by signed rules and claim the waiting machines, and delete Machines. They
+// write no rule: its signature is of an operator.
 func machineRights(claims bool) []runtime.Object {
 	const clusters, machines, checks, sets, deployments = "clusters", "machines", "machinehealthchecks", "machinesets", "machinedeployments"
 	group, infra, own, hosts := machineapi.GroupVersion.Group, machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource
@@ -117,12 +118,14 @@ func machineRights(claims bool) []runtime.Object {
 	write := []string{"get", "create", "update", "patch"}
 	var ofClaims []rbacv1.PolicyRule
 	if claims {
-		ours, upstream = append(ours, machineapi.OrlopMachineTemplates.Resource), append(upstream, sets, deployments)
+		rules := machineapi.OrlopApprovalRules.Resource
+		ours, upstream = append(ours, machineapi.OrlopMachineTemplates.Resource, rules), append(upstream, sets, deployments)
 		ofClaims = []rbacv1.PolicyRule{
 			rule(groupCluster, []string{sets, sets + "/status"}, write...),
 			rule(groupCluster, []string{deployments + "/status"}, write...),
 			rule(groupCluster, []string{machines}, "delete"),
 			rule(group, []string{hosts}, "patch"),
+			rule(group, []string{rules + "/status"}, "update"),
 		}
 	}
 	return []runtime.Object{

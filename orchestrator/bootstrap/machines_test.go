@@ -48,8 +48,8 @@ func TestMachineObjectsAreRestored(t *testing.T) {
 			t.Errorf("a pass without a change: %s %s", a.GetVerb(), a.GetResource().Resource)
 		}
 	}
-	if len(all) != 1+12+7 {
-		t.Errorf("%d objects, want a namespace, 12 kinds and 7 objects of rights", len(all))
+	if len(all) != 1+13+7 {
+		t.Errorf("%d objects, want a namespace, 13 kinds and 7 objects of rights", len(all))
 	}
 }
 

@@ -64,6 +64,7 @@ type ofClaims struct {
 	sets        client[*clusterv1.MachineSet, *clusterv1.MachineSetList]
 	deployments client[*clusterv1.MachineDeployment, *clusterv1.MachineDeploymentList]
 	templates   client[*machineapi.OrlopMachineTemplate, *machineapi.OrlopMachineTemplateList]
+	rules       client[*machineapi.OrlopApprovalRule, *machineapi.OrlopApprovalRuleList]
 }
 
 // newClients returns the clients with a configuration.
@@ -167,6 +168,8 @@ func newOfClaims(upstream, ours rest.Interface, parameters runtime.ParameterCode
 			func() *clusterv1.MachineDeployment { return &clusterv1.MachineDeployment{} }, func() *clusterv1.MachineDeploymentList { return &clusterv1.MachineDeploymentList{} }),
 		templates: gentype.NewClientWithList(machineapi.OrlopMachineTemplates.Resource, ours, parameters, in,
 			func() *machineapi.OrlopMachineTemplate { return &machineapi.OrlopMachineTemplate{} }, func() *machineapi.OrlopMachineTemplateList { return &machineapi.OrlopMachineTemplateList{} }),
+		rules: gentype.NewClientWithList(machineapi.OrlopApprovalRules.Resource, ours, parameters, in,
+			func() *machineapi.OrlopApprovalRule { return &machineapi.OrlopApprovalRule{} }, func() *machineapi.OrlopApprovalRuleList { return &machineapi.OrlopApprovalRuleList{} }),
 	}
 }
 
@@ -218,11 +221,16 @@ func patchObject[T interface {
 // doHost performs a change of the object of a waiting machine. A write or a deletion fails if the
 // object has changed since it was seen, for example because an operator has approved it.
 func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
+	if change.Rule != nil {
+		return write(ctx, c.rules, change.Rule, Status)
+	}
 	switch change.Verb {
 	case hosts.Create:
 		return write(ctx, c.hosts, change.Object, Create)
 	case hosts.Status:
 		return write(ctx, c.hosts, change.Object, Status)
+	case hosts.Approve:
+		return patchObject(ctx, c.hosts, change.Object, map[string]any{"spec": map[string]any{"approval": change.Object.Spec.Approval}})
 	}
 	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
 }

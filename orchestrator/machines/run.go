@@ -140,7 +140,7 @@ func (c *clients) unserved(ctx context.Context, claims bool) error {
 	err := cmp.Or(probe(ctx, c.clusters), probe(ctx, c.orlopCluster), probe(ctx, c.planes), probe(ctx, c.machines), probe(ctx, c.checks), probe(ctx, c.own), probe(ctx, c.hosts),
 		probe(ctx, c.health), probe(ctx, c.components))
 	if err == nil && claims {
-		err = cmp.Or(probe(ctx, c.sets), probe(ctx, c.deployments), probe(ctx, c.templates))
+		err = cmp.Or(probe(ctx, c.sets), probe(ctx, c.deployments), probe(ctx, c.templates), probe(ctx, c.rules))
 	}
 	return err
 }
@@ -203,6 +203,7 @@ type caches struct {
 	sets        cache.SharedIndexInformer
 	deployments cache.SharedIndexInformer
 	templates   cache.SharedIndexInformer
+	rules       cache.SharedIndexInformer
 
 	jobs     cache.SharedIndexInformer
 	cronJobs cache.SharedIndexInformer
@@ -232,7 +233,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	}
 	if settings.Claims {
 		c.sets, c.deployments = informer(watches.sets, &clusterv1.MachineSet{}), informer(watches.deployments, &clusterv1.MachineDeployment{})
-		c.templates = informer(watches.templates, &machineapi.OrlopMachineTemplate{})
+		c.templates, c.rules = informer(watches.templates, &machineapi.OrlopMachineTemplate{}), informer(watches.rules, &machineapi.OrlopApprovalRule{})
 	}
 	c.factories = []component.Factory{watched, gates, &component.Informers{All: c.ofMachines()}}
 	return c, nil
@@ -242,7 +243,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 func (c *caches) ofMachines() []cache.SharedIndexInformer {
 	all := []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.checks, c.own, c.hosts}
 	if c.sets != nil {
-		all = append(all, c.sets, c.deployments, c.templates)
+		all = append(all, c.sets, c.deployments, c.templates, c.rules)
 	}
 	return all
 }
@@ -288,8 +289,11 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 // passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
 // configuration must not delay those of the cluster.
 func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) error {
-	changes := hosts.Plan(hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)})
-	return perform(changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
+	in := hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)}
+	if c.rules != nil {
+		in.Rules = component.Objects[*machineapi.OrlopApprovalRule](c.rules)
+	}
+	return perform(hosts.Plan(in), func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
 // perform makes changes. A conflict or a missing object is not an error: the cache is stale, and

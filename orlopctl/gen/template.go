@@ -20,6 +20,7 @@ type Template struct {
 	Name   string // of the object, and the prefix of the names of the machines
 	Match  string // an expression about the machines; empty: all
 	Node   config.Node
+	Rules  bool   // only machines that a signed rule approves
 	Keep   bool   // a removed machine keeps its configuration and its data
 	Patch  []byte // of the documents; nil: none
 	Expiry time.Time
@@ -60,7 +61,7 @@ func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]by
 	if err != nil {
 		return nil, err
 	}
-	s, err := claim.Sign(claim.Template{Documents: documents, Prefix: t.Name, Expires: t.Expiry}, signer, now)
+	s, err := claim.Sign(claim.Template{Documents: documents, Prefix: t.Name, Expires: t.Expiry, RuleOnly: t.Rules}, signer, now)
 	if err != nil {
 		return nil, err
 	}
@@ -69,15 +70,15 @@ func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]by
 	if t.Match != "" {
 		fmt.Fprintf(&out, "      match: %q\n", t.Match)
 	}
-	literal(&out, "documents", s.Documents)
-	literal(&out, "signature", s.Signature)
+	literal(&out, "      ", "documents", s.Documents)
+	literal(&out, "      ", "signature", s.Signature)
 	return out.Bytes(), nil
 }
 
 // literal writes a field with the text of a document, which ends with a newline.
-func literal(out *bytes.Buffer, name string, text []byte) {
-	fmt.Fprintf(out, "      %s: |\n", name)
+func literal(out *bytes.Buffer, indent, name string, text []byte) {
+	fmt.Fprintf(out, "%s%s: |\n", indent, name)
 	for line := range strings.Lines(string(text)) {
-		fmt.Fprintf(out, "        %s", line)
+		fmt.Fprintf(out, "%s  %s", indent, line)
 	}
 }

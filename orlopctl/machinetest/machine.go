@@ -358,6 +358,12 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 			moments = append(moments, map[string]any{"name": "orchestrator-api/etcd", "seconds": 2.5})
 		}
 		value = moments
+	case "inventory":
+		value = []any{
+			map[string]any{"key": "sha256:01", "address": "10.0.0.21", "serial": "SN-1", "uuid": "4c4c4544-0001"},
+			map[string]any{"key": "sha256:02", "address": "10.0.0.22", "serial": "SN-1"},
+			map[string]any{"key": "sha256:03", "address": "10.0.0.23", "serial": "SN-3"},
+		}
 	case "configuration":
 		s.f.mu.Lock()
 		shown := map[string]any{"applied": s.f.configs.applied.Format(time.RFC3339Nano)}

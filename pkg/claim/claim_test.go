@@ -56,10 +56,11 @@ func TestVerify(t *testing.T) {
 		{"valid", signed, []*x509.Certificate{other.Cert, ca.Cert}, now, ""},
 		{"other operator", signed, []*x509.Certificate{other.Cert}, now, "is not of an operator of this machine"},
 		{"no operator", signed, nil, now, "is not of an operator of this machine"},
-		{"other documents", Signed{[]byte("kind: Cluster\n"), signed.Signature}, []*x509.Certificate{ca.Cert}, now, "sign them again"},
-		{"other prefix", header(prefixHeader, "cp"), []*x509.Certificate{ca.Cert}, now, "sign them again"},
+		{"other documents", Signed{[]byte("kind: Cluster\n"), signed.Signature}, []*x509.Certificate{ca.Cert}, now, "sign it again"},
+		{"other prefix", header(prefixHeader, "cp"), []*x509.Certificate{ca.Cert}, now, "sign it again"},
 		{"a prefix with a newline", header(prefixHeader, "a b"), []*x509.Certificate{ca.Cert}, now, "is no label of DNS"},
-		{"later expiry", header(expiresHeader, "2099-11-29T12:00:00Z"), []*x509.Certificate{ca.Cert}, now, "sign them again"},
+		{"later expiry", header(expiresHeader, "2099-11-29T12:00:00Z"), []*x509.Certificate{ca.Cert}, now, "sign it again"},
+		{"rules only", header(approvalHeader, approvalRule), []*x509.Certificate{ca.Cert}, now, "sign it again"},
 		{"no expiry", header(expiresHeader, "never"), []*x509.Certificate{ca.Cert}, now, "cannot read its expiry"},
 		{"expired", signed, []*x509.Certificate{ca.Cert}, now.Add(30 * 24 * time.Hour), "expired at 20"},
 		{"no documents", Signed{nil, signed.Signature}, []*x509.Certificate{ca.Cert}, now, "1 to 24576 are allowed"},
@@ -129,7 +130,8 @@ func TestSign(t *testing.T) {
 func TestList(t *testing.T) {
 	l := List{
 		Written: now, Templates: map[string]Signed{"workers": {[]byte("d"), []byte("s")}},
-		Claims: []Claim{{Member{"rack7-01234567", "sha256:01"}, "workers"}}, Removals: []Member{{"rack7-89abcdef", "sha256:89"}},
+		Rules:  map[string]SignedRule{"rack7": {[]byte("t"), []byte("s")}},
+		Claims: []Claim{{Member{"rack7-01234567", "sha256:01"}, "workers", "rack7"}}, Removals: []Member{{"rack7-89abcdef", "sha256:89"}},
 	}
 	text, err := l.Encode()
 	if err != nil {
@@ -168,7 +170,7 @@ func FuzzParseList(f *testing.F) {
 
 // FuzzVerify feeds arbitrary signatures: an unauthenticated peer sends them.
 func FuzzVerify(f *testing.F) {
-	f.Add([]byte("-----BEGIN " + signatureBlock + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + signatureBlock + "-----\n"))
+	f.Add([]byte("-----BEGIN " + ofTemplate.block + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + ofTemplate.block + "-----\n"))
 	f.Fuzz(func(t *testing.T, signature []byte) {
 		if _, _, err := (Signed{[]byte("d"), signature}).Verify(nil, now); err == nil {
 			t.Error("accepted without an operator")

@@ -12,21 +12,23 @@ const (
 	// MaxClaims bounds the claims and the removals of a list: there are at most 128 objects of
 	// waiting machines, and a site removes no more machines at a time.
 	MaxClaims = 128
-	// MaxTemplates bounds the templates of a list.
-	MaxTemplates = 16
+	// MaxTemplates bounds the templates of a list, and MaxRules its rules.
+	MaxTemplates, MaxRules = 16, 16
 	// MaxList is the maximum size of a list in bytes. Documents and signatures are base 64 in it.
-	MaxList = 1 << 20
+	MaxList = 2 << 20
 	// life is the time for which a list is valid. The leading controllers write it every few
 	// seconds; the list of controllers that lead no more ends.
 	life = time.Minute
 )
 
 // List is the message of the leading controllers to machined on the same machine. It is a request:
-// machined checks each claim by the signature of its template.
+// machined checks each claim by the signatures of its template and of its rule.
 type List struct {
 	Written   time.Time         `json:"written"`
 	Templates map[string]Signed `json:"templates"`
-	Claims    []Claim           `json:"claims"`
+	// Rules are the rules of the claims, by the names of their objects.
+	Rules  map[string]SignedRule `json:"rules,omitempty"`
+	Claims []Claim               `json:"claims"`
 	// Removals are claimed machines that leave the cluster.
 	Removals []Member `json:"removals"`
 }
@@ -49,6 +51,9 @@ func (m Member) NamedByKey() bool {
 type Claim struct {
 	Member
 	Template string `json:"template"` // a key of List.Templates
+	// Rule is the rule that approves the machine, a key of List.Rules; empty: an operator has named
+	// the fingerprint to the API server.
+	Rule string `json:"rule,omitempty"`
 }
 
 // Encode returns the list as JSON.
@@ -74,8 +79,8 @@ func ParseList(text []byte, now time.Time) (List, error) {
 	if err := d.Decode(&l); err != nil {
 		return List{}, fmt.Errorf("list of claims: cannot decode: %w", err)
 	}
-	if len(l.Claims) > MaxClaims || len(l.Removals) > MaxClaims || len(l.Templates) > MaxTemplates {
-		return List{}, fmt.Errorf("list of claims: has more than %d claims or removals, or %d templates", MaxClaims, MaxTemplates)
+	if len(l.Claims) > MaxClaims || len(l.Removals) > MaxClaims || len(l.Templates) > MaxTemplates || len(l.Rules) > MaxRules {
+		return List{}, fmt.Errorf("list of claims: has more than %d claims or removals, %d templates or %d rules", MaxClaims, MaxTemplates, MaxRules)
 	}
 	if age := now.Sub(l.Written); age > life || age < -life {
 		return List{}, nil

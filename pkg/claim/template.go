@@ -1,15 +1,11 @@
 package claim
 
 import (
-	"crypto/ecdsa"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,24 +15,23 @@ import (
 const (
 	// MaxDocuments is the maximum size of the documents of a template, in bytes.
 	MaxDocuments = 24 << 10
-	// maxSignature is the maximum size of a signature with its certificate, in bytes.
-	maxSignature = 8 << 10
-	// maxLife is the longest validity of a template.
-	maxLife = 366 * 24 * time.Hour
 	// maxPrefix is the maximum length of the start of a name: a dash and nameDigits follow.
 	maxPrefix  = 40
 	nameDigits = 8
 )
 
-// context is the start of the signed value, so that the signature has no meaning elsewhere.
-const context = "orlop-worker-template/1\n"
+// ofTemplate is the signature of a template. Its headers are the prefix and the end of the
+// template, and the word that rules approve its machines.
+var ofTemplate = document{
+	noun: "template", context: "orlop-worker-template/1\n", block: "ORLOP WORKER TEMPLATE SIGNATURE",
+	remedy: "sign it again (`orlopctl nodes template`)",
+}
 
-// signatureBlock is the PEM type of a signature. Its headers are the prefix and the end of the
-// template.
 const (
-	signatureBlock = "ORLOP WORKER TEMPLATE SIGNATURE"
 	prefixHeader   = "Prefix"
 	expiresHeader  = "Expires" // RFC 3339, UTC, seconds
+	approvalHeader = "Approval"
+	approvalRule   = "Rule" // the value of approvalHeader
 )
 
 // Template is a configuration for workers that an operator has signed.
@@ -47,6 +42,9 @@ type Template struct {
 	Prefix string
 	// Expires is the end of the validity.
 	Expires time.Time
+	// RuleOnly limits the template to machines that a signed rule approves (Rule). Without it, the
+	// word of the controllers is sufficient.
+	RuleOnly bool
 }
 
 // Signed is a template with its signature, as an object of Kubernetes has it.
@@ -77,9 +75,13 @@ func (t Template) check() error {
 func (t Template) digest() []byte {
 	documents := sha256.Sum256(t.Documents)
 	sum := sha256.New()
-	for _, part := range [][]byte{[]byte(context), []byte(t.Prefix + "\n"), []byte(t.expiry() + "\n"), documents[:]} {
-		sum.Write(part)
+	for _, part := range []string{ofTemplate.context, t.Prefix + "\n", t.expiry() + "\n"} {
+		sum.Write([]byte(part))
 	}
+	if t.RuleOnly {
+		sum.Write([]byte(approvalRule + "\n"))
+	}
+	sum.Write(documents[:])
 	return sum.Sum(nil)
 }
 
@@ -100,20 +102,12 @@ func Sign(t Template, by *pki.Leaf, now time.Time) (Signed, error) {
 	if err := t.check(); err != nil {
 		return Signed{}, err
 	}
-	switch {
-	case !isAdmin(by.Cert):
-		return Signed{}, fmt.Errorf("template: the certificate %s has not the role %s", by.Cert.Subject, pki.RoleAdmin)
-	case !t.Expires.After(now) || t.Expires.Sub(now) > maxLife:
-		return Signed{}, errors.New("template: the validity is out of range; at most a year is allowed")
-	case t.Expires.After(by.Cert.NotAfter):
-		return Signed{}, fmt.Errorf("template: the certificate %s expires at %s, before the template", by.Cert.Subject, by.Cert.NotAfter.UTC().Format(time.RFC3339))
+	headers := map[string]string{prefixHeader: t.Prefix, expiresHeader: t.expiry()}
+	if t.RuleOnly {
+		headers[approvalHeader] = approvalRule
 	}
-	signature, err := ecdsa.SignASN1(rand.Reader, by.Key, t.digest())
-	if err != nil {
-		return Signed{}, fmt.Errorf("template: cannot sign: %w", err)
-	}
-	block := &pem.Block{Type: signatureBlock, Headers: map[string]string{prefixHeader: t.Prefix, expiresHeader: t.expiry()}, Bytes: signature}
-	return Signed{Documents: t.Documents, Signature: append(pem.EncodeToMemory(block), pki.EncodeCert(by.Cert)...)}, nil
+	signature, err := ofTemplate.sign(t.digest(), headers, by, now, t.Expires)
+	return Signed{Documents: t.Documents, Signature: signature}, err
 }
 
 // Verify returns the template, if the signature is that of an admin certificate of a CA of the
@@ -123,21 +117,11 @@ func (s Signed) Verify(operators []*x509.Certificate, now time.Time) (Template, 
 	if err != nil {
 		return Template{}, nil, err
 	}
-	roots := x509.NewCertPool()
-	for _, ca := range operators {
-		roots.AddCert(ca)
+	if err = ofTemplate.verify(t.digest(), signature, by, operators, now); err == nil {
+		err = ofTemplate.checkExpiry(t.Expires, now)
 	}
-	if _, err := by.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		return Template{}, nil, fmt.Errorf("template: the certificate of its signature is not of an operator of this machine: %w", err)
-	}
-	key, ok := by.PublicKey.(*ecdsa.PublicKey)
-	switch {
-	case !isAdmin(by):
-		return Template{}, nil, fmt.Errorf("template: the certificate of its signature has not the role %s", pki.RoleAdmin)
-	case !ok || !ecdsa.VerifyASN1(key, t.digest(), signature):
-		return Template{}, nil, errors.New("template: the signature is not that of these documents; sign them again after a change (`orlopctl nodes template`)")
-	case !now.Before(t.Expires):
-		return Template{}, nil, fmt.Errorf("template: expired at %s; sign it again (`orlopctl nodes template`)", t.expiry())
+	if err != nil {
+		return Template{}, nil, err
 	}
 	return t, by, nil
 }
@@ -149,22 +133,13 @@ func (s Signed) Parse() (Template, error) {
 }
 
 func (s Signed) parse() (t Template, signature []byte, by *x509.Certificate, err error) {
-	if len(s.Signature) > maxSignature {
-		return t, nil, nil, fmt.Errorf("template: the signature has %d bytes; at most %d are allowed", len(s.Signature), maxSignature)
+	block, by, err := ofTemplate.open(s.Signature)
+	if err != nil {
+		return t, nil, nil, err
 	}
-	block, rest := pem.Decode(s.Signature)
-	if block == nil || block.Type != signatureBlock {
-		return t, nil, nil, fmt.Errorf("template: the signature does not begin with a block %q", signatureBlock)
-	}
-	if by, err = pki.ParseCert(rest); err != nil {
-		return t, nil, nil, fmt.Errorf("template: the certificate of its signature: %w", err)
-	}
-	t = Template{Documents: s.Documents, Prefix: block.Headers[prefixHeader]}
+	t = Template{Documents: s.Documents, Prefix: block.Headers[prefixHeader], RuleOnly: block.Headers[approvalHeader] == approvalRule}
 	if t.Expires, err = time.Parse(time.RFC3339, block.Headers[expiresHeader]); err != nil {
 		return t, nil, nil, fmt.Errorf("template: cannot read its expiry: %w", err)
 	}
 	return t, block.Bytes, by, t.check()
 }
-
-// isAdmin reports whether a certificate has the role of an administrator.
-func isAdmin(c *x509.Certificate) bool { return slices.Contains(c.Subject.Organization, pki.RoleAdmin) }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // Interval is the period at which a waiting machine repeats its message.
@@ -37,6 +39,10 @@ type Listing struct {
 	Members []string `json:"members"`
 	// Names are the names of the members, and of the machines that have a ticket to join.
 	Names []string `json:"names"`
+	// Approvals are the approvals by rules that have had an effect, and Operators the CAs of the
+	// operators, in PEM: with them, the controllers show which rules machined accepts.
+	Approvals []trust.Approval `json:"approvals,omitempty"`
+	Operators []byte           `json:"operators,omitempty"`
 }
 
 // List maps fingerprints to the machines. It is a value: Record returns a copy.

@@ -1,12 +1,13 @@
 // Package machineapi has the types of the kinds that describe the machines of a cluster as objects
 // of Kubernetes: OrlopCluster and OrlopMachine, the infrastructure half of the v1beta2 contract of
 // Cluster API; OrlopHost, a machine that waits for a configuration; OrlopMachineTemplate, the
-// description of its future as a worker; ClusterHealth and Component, the state of the whole
+// description of its future as a worker; OrlopApprovalRule, the approval of waiting machines by
+// their serial numbers; ClusterHealth and Component, the state of the whole
 // cluster. Package controlplane has OrlopControlPlane. The kinds Cluster, Machine, MachineSet,
 // MachineDeployment and MachineHealthCheck are upstream's
 // (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the definitions of all kinds;
-// docs/decisions/0090-machine-objects.md, 0103-inventory.md, 0107-claims.md and
-// 0108-health-and-repair.md have the reasons.
+// docs/decisions/0090-machine-objects.md, 0103-inventory.md, 0107-claims.md,
+// 0108-health-and-repair.md and 0120-approval-rules.md have the reasons.
 //
 // The controllers write every specification except the fields of an operator, which the comments
 // name. A machine writes only the status of the OrlopMachine with its own name.

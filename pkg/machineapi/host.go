@@ -17,6 +17,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Memory-MiB",type=integer,JSONPath=".status.inventory.memoryMiB"
 // +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.status.conditions[?(@.type=="Waiting")].status`
 // +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`
+// +kubebuilder:printcolumn:name="Rule",type=string,JSONPath=".spec.approval.rule"
 // +kubebuilder:printcolumn:name="Machine",type=string,JSONPath=".spec.claim.machine"
 // +kubebuilder:printcolumn:name="Fingerprint",type=string,JSONPath=".spec.fingerprint",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
@@ -31,8 +32,8 @@ type OrlopHost struct {
 	Status OrlopHostStatus `json:"status,omitempty"`
 }
 
-// Approved reports whether an operator has approved the machine. The schema checks the fingerprint,
-// too.
+// Approved reports whether an operator or a rule has approved the machine. The schema checks the
+// fingerprint, too.
 func (h *OrlopHost) Approved() bool {
 	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
 }
@@ -48,7 +49,7 @@ type OrlopHostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Fingerprint string `json:"fingerprint"`
 	// approval says that an operator accepts the machine for the cluster: a MachineSet may claim
-	// the machine.
+	// the machine. The controllers write it for a machine that matches an OrlopApprovalRule.
 	// +optional
 	Approval *HostApproval `json:"approval,omitempty"`
 	// claim says which MachineSet takes the machine. The controllers write it.
@@ -78,6 +79,11 @@ type HostApproval struct {
 	// fingerprint is the fingerprint on the console of the machine, in full.
 	// +kubebuilder:validation:MaxLength=128
 	Fingerprint string `json:"fingerprint"`
+	// rule is the name of the OrlopApprovalRule that approves the machine. Without it, an operator
+	// has named the fingerprint.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Rule string `json:"rule,omitempty"`
 }
 
 // OrlopHostStatus is the observed state of a waiting machine.

@@ -74,6 +74,10 @@ type MachineClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Template string `json:"template"`
+	// rule is the name of the OrlopApprovalRule that has approved the machine.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Rule string `json:"rule,omitempty"`
 }
 
 // A ReleaseReference names a release.

@@ -23,6 +23,7 @@ var (
 	OrlopHosts    = GroupVersion.WithResource("orlophosts")
 
 	OrlopMachineTemplates = GroupVersion.WithResource("orlopmachinetemplates")
+	OrlopApprovalRules    = GroupVersion.WithResource("orlopapprovalrules")
 	ClusterHealths        = GroupVersion.WithResource("clusterhealths")
 	Components            = GroupVersion.WithResource("components")
 )
@@ -65,10 +66,15 @@ const (
 	ConditionApproved = "Approved"
 )
 
+// ConditionValid is the condition of an OrlopApprovalRule that can approve machines. The
+// controllers write it.
+const ConditionValid = "Valid"
+
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{},
-		&ClusterHealth{}, &ClusterHealthList{}, &Component{}, &ComponentList{}, &OrlopMachineTemplate{}, &OrlopMachineTemplateList{})
+		&ClusterHealth{}, &ClusterHealthList{}, &Component{}, &ComponentList{}, &OrlopMachineTemplate{}, &OrlopMachineTemplateList{},
+		&OrlopApprovalRule{}, &OrlopApprovalRuleList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -25,6 +25,8 @@ type Membership struct {
 	Members  []Member        `json:"members,omitempty"` // in the order of joining
 	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
 	Bindings []TicketBinding `json:"claims,omitempty"`  // bindings of the unused tickets
+	// Approvals are the approvals by rules, oldest first.
+	Approvals []Approval `json:"approvals,omitempty"`
 }
 
 // Member is a worker that joined the cluster with a ticket. All certificates of the member contain
@@ -110,7 +112,7 @@ func (ms Membership) ticket(serial string) (Ticket, bool) {
 
 // Public returns the membership without private fields, for replication to peers.
 func (ms Membership) Public() Membership {
-	out := Membership{Members: ms.Members, Tickets: ms.Tickets, Bindings: slices.Clone(ms.Bindings)}
+	out := Membership{Members: ms.Members, Tickets: ms.Tickets, Bindings: slices.Clone(ms.Bindings), Approvals: ms.Approvals}
 	for i := range out.Bindings {
 		out.Bindings[i].Address = ""
 	}
@@ -138,9 +140,10 @@ func (ms Membership) Digest() []byte {
 // Merge returns the union of two memberships. For an item in both, it takes the later version.
 func (ms Membership) Merge(o Membership) Membership {
 	return Membership{
-		Members:  union(ms.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
-		Tickets:  union(ms.Tickets, o.Tickets, func(t Ticket) string { return t.Serial }, laterTicket, func(x, y Ticket) int { return x.At.Compare(y.At) }),
-		Bindings: union(ms.Bindings, o.Bindings, func(c TicketBinding) string { return c.Ticket + " " + c.Voter }, laterBinding, func(TicketBinding, TicketBinding) int { return 0 }),
+		Members:   union(ms.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
+		Tickets:   union(ms.Tickets, o.Tickets, func(t Ticket) string { return t.Serial }, laterTicket, func(x, y Ticket) int { return x.At.Compare(y.At) }),
+		Bindings:  union(ms.Bindings, o.Bindings, func(c TicketBinding) string { return c.Ticket + " " + c.Voter }, laterBinding, func(TicketBinding, TicketBinding) int { return 0 }),
+		Approvals: union(ms.Approvals, o.Approvals, Approval.ID, laterApproval, func(x, y Approval) int { return x.At.Compare(y.At) }),
 	}
 }
 
@@ -174,12 +177,13 @@ func laterBinding(x, y TicketBinding) int {
 func (ms Membership) same(o Membership) bool {
 	return slices.EqualFunc(ms.Members, o.Members, func(x, y Member) bool { return x.Ticket == y.Ticket && laterMember(x, y) == 0 }) &&
 		slices.EqualFunc(ms.Tickets, o.Tickets, func(x, y Ticket) bool { return x.Serial == y.Serial && laterTicket(x, y) == 0 }) &&
-		slices.Equal(ms.Bindings, o.Bindings)
+		slices.Equal(ms.Bindings, o.Bindings) &&
+		slices.EqualFunc(ms.Approvals, o.Approvals, func(x, y Approval) bool { return x.ID() == y.ID() && laterApproval(x, y) == 0 })
 }
 
 // check rejects a membership that no ledger can contain.
 func (ms Membership) check() error {
-	if len(ms.Members) > maxMembers || len(ms.Tickets) > maxTickets || len(ms.Bindings) > maxTickets*maxVoters {
+	if len(ms.Members) > maxMembers || len(ms.Tickets) > maxTickets || len(ms.Bindings) > maxTickets*maxVoters || len(ms.Approvals) > 2*maxApprovals {
 		return errors.New("it is too long")
 	}
 	var problems []error
@@ -188,6 +192,9 @@ func (ms Membership) check() error {
 	}
 	for _, t := range ms.Tickets {
 		problems = append(problems, t.check())
+	}
+	for _, a := range ms.Approvals {
+		problems = append(problems, a.check())
 	}
 	for _, c := range ms.Bindings {
 		problems = append(problems, checkSerial(c.Ticket), checkKey(c.Key), CheckID(c.Voter))

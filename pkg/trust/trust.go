@@ -155,6 +155,7 @@ func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) 
 		return l, false, fmt.Errorf("members: cannot use received membership: %w", err)
 	}
 	received.Tickets = s.pruneTickets(received.Tickets, l.pruneTime(now))
+	received.Approvals = slices.DeleteFunc(slices.Clone(received.Approvals), func(a Approval) bool { return oldApproval(a, l.pruneTime(now)) })
 	// No peer knows the votes of this machine better than the machine itself.
 	received.Bindings = slices.DeleteFunc(slices.Clone(received.Bindings), func(c TicketBinding) bool {
 		return c.Voter == l.ID && slices.ContainsFunc(l.Bindings, func(own TicketBinding) bool { return own.Voter == l.ID && own.Ticket == c.Ticket })
@@ -162,19 +163,24 @@ func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) 
 	next = l
 	next.Membership = l.Membership.Merge(received)
 	next = next.normalize()
+	if len(next.Approvals) > 2*maxApprovals {
+		return l, false, fmt.Errorf("members: %d approvals by rules exceed the limit of a cluster (%d)", len(next.Approvals), 2*maxApprovals)
+	}
 	if len(next.Members) > maxMembers || len(next.Tickets) > maxTickets {
 		return l, false, fmt.Errorf("members: %d machines and %d open tickets exceed the limits of a cluster (%d and %d); remove some (`orlopctl nodes remove`)", len(next.Members), len(next.Tickets), maxMembers, maxTickets)
 	}
 	return next, !next.Membership.same(l.Membership), nil
 }
 
-// Prune returns the ledger without long-expired tickets, and reports whether there were any.
+// Prune returns the ledger without long-expired tickets and old approvals, and reports whether
+// there were any.
 func (l Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
 	now = l.pruneTime(now)
-	if !slices.ContainsFunc(l.Tickets, func(t Ticket) bool { return longExpired(t, now) }) {
+	old := func(a Approval) bool { return oldApproval(a, now) }
+	if !slices.ContainsFunc(l.Tickets, func(t Ticket) bool { return longExpired(t, now) }) && !slices.ContainsFunc(l.Approvals, old) {
 		return l, false
 	}
-	l.Tickets = s.pruneTickets(l.Tickets, now)
+	l.Tickets, l.Approvals = s.pruneTickets(l.Tickets, now), slices.DeleteFunc(slices.Clone(l.Approvals), old)
 	return l.normalize(), true
 }
 

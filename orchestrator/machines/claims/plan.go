@@ -32,6 +32,7 @@ type Snapshot struct {
 	Deployments []*clusterv1.MachineDeployment
 	Sets        []*clusterv1.MachineSet
 	Templates   []*machineapi.OrlopMachineTemplate
+	Rules       []*machineapi.OrlopApprovalRule
 	Hosts       []*machineapi.OrlopHost
 	Machines    []*clusterv1.Machine // of the cluster
 	Own         []*machineapi.OrlopMachine
@@ -91,7 +92,7 @@ func Plan(s Snapshot) Result {
 		Snapshot: s, own: map[string]*machineapi.OrlopMachine{}, machines: map[string]*clusterv1.Machine{},
 		templates: map[string]*template{}, taken: map[string]bool{},
 	}
-	p.List = claim.List{Written: s.Now, Templates: map[string]claim.Signed{}, Claims: []claim.Claim{}, Removals: []claim.Member{}}
+	p.List = claim.List{Written: s.Now, Templates: map[string]claim.Signed{}, Rules: map[string]claim.SignedRule{}, Claims: []claim.Claim{}, Removals: []claim.Member{}}
 	for _, o := range s.Own {
 		p.own[o.Name] = o
 	}
@@ -175,15 +176,44 @@ func (p *plan) finalize(m *clusterv1.Machine) {
 	p.change(Finalize, m)
 }
 
-// admit lists a claim for machined, with its template. A claim without a usable template waits.
+// admit lists a claim for machined, with its template and its rule. A claim without a usable
+// template, or without its rule, waits.
 func (p *plan) admit(name string, c *machineapi.MachineClaim) {
 	t := p.templates[c.Template]
 	_, listed := p.List.Templates[c.Template]
 	if t == nil || t.problem != "" || len(p.List.Claims) >= claim.MaxClaims || !listed && len(p.List.Templates) >= claim.MaxTemplates {
 		return
 	}
+	ruleName := p.ruleOf(c)
+	if ruleName != "" && !p.listRule(ruleName) {
+		return
+	}
 	p.List.Templates[c.Template] = t.signed
-	p.List.Claims = append(p.List.Claims, claim.Claim{Member: claim.Member{Name: name, Key: c.Fingerprint}, Template: c.Template})
+	p.List.Claims = append(p.List.Claims, claim.Claim{Member: claim.Member{Name: name, Key: c.Fingerprint}, Template: c.Template, Rule: ruleName})
+}
+
+// ruleOf returns the rule that approves a claimed machine. The OrlopHost has the present approval:
+// an operator may have approved the fingerprint since the claim.
+func (p *plan) ruleOf(c *machineapi.MachineClaim) string {
+	for _, h := range p.Hosts {
+		if h.Name == machineapi.HostName(c.Fingerprint) && h.Approved() {
+			return h.Spec.Approval.Rule
+		}
+	}
+	return c.Rule
+}
+
+// listRule lists a rule for machined, and reports whether it is listed.
+func (p *plan) listRule(name string) bool {
+	if _, listed := p.List.Rules[name]; listed {
+		return true
+	}
+	i := slices.IndexFunc(p.Rules, func(r *machineapi.OrlopApprovalRule) bool { return r.Name == name })
+	if i < 0 || len(p.List.Rules) >= claim.MaxRules {
+		return false
+	}
+	p.List.Rules[name] = claim.SignedRule{Text: []byte(p.Rules[i].Spec.Rule), Signature: []byte(p.Rules[i].Spec.Signature)}
+	return true
 }
 
 // abandoned removes the claim of a host for a MachineSet that does not exist any more.

@@ -38,6 +38,7 @@ type world struct {
 	machines    map[string]*clusterv1.Machine
 	own         map[string]*machineapi.OrlopMachine
 	members     map[string]string // name by key
+	rules       []*machineapi.OrlopApprovalRule
 }
 
 func newWorld(t *testing.T) *world {
@@ -49,8 +50,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// signed is a template that an operator has signed.
-var signed = func() claim.Signed {
+// signed is a template that an operator has signed; ruleOnly demands a rule.
+var signed, ruleOnly = sign(false), sign(true)
+
+func sign(ruleOnly bool) claim.Signed {
 	ca, err := pki.NewCA("operator", 24*time.Hour)
 	if err != nil {
 		panic(err)
@@ -60,12 +63,12 @@ var signed = func() claim.Signed {
 		panic(err)
 	}
 	now := time.Now().Truncate(time.Second)
-	s, err := claim.Sign(claim.Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(time.Hour)}, admin, now)
+	s, err := claim.Sign(claim.Template{Documents: []byte("kind: Machine\n"), Prefix: "rack7", Expires: now.Add(time.Hour), RuleOnly: ruleOnly}, admin, now)
 	if err != nil {
 		panic(err)
 	}
 	return s
-}()
+}
 
 func (w *world) uid() types.UID {
 	w.uids++
@@ -123,7 +126,7 @@ func values[T any](m map[string]T) (all []T) {
 func (w *world) snapshot() Snapshot {
 	s := Snapshot{
 		Now: w.now, Cluster: w.cluster, Deployments: values(w.deployments), Sets: values(w.sets), Templates: values(w.templates), Hosts: values(w.hosts),
-		Machines: values(w.machines), Own: values(w.own), Listing: inventory.Listing{Members: []string{}, Names: []string{}},
+		Machines: values(w.machines), Own: values(w.own), Rules: w.rules, Listing: inventory.Listing{Members: []string{}, Names: []string{}},
 	}
 	for key, name := range w.members {
 		s.Listing.Members, s.Listing.Names, s.Nodes = append(s.Listing.Members, key), append(s.Listing.Names, name), append(s.Nodes, name)
@@ -472,5 +475,48 @@ func TestRandomWorlds(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
+	}
+}
+
+// TestRules checks that the rule of an approval reaches machined with the claim, that a template
+// which demands a rule takes no other machine, and that a later approval of the fingerprint counts.
+func TestRules(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "")
+	w.templates["workers"].Spec.Template.Spec.Documents, w.templates["workers"].Spec.Template.Spec.Signature = string(ruleOnly.Documents), string(ruleOnly.Signature)
+	w.deployment("workers", 1)
+	h := w.host(1, true)
+	for range 3 {
+		w.pass()
+	}
+	c := meta.FindStatusCondition(w.sets["workers"].Status.Conditions, clusterv1.MachineSetScalingUpCondition)
+	if w.hosts[h.Name].Spec.Claim != nil || c == nil || !strings.Contains(c.Message, "1 that match are not approved by an OrlopApprovalRule, which the template demands") {
+		t.Fatalf("claim %+v, condition %+v", w.hosts[h.Name].Spec.Claim, c)
+	}
+	h.Spec.Approval.Rule = "rack"
+	var r Result
+	pass := func() {
+		for range 4 {
+			r = w.pass()
+		}
+	}
+	if pass(); w.hosts[h.Name].Spec.Claim == nil || len(r.List.Claims) > 0 {
+		t.Fatalf("a claim without its rule is listed: %+v", r.List)
+	}
+	w.rules = []*machineapi.OrlopApprovalRule{{ObjectMeta: metav1.ObjectMeta{Name: "rack"}, Spec: machineapi.OrlopApprovalRuleSpec{Rule: "text", Signature: "signature"}}, {ObjectMeta: metav1.ObjectMeta{Name: "other"}}}
+	pass()
+	if len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" || len(r.List.Rules) != 1 || string(r.List.Rules["rack"].Text) != "text" || string(r.List.Rules["rack"].Signature) != "signature" {
+		t.Fatalf("%+v", r.List)
+	}
+	if own := w.own[r.List.Claims[0].Name]; own == nil || own.Spec.Claim.Rule != "rack" {
+		t.Errorf("%+v", own)
+	}
+	w.hosts[h.Name].Spec.Approval.Rule = "" // by an operator
+	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "" || len(r.List.Rules) != 0 {
+		t.Errorf("%+v", r.List)
+	}
+	delete(w.hosts, h.Name)
+	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" {
+		t.Errorf("without the object of the host: %+v", r.List)
 	}
 }

@@ -153,10 +153,10 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 			break
 		}
 		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
-		if !h.Approved() && h.Spec.Claim == nil && t.matches(h) {
+		if !t.takes(h) && h.Spec.Claim == nil && t.matches(h) {
 			unapproved++
 		}
-		if !p.available(h) || p.used(machine) || !t.matches(h) {
+		if !p.available(h) || !t.takes(h) || p.used(machine) || !t.matches(h) {
 			continue
 		}
 		next := h.DeepCopy()
@@ -168,7 +168,11 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 	if missing == 0 {
 		return metav1.ConditionTrue, reasonJoining, "hosts are claimed"
 	}
-	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved", missing, name, unapproved)
+	by := ""
+	if t.ruleOnly {
+		by = " by an OrlopApprovalRule, which the template demands"
+	}
+	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
 }
 
 // create creates the objects of a machine that a set has claimed. The Machine is first: it owns the
@@ -212,7 +216,7 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 			OwnerReferences: controlledBy("Machine", m),
 		},
 		Spec: machineapi.OrlopMachineSpec{
-			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template},
+			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template, Rule: h.Spec.Approval.Rule},
 		},
 	})
 }

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"github.com/orlop-os/orlop/orchestrator/diskselector"
+	"github.com/orlop-os/orlop/orchestrator/hostmatch"
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
@@ -12,6 +13,8 @@ type template struct {
 	prefix  string
 	match   *diskselector.Program // nil: every machine matches
 	problem string                // the reason why the template cannot be used
+	// ruleOnly limits the template to machines that a rule approves.
+	ruleOnly bool
 }
 
 // newTemplate parses a template. The signature is for the machines: the controllers do not know the
@@ -26,7 +29,7 @@ func newTemplate(o *machineapi.OrlopMachineTemplate) *template {
 	if err != nil {
 		t.problem = sanitizedReason("OrlopMachineTemplate " + o.Name + ": " + err.Error())
 	}
-	t.prefix = parsed.Prefix
+	t.prefix, t.ruleOnly = parsed.Prefix, parsed.RuleOnly
 	return t
 }
 
@@ -43,29 +46,18 @@ func (t *template) matches(h *machineapi.OrlopHost) bool {
 	return err == nil && yes
 }
 
+// takes reports whether the template accepts the approval of a host.
+func (t *template) takes(h *machineapi.OrlopHost) bool {
+	return h.Approved() && (!t.ruleOnly || h.Spec.Approval.Rule != "")
+}
+
 // facts are the variables of an expression about a host. Sizes are in bytes.
 func facts(h *machineapi.OrlopHost) map[string]any {
-	const mib = 1 << 20
-	i := h.Status.Inventory
-	labels, disks, nics := map[string]any{}, []any{}, []any{}
+	labels := map[string]any{}
 	for key, value := range h.Labels {
 		labels[key] = value
 	}
-	for _, d := range i.Disks {
-		disks = append(disks, map[string]any{"name": d.Name, "size": d.SizeMiB * mib, "model": d.Model, "serial": d.Serial, "rotational": d.Rotational})
-	}
-	for _, n := range i.NICs {
-		neighbors := []any{}
-		for _, seen := range n.Neighbors {
-			neighbors = append(neighbors, map[string]any{"system": seen.System, "port": seen.Port})
-		}
-		nics = append(nics, map[string]any{
-			"name": n.Name, "mac": n.MAC, "driver": n.Driver, "speedMbps": int64(n.SpeedMbps), "carrier": n.Carrier, "neighbors": neighbors,
-		})
-	}
-	return map[string]any{
-		"host.serial": i.Serial, "host.uuid": i.UUID, "host.vendor": i.Vendor, "host.product": i.Product, "host.release": i.Release, "host.cpuModel": i.CPUModel,
-		"host.cpus": int64(i.CPUs), "host.memory": i.MemoryMiB * mib, "host.address": h.Status.Address,
-		"host.labels": labels, "host.disks": disks, "host.nics": nics,
-	}
+	all := hostmatch.Facts(h.Status.Inventory)
+	all["host.labels"], all["host.address"] = labels, h.Status.Address
+	return all
 }

@@ -1,6 +1,7 @@
 // Package hosts decides which OrlopHost objects describe the machines that wait for a configuration
-// (docs/decisions/0103-inventory.md). It is pure: package machines reads the list of machined and
-// the objects, and makes the changes.
+// (docs/decisions/0103-inventory.md), and which of them a rule approves (rules.go,
+// docs/decisions/0120-approval-rules.md). It is pure: package machines reads the list of machined
+// and the objects, and makes the changes.
 package hosts
 
 import (
@@ -38,6 +39,7 @@ type Snapshot struct {
 	Now     time.Time
 	Listing inventory.Listing // of machined
 	Objects []*machineapi.OrlopHost
+	Rules   []*machineapi.OrlopApprovalRule
 }
 
 // Verb is the kind of a change.
@@ -45,9 +47,10 @@ type Verb string
 
 // The verbs.
 const (
-	Create Verb = "create"
-	Status Verb = "write status"
-	Delete Verb = "delete"
+	Create  Verb = "create"
+	Status  Verb = "write status"
+	Approve Verb = "write approval" // write spec.approval of an OrlopHost; nil withdraws it
+	Delete  Verb = "delete"
 )
 
 // Change is a change of an object, with its new content. Its version is the version that Plan has
@@ -55,14 +58,28 @@ const (
 type Change struct {
 	Verb   Verb
 	Object *machineapi.OrlopHost
+	Rule   *machineapi.OrlopApprovalRule // instead of Object
 }
 
 // String returns the verb and the object.
-func (c Change) String() string { return string(c.Verb) + " OrlopHost " + c.Object.Name }
+func (c Change) String() string {
+	if c.Rule != nil {
+		return string(c.Verb) + " OrlopApprovalRule " + c.Rule.Name
+	}
+	return string(c.Verb) + " OrlopHost " + c.Object.Name
+}
+
+// plan is a plan in progress.
+type plan struct {
+	Snapshot
+	verdicts map[string]verdict // of rules about hosts, by their names
+}
 
 // Plan computes the changes. After all changes, Plan of the new state has none.
 func Plan(s Snapshot) []Change {
-	var changes []Change
+	decided := decide(s)
+	p := plan{s, decided.verdicts}
+	changes := decided.approvals
 	byName, count := map[string]*machineapi.OrlopHost{}, len(s.Objects)
 	for _, o := range s.Objects {
 		byName[o.Name] = o
@@ -74,29 +91,29 @@ func Plan(s Snapshot) []Change {
 		switch {
 		case !found && count < maxObjects:
 			count++
-			changes = append(changes, Change{Create, &machineapi.OrlopHost{
+			changes = append(changes, Change{Verb: Create, Object: &machineapi.OrlopHost{
 				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace}, Spec: machineapi.OrlopHostSpec{Fingerprint: e.Key},
 			}})
 		// An object with this name and another fingerprint is not of the controllers.
 		case found && object.Spec.Fingerprint == e.Key:
 			waiting[name] = true
-			changes = append(changes, s.describe(object, e)...)
+			changes = append(changes, p.describe(object, e)...)
 		}
 	}
 	for _, o := range s.Objects {
 		if !waiting[o.Name] {
-			changes = append(changes, s.silent(o)...)
+			changes = append(changes, p.silent(o)...)
 		}
 	}
 	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Object.Name, b.Object.Name) })
-	return changes
+	return append(changes, decided.status...)
 }
 
 // describe returns the change after which an object shows a machine that waits.
-func (s Snapshot) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
+func (p plan) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
 	next := o.DeepCopy()
 	next.Status.Address, next.Status.Inventory = e.Address.String(), describeHost(e.Host)
-	s.setConditions(next, true)
+	p.setConditions(next, true)
 	seen := metav1.NewTime(e.Last.Truncate(time.Second))
 	if old := o.Status.LastSeen; old == nil || seen.Sub(old.Time) >= seenInterval {
 		next.Status.LastSeen = &seen
@@ -105,23 +122,23 @@ func (s Snapshot) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change 
 }
 
 // silent returns the change of an object of a machine that is not listed.
-func (s Snapshot) silent(o *machineapi.OrlopHost) []Change {
+func (p plan) silent(o *machineapi.OrlopHost) []Change {
 	since := o.CreationTimestamp.Time
 	if seen := o.Status.LastSeen; seen != nil && seen.After(since) {
 		since = seen.Time
 	}
-	quiet := s.Now.Sub(since)
+	quiet := p.Now.Sub(since)
 	switch {
 	case o.DeletionTimestamp != nil:
 		return nil
 	// The OrlopMachine describes it from now on. A machine that is reset later gets another key.
-	case slices.Contains(s.Listing.Members, o.Spec.Fingerprint):
-		return []Change{{Delete, o}}
+	case slices.Contains(p.Listing.Members, o.Spec.Fingerprint):
+		return []Change{{Verb: Delete, Object: o}}
 	case quiet >= deleteAfter && !o.Approved():
-		return []Change{{Delete, o}}
+		return []Change{{Verb: Delete, Object: o}}
 	}
 	next := o.DeepCopy()
-	s.setConditions(next, quiet < silentAfter && meta.IsStatusConditionTrue(o.Status.Conditions, machineapi.ConditionWaiting))
+	p.setConditions(next, quiet < silentAfter && meta.IsStatusConditionTrue(o.Status.Conditions, machineapi.ConditionWaiting))
 	return changed(o, next)
 }
 
@@ -130,12 +147,12 @@ func changed(before, next *machineapi.OrlopHost) []Change {
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
 	}
-	return []Change{{Status, next}}
+	return []Change{{Verb: Status, Object: next}}
 }
 
-func (s Snapshot) setConditions(o *machineapi.OrlopHost, waits bool) {
+func (p plan) setConditions(o *machineapi.OrlopHost, waits bool) {
 	set := func(kind string, status bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation, LastTransitionTime: metav1.NewTime(s.Now)}
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation, LastTransitionTime: metav1.NewTime(p.Now)}
 		if status {
 			c.Status = metav1.ConditionTrue
 		}
@@ -146,9 +163,17 @@ func (s Snapshot) setConditions(o *machineapi.OrlopHost, waits bool) {
 	} else {
 		set(machineapi.ConditionWaiting, false, "Silent", "the machine sends no inventory: it is off, has a configuration, or does not reach the control plane")
 	}
-	if o.Approved() {
+	switch v, decided := p.verdicts[o.Name]; {
+	case o.Approved() && o.Spec.Approval.Rule != "" && !decided: // without the list of machined
+	case o.Approved() && o.Spec.Approval.Rule != "" && v.refusal != "":
+		set(machineapi.ConditionApproved, false, "RuleRefused", v.refusal)
+	case o.Approved() && o.Spec.Approval.Rule != "":
+		set(machineapi.ConditionApproved, true, "Rule", "OrlopApprovalRule "+o.Spec.Approval.Rule+" approves the machine by the "+v.identity)
+	case o.Approved():
 		set(machineapi.ConditionApproved, true, "Fingerprint", "an operator has named the fingerprint of the machine")
-	} else {
+	case v.refusal != "":
+		set(machineapi.ConditionApproved, false, "RuleRefused", v.refusal)
+	default:
 		set(machineapi.ConditionApproved, false, "NotApproved", fmt.Sprintf("compare the fingerprint with the console of the machine, and set spec.approval.fingerprint to %s", o.Spec.Fingerprint))
 	}
 }

@@ -17,13 +17,15 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // world is a cluster in memory, with machines that wait.
 type world struct {
-	t *testing.T
+	t     *testing.T
+	input string // of the command
 	Snapshot
 }
 
@@ -32,11 +34,24 @@ func fingerprint(n string) string { return "sha256:" + n + strings.Repeat("0", 6
 
 func (w *world) apply(c Change) {
 	w.t.Helper()
+	if c.Rule != nil {
+		i := slices.IndexFunc(w.Rules, func(o *machineapi.OrlopApprovalRule) bool { return o.Name == c.Rule.Name })
+		w.Rules[i] = c.Rule
+		return
+	}
+	o := c.Object.DeepCopy()
+	if i := slices.IndexFunc(w.Objects, func(o *machineapi.OrlopHost) bool { return o.Name == c.Object.Name }); i >= 0 {
+		switch c.Verb {
+		case Approve: // a write of the specification does not change the status, and the reverse
+			o.Status, o.Generation = w.Objects[i].Status, o.Generation+1
+		case Status:
+			o.Spec, o.Generation = w.Objects[i].Spec, w.Objects[i].Generation
+		}
+	}
 	w.Objects = slices.DeleteFunc(slices.Clone(w.Objects), func(o *machineapi.OrlopHost) bool { return o.Name == c.Object.Name })
 	if c.Verb == Delete {
 		return
 	}
-	o := c.Object.DeepCopy()
 	if c.Verb == Create {
 		o.CreationTimestamp, o.Generation = metav1.NewTime(w.Now), 1
 	}
@@ -62,7 +77,18 @@ func (w *world) settle() string {
 }
 
 func line(c Change) string {
+	if c.Rule != nil {
+		s := c.Rule.Status
+		condition := meta.FindStatusCondition(s.Conditions, machineapi.ConditionValid)
+		return fmt.Sprintf("%s: %d of %d approved, %d with an effect; Valid=%s %s: %s", c, s.Approved, s.Maximum, len(s.Approvals), condition.Status, condition.Reason, condition.Message)
+	}
 	text := fmt.Sprintf("%s %s", c.Verb, strings.TrimRight(c.Object.Name, "0"))
+	if c.Verb == Approve {
+		if c.Object.Spec.Approval == nil {
+			return text + ": none"
+		}
+		return text + ": " + c.Object.Spec.Approval.Rule
+	}
 	if c.Verb != Status {
 		return text
 	}
@@ -75,6 +101,9 @@ func line(c Change) string {
 	for _, kind := range []string{machineapi.ConditionWaiting, machineapi.ConditionApproved} {
 		condition := meta.FindStatusCondition(s.Conditions, kind)
 		text += fmt.Sprintf("; %s=%s %s", kind, condition.Status, condition.Reason)
+		if strings.HasPrefix(condition.Reason, "Rule") {
+			text += ": " + condition.Message
+		}
 	}
 	return text
 }
@@ -97,6 +126,12 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 //	end N                   machined does not list the machine any more
 //	join N                  the machine becomes a member of the cluster
 //	approve N               an operator approves the machine
+//	rule NAME MAXIMUM TTL [by=stranger] SERIAL...   an operator signs a rule; the input is its
+//	                        expression
+//	withdraw NAME           an operator deletes a rule
+//	claim N                 a MachineSet claims the machine
+//	effect N                machined records the approval of the machine by its rule
+//	restart                 machined has no list
 //	foreign N               another program makes an object with the name of the machine
 //	wait DURATION           the time passes
 //	settle                  the output is all changes until there are none
@@ -104,8 +139,9 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{t: t, Snapshot: Snapshot{Now: start}}
+		w.Listing = inventory.Listing{Members: []string{}, Operators: pki.EncodeCert(operatorCA.Cert)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			w.t = t
+			w.t, w.input = t, d.Input
 			var args []string
 			for _, a := range d.CmdArgs {
 				args = append(args, a.String())
@@ -129,6 +165,16 @@ func (w *world) command(name string, args []string) string {
 	case "approve":
 		o := w.object(args[0])
 		o.Spec.Approval, o.Generation = &machineapi.HostApproval{Fingerprint: o.Spec.Fingerprint}, o.Generation+1
+	case "rule":
+		w.rule(args)
+	case "withdraw":
+		w.Rules = slices.DeleteFunc(w.Rules, func(o *machineapi.OrlopApprovalRule) bool { return o.Name == args[0] })
+	case "claim":
+		w.object(args[0]).Spec.Claim = &machineapi.HostClaim{MachineSet: "rack7"}
+	case "effect":
+		w.effect(w.object(args[0]))
+	case "restart":
+		w.Listing = inventory.Listing{}
 	case "foreign":
 		w.Objects = append(w.Objects, &machineapi.OrlopHost{
 			ObjectMeta: metav1.ObjectMeta{Name: machineapi.HostName(fingerprint(args[0])), CreationTimestamp: metav1.NewTime(w.Now)},

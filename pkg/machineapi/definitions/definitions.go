@@ -18,7 +18,7 @@ import (
 var files embed.FS
 
 // ofClaims are the kinds that only claims need (docs/decisions/0107-claims.md).
-var ofClaims = []string{"MachineDeployment", "MachineSet", "OrlopMachineTemplate"}
+var ofClaims = []string{"MachineDeployment", "MachineSet", "OrlopApprovalRule", "OrlopMachineTemplate"}
 
 // All returns the definitions, by the name of their files, with or without the kinds that only
 // claims need. An error is a broken build.

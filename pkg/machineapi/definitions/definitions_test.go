@@ -77,18 +77,19 @@ func TestDefinitions(t *testing.T) {
 		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
 			t.Errorf("%s: has no description", kind)
 		}
-		// An OrlopHost, a ClusterHealth and a Component are no kinds of the contract.
-		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
+		// An OrlopHost, an OrlopApprovalRule, a ClusterHealth and a Component are no kinds of the
+		// contract.
+		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost" && kind != "OrlopApprovalRule"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
 	}
-	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component", "MachineHealthCheck", "MachineDeployment", "MachineSet", "OrlopMachineTemplate"} {
+	for _, kind := range []string{"Cluster", "Machine", "OrlopCluster", "OrlopControlPlane", "OrlopMachine", "OrlopHost", "ClusterHealth", "Component", "MachineHealthCheck", "MachineDeployment", "MachineSet", "OrlopMachineTemplate", "OrlopApprovalRule"} {
 		if _, there := all[kind]; !there {
 			t.Errorf("%s: has no definition", kind)
 		}
 	}
-	if len(all) != 12 {
-		t.Errorf("%d definitions, want 12", len(all))
+	if len(all) != 13 {
+		t.Errorf("%d definitions, want 13", len(all))
 	}
 	without, err := All(false)
 	if err != nil || len(without) != 9 {
@@ -163,7 +164,7 @@ func TestDefinitionsHaveAllFields(t *testing.T) {
 	for kind, object := range map[string]any{
 		"OrlopCluster": &machineapi.OrlopCluster{}, "OrlopMachine": &machineapi.OrlopMachine{}, "OrlopControlPlane": &controlplane.OrlopControlPlane{},
 		"OrlopMachineTemplate": &machineapi.OrlopMachineTemplate{},
-		"OrlopHost":            &machineapi.OrlopHost{}, "ClusterHealth": &machineapi.ClusterHealth{}, "Component": &machineapi.Component{},
+		"OrlopHost":            &machineapi.OrlopHost{}, "OrlopApprovalRule": &machineapi.OrlopApprovalRule{}, "ClusterHealth": &machineapi.ClusterHealth{}, "Component": &machineapi.Component{},
 	} {
 		fill(reflect.ValueOf(object).Elem())
 		raw, err := json.Marshal(object)

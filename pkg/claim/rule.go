@@ -1,0 +1,224 @@
+package claim
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/strictyaml"
+)
+
+const (
+	// MaxRule is the maximum size of a rule, in bytes.
+	MaxRule = 24 << 10
+	// maxMachines is the maximum number of machines of a rule.
+	maxMachines = 128
+	// maxIdentity is the maximum length of a serial number and of a UUID: an inventory has no
+	// longer texts (package inventory).
+	maxIdentity = 64
+	// maxMatch is the maximum length of the expression of a rule.
+	maxMatch = 4096
+)
+
+// ofRule is the signature of a rule. All fields are in the text.
+var ofRule = document{
+	noun: "rule", context: "orlop-approval-rule/1\n", block: "ORLOP APPROVAL RULE SIGNATURE",
+	remedy: "sign it again (`orlopctl nodes rule`)",
+}
+
+// Rule approves machines that wait for a configuration by what they say about themselves
+// (docs/decisions/0120-approval-rules.md). A serial number proves nothing: each machine in the
+// network can state it. So a rule has a list of machines, each of which is approved once, a maximum
+// and an end.
+type Rule struct {
+	Machines []Identity `json:"machines"`
+	// Match is an expression in CEL over the inventory; empty: every listed machine matches. This
+	// package does not evaluate it.
+	Match string `json:"match,omitempty"`
+	// Maximum is the maximum number of approvals, 1 to the number of Machines.
+	Maximum int `json:"maximum"`
+	// Signed is the time of the signature. A machine that was approved before can be approved
+	// again: the signature is a new decision of the operator.
+	Signed time.Time `json:"signed"`
+	// Expires is the end of the validity, at most a year after Signed.
+	Expires time.Time `json:"expires"`
+}
+
+// Identity is how a machine identifies itself in its firmware (SMBIOS type 1). A machine matches if
+// it states each value that is present; at least one is.
+type Identity struct {
+	Serial string `json:"serial,omitempty"`
+	UUID   string `json:"uuid,omitempty"` // lowercase
+}
+
+// String returns the identity for a message.
+func (i Identity) String() string {
+	switch {
+	case i.UUID == "":
+		return "serial number " + i.Serial
+	case i.Serial == "":
+		return "UUID " + i.UUID
+	}
+	return "serial number " + i.Serial + ", UUID " + i.UUID
+}
+
+// placeholders are serial numbers that many machines have: makers of boards leave them there.
+var placeholders = []string{
+	"to be filled by o.e.m.", "default string", "system serial number", "not specified", "not applicable", "not available", "none", "n/a", "na", "unknown",
+	"oem", "serial", "chassis serial number", "invalid", "0123456789", "123456789", "1234567890",
+}
+
+// check returns an error for an identity that identifies no single machine.
+func (i Identity) check() error {
+	for _, text := range []string{i.Serial, i.UUID} {
+		if len(text) > maxIdentity || strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return fmt.Errorf("%.70q is not a text of at most %d printable ASCII characters without blanks around it", text, maxIdentity)
+		}
+	}
+	switch {
+	case i == Identity{}:
+		return errors.New("a machine has neither a serial number nor a UUID")
+	case i.Serial != "" && (slices.Contains(placeholders, strings.ToLower(i.Serial)) || strings.Trim(i.Serial, "0.-x ") == ""):
+		return fmt.Errorf("the serial number %q is a placeholder, which many machines have; use the UUID", i.Serial)
+	case i.UUID != strings.ToLower(i.UUID):
+		return fmt.Errorf("the UUID %q has capital letters; write it in lowercase", i.UUID)
+	case i.UUID != "" && (strings.Trim(i.UUID, "0-") == "" || strings.Trim(i.UUID, "f-") == ""):
+		return fmt.Errorf("the UUID %q is a placeholder, which many machines have; use the serial number", i.UUID)
+	}
+	return nil
+}
+
+// Of reports whether a machine with a serial number and a UUID matches.
+func (i Identity) Of(serial, uuid string) bool {
+	return (i.Serial == "" || i.Serial == serial) && (i.UUID == "" || i.UUID == strings.ToLower(uuid)) && i != Identity{}
+}
+
+// Find returns the first identity of the rule that a machine states.
+func (r Rule) Find(serial, uuid string) (Identity, bool) {
+	at := slices.IndexFunc(r.Machines, func(i Identity) bool { return i.Of(serial, uuid) })
+	if at < 0 {
+		return Identity{}, false
+	}
+	return r.Machines[at], true
+}
+
+// check returns an error for a rule out of bounds.
+func (r Rule) check() error {
+	switch {
+	case len(r.Machines) == 0 || len(r.Machines) > maxMachines:
+		return fmt.Errorf("rule: has %d machines; 1 to %d are allowed", len(r.Machines), maxMachines)
+	case r.Maximum < 1 || r.Maximum > len(r.Machines):
+		return fmt.Errorf("rule: the maximum is %d; 1 to %d are allowed, the number of its machines", r.Maximum, len(r.Machines))
+	case len(r.Match) > maxMatch:
+		return fmt.Errorf("rule: the expression has %d characters; at most %d are allowed", len(r.Match), maxMatch)
+	case !r.Expires.After(r.Signed) || r.Expires.Sub(r.Signed) > maxLife:
+		return errors.New("rule: the validity is out of range; at most a year is allowed")
+	}
+	seen := map[string]bool{}
+	for _, m := range r.Machines {
+		if err := m.check(); err != nil {
+			return fmt.Errorf("rule: %w", err)
+		}
+		for _, value := range []string{"serial number " + m.Serial, "UUID " + m.UUID} {
+			if !strings.HasSuffix(value, " ") && seen[value] {
+				return fmt.Errorf("rule: the %s is listed twice", value)
+			}
+			seen[value] = true
+		}
+	}
+	return nil
+}
+
+// SignedRule is a rule with its signature, as an object of Kubernetes has it.
+type SignedRule struct {
+	Text []byte `json:"text"` // YAML, a Rule
+	// Signature is PEM: the signature, and the certificate of the operator.
+	Signature []byte `json:"signature"`
+}
+
+func (s SignedRule) checkSize() error {
+	if len(s.Text) == 0 || len(s.Text) > MaxRule {
+		return fmt.Errorf("rule: has %d bytes; 1 to %d are allowed", len(s.Text), MaxRule)
+	}
+	return nil
+}
+
+// digest returns the signed value.
+func (s SignedRule) digest() []byte {
+	text := sha256.Sum256(s.Text)
+	sum := sha256.Sum256(append([]byte(ofRule.context), text[:]...))
+	return sum[:]
+}
+
+// ID identifies the text of the rule: 64 hexadecimal digits.
+func (s SignedRule) ID() string { return hex.EncodeToString(s.digest()) }
+
+// SignRule signs a rule with the certificate of an operator. now is the time of the signature.
+func SignRule(r Rule, by *pki.Leaf, now time.Time) (SignedRule, error) {
+	r.Signed = now.UTC().Truncate(time.Second)
+	r.Expires = r.Expires.UTC().Truncate(time.Second)
+	if err := r.check(); err != nil {
+		return SignedRule{}, err
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text) // JSON is YAML
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(r); err != nil {
+		return SignedRule{}, fmt.Errorf("rule: cannot encode: %w", err)
+	}
+	s := SignedRule{Text: text.Bytes()}
+	err := s.checkSize()
+	if err != nil {
+		return SignedRule{}, err
+	}
+	s.Signature, err = ofRule.sign(s.digest(), nil, by, now, r.Expires)
+	return s, err
+}
+
+// Verify returns the rule, if the signature is that of an admin certificate of a CA of the
+// operators and the rule is valid now, and the certificate.
+func (s SignedRule) Verify(operators []*x509.Certificate, now time.Time) (Rule, *x509.Certificate, error) {
+	block, by, err := ofRule.open(s.Signature)
+	if err == nil {
+		err = s.checkSize()
+	}
+	if err == nil { // before the text is parsed
+		err = ofRule.verify(s.digest(), block.Bytes, by, operators, now)
+	}
+	if err != nil {
+		return Rule{}, nil, err
+	}
+	r, err := s.Parse()
+	if err == nil {
+		err = ofRule.checkExpiry(r.Expires, now)
+	}
+	if err != nil {
+		return Rule{}, nil, err
+	}
+	// A rule from the future would approve a machine again that was approved before its signature.
+	if now.Before(r.Signed) {
+		return Rule{}, nil, fmt.Errorf("rule: was signed at %s, later than the time of this machine; compare the clocks of the operator and of the machine", r.Signed.UTC().Format(time.RFC3339))
+	}
+	return r, by, nil
+}
+
+// Parse returns the rule without a verification.
+func (s SignedRule) Parse() (Rule, error) {
+	if err := s.checkSize(); err != nil {
+		return Rule{}, err
+	}
+	var r Rule
+	if err := strictyaml.Decode(s.Text, &r); err != nil {
+		return Rule{}, fmt.Errorf("rule: cannot parse: %w", err)
+	}
+	return r, r.check()
+}
