@@ -100,7 +100,7 @@ func (t *trusted) admits(from netip.Addr) bool {
 	return len(t.settings.From) == 0 || slices.ContainsFunc(t.settings.From, func(p netip.Prefix) bool { return p.Contains(from) })
 }
 
-// readers are the roles whose certificates may read the metrics.
+// readers are the roles of certificates that may read the metrics.
 var readers = []string{pki.RoleReader, pki.RoleOperator, pki.RoleAdmin}
 
 // checkCertificate returns an error if the certificates that a client has presented give no access

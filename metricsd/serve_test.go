@@ -219,7 +219,7 @@ func (b *bench) want(c *http.Client, path, token string, status int, text string
 	}
 }
 
-// TestCallers checks who may read.
+// TestCallers checks which callers may read.
 func TestCallers(t *testing.T) {
 	b := newBench(t)
 	issue := func(spec pki.Spec) *pki.Leaf {

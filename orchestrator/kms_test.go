@@ -27,7 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
-// keyManaged is a machine whose API server can use a key manager.
+// keyManaged is a machine with an API server that can use a key manager.
 type keyManaged struct {
 	machine
 	t           *testing.T

@@ -146,7 +146,7 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// issued returns a signer whose certificate another signer has issued.
+// issued returns a signer with a certificate that another signer has issued.
 func issued(t *testing.T, by Signer) Signer {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -238,7 +238,7 @@ func checked(c Claim) (Claim, error) {
 
 // opened returns the payload of an envelope that a key signed, else nil.
 func opened(e dsse.Envelope, key crypto.PublicKey) []byte {
-	// The ID of a key is a hint that nobody signed (DSSE, protocol.md).
+	// The ID of a key is an unsigned hint (DSSE, protocol.md).
 	signatures := make([]dsse.Signature, len(e.Signatures))
 	for i, s := range e.Signatures {
 		signatures[i] = dsse.Signature{Sig: s.Sig}
