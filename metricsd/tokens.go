@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -22,11 +21,6 @@ const (
 	unauthenticated                // it is no valid token
 	forbidden                      // it has no right to read the metrics
 )
-
-// status is the HTTP status of an answer.
-func (v verdict) status() int {
-	return map[verdict]int{admitted: http.StatusOK, unauthenticated: http.StatusUnauthorized, forbidden: http.StatusForbidden}[v]
-}
 
 // errBusy is returned for a check that a limit prevents.
 var errBusy = errors.New("too many tokens are checked at present; try again")

@@ -92,7 +92,7 @@ func TestReadSBOM(t *testing.T) {
 			s.deps.Release = func() buildinfo.Release { return buildinfo.Release{Version: "1.0.1"} }
 		}, codes.DataLoss, "the statement describes version 1.0.0"},
 	} {
-		s, document, statement = sbomServer(t)
+		s, document, _ = sbomServer(t)
 		c.do()
 		got, signed, err := readSBOM(t, s)
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.want) || len(got)+len(signed) > 0 {
