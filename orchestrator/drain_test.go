@@ -145,7 +145,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 	}
 
 	// The budget is respected: the node stays as it is.
-	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second, Refuse: true}, quiet)
+	done, err := drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second, Refuse: true}, quiet)
 	if err != nil || !done.Refused || done.Remaining() != "pod drained/guarded: must stay: The disruption budget keep-one needs 1 healthy pods and has 1 currently" || done.Pods[0].Budget != "keep-one" {
 		t.Errorf("a budget forbids: %+v, %v", done, err)
 	}
@@ -155,7 +155,7 @@ func drains(ctx context.Context, t *testing.T, m machine, admin kubernetes.Inter
 
 	// Until the timeout.
 	add("free", node, corev1.PodRunning, nil)
-	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 5 * time.Second}, quiet)
+	done, err = drain.Drain(ctx, own, node, nodespec.DrainRequest{Timeout: 15 * time.Second}, quiet)
 	if err != nil || done.Evicted != 1 || done.Left != 1 || !strings.HasPrefix(done.Remaining(), "pod drained/guarded: must stay") {
 		t.Errorf("the time is up: %+v, %v", done, err)
 	}

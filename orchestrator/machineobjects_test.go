@@ -320,12 +320,16 @@ func (w machineTest) measured(t *testing.T, admin *rest.Config, name string) {
 // the repair, and the object names the machine.
 func (w machineTest) repaired(t *testing.T, name string) {
 	t.Helper()
+	// Kubernetes does not change this condition. It changes Ready of a Node without a kubelet.
+	broken := `{"status":{"conditions":[{"type":"DiskBroken","status":"True"}]}}`
+	if _, err := w.admin.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Patch(w.ctx, name, types.StrategicMergePatchType, []byte(broken), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
 	check := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineHealthCheck", "metadata": map[string]any{"name": "all"},
 		"spec": map[string]any{
 			"clusterName": "test", "selector": map[string]any{"matchLabels": map[string]any{"cluster.x-k8s.io/cluster-name": "test"}},
-			// ready counts as unhealthy, so that the test waits for no timeout
-			"checks": map[string]any{"unhealthyNodeConditions": []any{map[string]any{"type": "Ready", "status": "True", "timeoutSeconds": int64(0)}}},
+			"checks": map[string]any{"unhealthyNodeConditions": []any{map[string]any{"type": "DiskBroken", "status": "True", "timeoutSeconds": int64(0)}}},
 		},
 	}}
 	checks := w.admin.Resource(checkResource).Namespace(machineapi.Namespace)
