@@ -159,17 +159,26 @@ func (r *rule) compile() {
 	}
 }
 
+// approval returns the approval by the rule of a machine that states a serial number and a UUID. An
+// error means that the rule does not list the machine.
+func (r *rule) approval(key, serial, uuid string, now time.Time) (trust.Approval, error) {
+	identity, listed := r.Find(serial, uuid)
+	if !listed {
+		return trust.Approval{}, fmt.Errorf("the rule does not list its serial number %q, nor its UUID", serial)
+	}
+	return trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: now.UTC()}, nil
+}
+
 // evaluate returns the approval of a machine by the rule, and the reason why the rule does not
 // approve it. listed is false if the rule does not list the machine.
 func (d *decisions) evaluate(r *rule, e inventory.Entry) (a trust.Approval, listed bool, err error) {
-	identity, listed := r.Find(e.Host.Serial, e.Host.UUID)
-	if !listed {
-		return a, false, fmt.Errorf("the rule does not list its serial number %q, nor its UUID", e.Host.Serial)
+	a, err = r.approval(e.Key, e.Host.Serial, e.Host.UUID, d.Now)
+	if err != nil {
+		return a, false, err
 	}
 	if r.problem != "" {
 		return a, true, errors.New(r.problem)
 	}
-	a = trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: e.Key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: d.Now.UTC()}
 	if err := d.known.CheckApproval(a); err != nil {
 		return a, true, err
 	}
@@ -212,14 +221,13 @@ func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bo
 			err = fmt.Errorf("the machine is silent, so its approval by OrlopApprovalRule %s ends; it is approved again when it returns", name)
 			break
 		}
-		if !waits {
-			e = inventory.Entry{Key: h.Spec.Fingerprint, Host: inventory.Host{Serial: h.Status.Inventory.Serial, UUID: h.Status.Inventory.UUID}}
-			identity, _ := r.Find(e.Host.Serial, e.Host.UUID)
-			d.accept(r, h, trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: e.Key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: d.Now.UTC()})
-			return
-		}
 		var a trust.Approval
-		if a, _, err = d.evaluate(r, e); err == nil {
+		if waits {
+			a, _, err = d.evaluate(r, e)
+		} else { // the list has no inventory for the expression any more
+			a, err = r.approval(h.Spec.Fingerprint, h.Status.Inventory.Serial, h.Status.Inventory.UUID, d.Now)
+		}
+		if err == nil {
 			d.accept(r, h, a)
 			return
 		}
