@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -155,7 +154,7 @@ func (r *rule) compile() {
 	}
 	var err error
 	if r.match, err = hostmatch.Compile(r.Match); err != nil {
-		r.reason, r.problem = reasonExpression, bounded("match: the expression "+err.Error())
+		r.reason, r.problem = reasonExpression, machineapi.ConditionMessage("match: the expression "+err.Error())
 	}
 }
 
@@ -233,7 +232,7 @@ func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bo
 		}
 		err = refusal(r, err)
 	}
-	d.verdicts[h.Name] = verdict{refusal: bounded(err.Error())}
+	d.verdicts[h.Name] = verdict{refusal: machineapi.ConditionMessage(err.Error())}
 	if h.Spec.Claim == nil {
 		d.write(h, nil)
 	}
@@ -255,7 +254,7 @@ func (d *decisions) propose(h *machineapi.OrlopHost, e inventory.Entry) {
 		}
 	}
 	if refused != nil {
-		d.verdicts[h.Name] = verdict{refusal: bounded(refused.Error())}
+		d.verdicts[h.Name] = verdict{refusal: machineapi.ConditionMessage(refused.Error())}
 	}
 }
 
@@ -295,7 +294,7 @@ func (d *decisions) describe(r *rule) {
 	if r.problem == "" && s.Approved >= s.Maximum {
 		r.reason, r.problem = reasonExhausted, fmt.Sprintf("the rule has approved its maximum of %d machines", r.Maximum)
 	}
-	c := metav1.Condition{Type: machineapi.ConditionValid, Status: metav1.ConditionFalse, Reason: r.reason, Message: bounded(r.problem), ObservedGeneration: r.object.Generation, LastTransitionTime: metav1.NewTime(d.Now)}
+	c := metav1.Condition{Type: machineapi.ConditionValid, Status: metav1.ConditionFalse, Reason: r.reason, Message: machineapi.ConditionMessage(r.problem), ObservedGeneration: r.object.Generation, LastTransitionTime: metav1.NewTime(d.Now)}
 	if r.problem == "" {
 		c.Status, c.Message = metav1.ConditionTrue, "the rule approves machines that it lists"
 	}
@@ -307,9 +306,3 @@ func (d *decisions) describe(r *rule) {
 
 // maxRuleApprovals is the bound of the schema for OrlopApprovalRule.status.approvals.
 const maxRuleApprovals = 128
-
-// bounded shortens a message of a condition.
-func bounded(text string) string {
-	const most = 1024
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
-}
