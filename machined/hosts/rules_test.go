@@ -197,6 +197,25 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// TestTurns checks that a claim is tried while many claims before it are refused again and again.
+func TestTurns(t *testing.T) {
+	c := newRulesTest(t)
+	const last = 59
+	c.hosts = map[string]inventory.Host{key(last): {Serial: "SN-1"}}
+	c.list.Claims = nil
+	for i := range last + 1 {
+		c.list.Claims = append(c.list.Claims, claimed(i, "rack"))
+	}
+	for range (last + maxAttempts) / maxAttempts {
+		c.step()
+		c.now = c.now.Add(claimsInterval)
+		c.list.Written = c.now
+	}
+	if c.Offer(key(last)) == nil {
+		t.Error("the last claim was never tried")
+	}
+}
+
 // TestRulesInRandomWorlds checks passes over lists of stolen controllers, which make any claim by
 // any rule, and of machines that state any serial number. A template demands rules. Machined offers
 // no configuration for more machines than the maximum of a rule, to two machines with a serial
