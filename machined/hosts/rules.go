@@ -131,6 +131,9 @@ func recorded(known trust.Membership, key string, r rule) (trust.Approval, bool)
 // first returns the approval of a machine that states an identity of the rule and matches it.
 func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time) (trust.Approval, error) {
 	h, found := s.deps.Host(key)
+	if !found && slices.ContainsFunc(s.deps.Approvals().Approvals, func(a trust.Approval) bool { return a.Key == key }) {
+		return trust.Approval{}, errors.New("another text of the rule, or another rule, has approved it, and it sends no inventory any more; approve its join request (`orlopctl nodes approve`)")
+	}
 	if !found {
 		return trust.Approval{}, errors.New("it sends no inventory to this control-plane machine; does the name orlop-inventory have its address?")
 	}

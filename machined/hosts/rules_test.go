@@ -171,6 +171,20 @@ func TestSerialOnce(t *testing.T) {
 	}
 }
 
+// TestReplacedRule checks the reason for which a machine that has its configuration is not approved
+// by a rule that was signed again.
+func TestReplacedRule(t *testing.T) {
+	c := newRulesTest(t)
+	c.step()
+	delete(c.hosts, key(1)) // it applies the configuration
+	c.now = c.now.Add(time.Minute)
+	c.list.Written = c.now
+	c.list.Rules["rack"] = c.signRule(serials(1, "SN-1"), c.admin)
+	if got := c.step(); !strings.Contains(got, "it sends no inventory any more; approve its join request") || c.Offer(key(1)) != nil {
+		t.Error(got)
+	}
+}
+
 // TestAttempts checks that refused approvals are tried again after some time, and that a long list
 // costs few evaluations at a time.
 func TestAttempts(t *testing.T) {
