@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -176,7 +177,7 @@ func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, 
 	tries := maxAttempts
 	ctx, cancel := context.WithTimeout(ctx, attemptsTimeout)
 	defer cancel()
-	for _, claimed := range list.Claims {
+	for _, claimed := range c.approvals.inTurn(list.Claims) {
 		t, found := templates[claimed.Template]
 		if !found {
 			continue
@@ -191,6 +192,7 @@ func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, 
 		}
 		switch err := c.approved(ctx, claimed, t.document, r, &tries); {
 		case errors.Is(err, errLater):
+			c.approvals.next = cmp.Or(c.approvals.next, claimed.Key)
 		case err != nil:
 			problems = append(problems, fmt.Errorf("machine %.63s: %w", claimed.Name, err))
 		default:

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/claim"
@@ -41,6 +42,8 @@ type approvals struct {
 	// stored has the IDs of the approvals that a majority stores, as far as this machine knows.
 	stored  map[string]bool
 	refused map[attempt]refusal
+	// next is the key of the claim with which the next pass begins: the last pass has not tried it.
+	next string
 }
 
 // attempt is the approval of a key by a rule.
@@ -128,6 +131,9 @@ func recorded(known trust.Membership, key string, r rule) (trust.Approval, bool)
 // first returns the approval of a machine that states an identity of the rule and matches it.
 func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time) (trust.Approval, error) {
 	h, found := s.deps.Host(key)
+	if !found && slices.ContainsFunc(s.deps.Approvals().Approvals, func(a trust.Approval) bool { return a.Key == key }) {
+		return trust.Approval{}, errors.New("another text of the rule, or another rule, has approved it, and it sends no inventory any more; approve its join request (`orlopctl nodes approve`)")
+	}
 	if !found {
 		return trust.Approval{}, errors.New("it sends no inventory to this control-plane machine; does the name orlop-inventory have its address?")
 	}
@@ -147,6 +153,17 @@ func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time
 		err = errors.New("its inventory does not match the expression of the rule")
 	}
 	return a, err
+}
+
+// inTurn returns the claims, beginning with the one that the last pass has left: claims that are
+// refused again and again must not take all attempts.
+func (s *approvals) inTurn(all []claim.Claim) []claim.Claim {
+	i := slices.IndexFunc(all, func(c claim.Claim) bool { return c.Key == s.next })
+	s.next = ""
+	if i < 0 {
+		return all
+	}
+	return slices.Concat(all[i:], all[:i])
 }
 
 // forget drops refusals after their time.

@@ -171,6 +171,20 @@ func TestSerialOnce(t *testing.T) {
 	}
 }
 
+// TestReplacedRule checks the reason for which a machine that has its configuration is not approved
+// by a rule that was signed again.
+func TestReplacedRule(t *testing.T) {
+	c := newRulesTest(t)
+	c.step()
+	delete(c.hosts, key(1)) // it applies the configuration
+	c.now = c.now.Add(time.Minute)
+	c.list.Written = c.now
+	c.list.Rules["rack"] = c.signRule(serials(1, "SN-1"), c.admin)
+	if got := c.step(); !strings.Contains(got, "it sends no inventory any more; approve its join request") || c.Offer(key(1)) != nil {
+		t.Error(got)
+	}
+}
+
 // TestAttempts checks that refused approvals are tried again after some time, and that a long list
 // costs few evaluations at a time.
 func TestAttempts(t *testing.T) {
@@ -194,6 +208,25 @@ func TestAttempts(t *testing.T) {
 	c.list.Written = c.now
 	if c.step(); c.evaluated != 28 || len(c.approvals.refused) != 8 {
 		t.Errorf("%d evaluations, %d refusals", c.evaluated, len(c.approvals.refused))
+	}
+}
+
+// TestTurns checks that a claim is tried while many claims before it are refused again and again.
+func TestTurns(t *testing.T) {
+	c := newRulesTest(t)
+	const last = 59
+	c.hosts = map[string]inventory.Host{key(last): {Serial: "SN-1"}}
+	c.list.Claims = nil
+	for i := range last + 1 {
+		c.list.Claims = append(c.list.Claims, claimed(i, "rack"))
+	}
+	for range (last + maxAttempts) / maxAttempts {
+		c.step()
+		c.now = c.now.Add(claimsInterval)
+		c.list.Written = c.now
+	}
+	if c.Offer(key(last)) == nil {
+		t.Error("the last claim was never tried")
 	}
 }
 

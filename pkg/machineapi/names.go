@@ -70,6 +70,11 @@ const (
 // controllers write it.
 const ConditionValid = "Valid"
 
+// ConditionMessage returns the start of a text, at most 1024 bytes, for the message of a condition.
+func ConditionMessage(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), 1024)], "")
+}
+
 // AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &OrlopCluster{}, &OrlopClusterList{}, &OrlopMachine{}, &OrlopMachineList{}, &OrlopHost{}, &OrlopHostList{},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -252,10 +251,4 @@ func (p *plan) used(name string) bool {
 func (p *plan) isPaused(o metav1.Object) bool {
 	_, annotated := o.GetAnnotations()[clusterv1.PausedAnnotation]
 	return annotated || ptr.Deref(p.Cluster.Spec.Paused, false)
-}
-
-// sanitizedReason bounds a message of a condition.
-func sanitizedReason(text string) string {
-	const most = 1024
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }

@@ -319,7 +319,7 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 // setConditions sets conditions for a generation of their object.
 func (p *plan) setConditions(all *[]metav1.Condition, generation int64, wanted ...metav1.Condition) {
 	for _, c := range wanted {
-		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(p.Now.Truncate(time.Second)), sanitizedReason(c.Message)
+		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(p.Now.Truncate(time.Second)), machineapi.ConditionMessage(c.Message)
 		meta.SetStatusCondition(all, c)
 	}
 }

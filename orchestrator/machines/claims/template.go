@@ -27,7 +27,7 @@ func newTemplate(o *machineapi.OrlopMachineTemplate) *template {
 		t.match, err = diskselector.Compile(spec.Match, "a host", facts(&machineapi.OrlopHost{}))
 	}
 	if err != nil {
-		t.problem = sanitizedReason("OrlopMachineTemplate " + o.Name + ": " + err.Error())
+		t.problem = machineapi.ConditionMessage("OrlopMachineTemplate " + o.Name + ": " + err.Error())
 	}
 	t.prefix, t.ruleOnly = parsed.Prefix, parsed.RuleOnly
 	return t

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -155,21 +154,30 @@ func (r *rule) compile() {
 	}
 	var err error
 	if r.match, err = hostmatch.Compile(r.Match); err != nil {
-		r.reason, r.problem = reasonExpression, bounded("match: the expression "+err.Error())
+		r.reason, r.problem = reasonExpression, machineapi.ConditionMessage("match: the expression "+err.Error())
 	}
+}
+
+// approval returns the approval by the rule of a machine that states a serial number and a UUID. An
+// error means that the rule does not list the machine.
+func (r *rule) approval(key, serial, uuid string, now time.Time) (trust.Approval, error) {
+	identity, listed := r.Find(serial, uuid)
+	if !listed {
+		return trust.Approval{}, fmt.Errorf("the rule does not list its serial number %q, nor its UUID", serial)
+	}
+	return trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: now.UTC()}, nil
 }
 
 // evaluate returns the approval of a machine by the rule, and the reason why the rule does not
 // approve it. listed is false if the rule does not list the machine.
 func (d *decisions) evaluate(r *rule, e inventory.Entry) (a trust.Approval, listed bool, err error) {
-	identity, listed := r.Find(e.Host.Serial, e.Host.UUID)
-	if !listed {
-		return a, false, fmt.Errorf("the rule does not list its serial number %q, nor its UUID", e.Host.Serial)
+	a, err = r.approval(e.Key, e.Host.Serial, e.Host.UUID, d.Now)
+	if err != nil {
+		return a, false, err
 	}
 	if r.problem != "" {
 		return a, true, errors.New(r.problem)
 	}
-	a = trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: e.Key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: d.Now.UTC()}
 	if err := d.known.CheckApproval(a); err != nil {
 		return a, true, err
 	}
@@ -212,20 +220,19 @@ func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bo
 			err = fmt.Errorf("the machine is silent, so its approval by OrlopApprovalRule %s ends; it is approved again when it returns", name)
 			break
 		}
-		if !waits {
-			e = inventory.Entry{Key: h.Spec.Fingerprint, Host: inventory.Host{Serial: h.Status.Inventory.Serial, UUID: h.Status.Inventory.UUID}}
-			identity, _ := r.Find(e.Host.Serial, e.Host.UUID)
-			d.accept(r, h, trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: e.Key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: d.Now.UTC()})
-			return
-		}
 		var a trust.Approval
-		if a, _, err = d.evaluate(r, e); err == nil {
+		if waits {
+			a, _, err = d.evaluate(r, e)
+		} else { // the list has no inventory for the expression any more
+			a, err = r.approval(h.Spec.Fingerprint, h.Status.Inventory.Serial, h.Status.Inventory.UUID, d.Now)
+		}
+		if err == nil {
 			d.accept(r, h, a)
 			return
 		}
 		err = refusal(r, err)
 	}
-	d.verdicts[h.Name] = verdict{refusal: bounded(err.Error())}
+	d.verdicts[h.Name] = verdict{refusal: machineapi.ConditionMessage(err.Error())}
 	if h.Spec.Claim == nil {
 		d.write(h, nil)
 	}
@@ -247,7 +254,7 @@ func (d *decisions) propose(h *machineapi.OrlopHost, e inventory.Entry) {
 		}
 	}
 	if refused != nil {
-		d.verdicts[h.Name] = verdict{refusal: bounded(refused.Error())}
+		d.verdicts[h.Name] = verdict{refusal: machineapi.ConditionMessage(refused.Error())}
 	}
 }
 
@@ -287,7 +294,7 @@ func (d *decisions) describe(r *rule) {
 	if r.problem == "" && s.Approved >= s.Maximum {
 		r.reason, r.problem = reasonExhausted, fmt.Sprintf("the rule has approved its maximum of %d machines", r.Maximum)
 	}
-	c := metav1.Condition{Type: machineapi.ConditionValid, Status: metav1.ConditionFalse, Reason: r.reason, Message: bounded(r.problem), ObservedGeneration: r.object.Generation, LastTransitionTime: metav1.NewTime(d.Now)}
+	c := metav1.Condition{Type: machineapi.ConditionValid, Status: metav1.ConditionFalse, Reason: r.reason, Message: machineapi.ConditionMessage(r.problem), ObservedGeneration: r.object.Generation, LastTransitionTime: metav1.NewTime(d.Now)}
 	if r.problem == "" {
 		c.Status, c.Message = metav1.ConditionTrue, "the rule approves machines that it lists"
 	}
@@ -299,9 +306,3 @@ func (d *decisions) describe(r *rule) {
 
 // maxRuleApprovals is the bound of the schema for OrlopApprovalRule.status.approvals.
 const maxRuleApprovals = 128
-
-// bounded shortens a message of a condition.
-func bounded(text string) string {
-	const most = 1024
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
-}
