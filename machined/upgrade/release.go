@@ -46,7 +46,9 @@ func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) erro
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return u.Receiver.start(ctx, i, f, source, u.Receiver.ask(false, by))
+	q := u.Receiver.ask(false, by)
+	q.source = source
+	return u.Receiver.start(ctx, i, f, q)
 }
 
 // findRelease finds the bundle of a release: at the first peer that serves it, or in the registry,

@@ -41,8 +41,9 @@ func TestMaliciousSource(t *testing.T) {
 		{registrySource, []string{"10.0.0.8", "10.0.0.9", registrySource}},
 		{"10.0.0.8", []string{"10.0.0.9", registrySource, "10.0.0.8"}},
 	} {
-		r.source = c.failed
-		r.abort(false, Refusal{bundle.ErrDamaged}, r.ask(false, "machine object"))
+		q := r.ask(false, "machine object")
+		q.source = c.failed
+		r.abort(false, Refusal{bundle.ErrDamaged}, q)
 		asked = nil
 		if _, _, err := r.findRelease(t.Context(), to); err == nil || !slices.Equal(asked, c.want) {
 			t.Errorf("after a failure of %q: %q was asked, want %q; %v", c.failed, asked, c.want, err)
