@@ -65,6 +65,7 @@ func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *qu
 	b, err := r.beginUpload(f.SHA256(), f.Size())
 	if err != nil {
 		r.writeMu.Unlock()
+		r.sources.failed(q.source) // it may describe a bundle that no machine accepts
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	started := make(chan error, 2) // nil once the upgrade has started, then its error

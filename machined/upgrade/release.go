@@ -67,6 +67,10 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource,
 			return f, source, nil
 		}
 		problems = append(problems, err)
+		r.sources.failed(source)
+		if ctx.Err() != nil { // this source took the time of the others
+			break
+		}
 	}
 	if len(problems) == 0 {
 		problems = append(problems, errors.New("no image is named, and no machine runs it; set the image of the release"))
