@@ -90,8 +90,7 @@ var stages = []stage{
 	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
-	{"provenance", (*Build).writeProvenance}, // it has the digests of the artifacts
-	{"manifest", (*Build).describe},
+	{"provenance and manifest", (*Build).describe}, // they have the digests of the artifacts
 }
 
 // Run runs all stages and prints their durations.
@@ -453,7 +452,7 @@ func readKey(file string) (bundle.Key, error) {
 	return key, nil
 }
 
-// describe writes the manifest and prints the tables.
+// describe writes the provenance, if there is a bundle, and the manifest, and prints the tables.
 func (b *Build) describe() error {
 	m := &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
@@ -478,6 +477,9 @@ func (b *Build) describe() error {
 		return err
 	}
 	if slices.Contains(b.Profile.Outputs, outputBundle) {
+		if err := b.writeProvenance(m.Artifacts); err != nil {
+			return err
+		}
 		h, err := hashFile(provenanceFile, b.out(provenanceFile))
 		if err != nil {
 			return err

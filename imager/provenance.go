@@ -36,17 +36,10 @@ type internalParameters struct {
 	Pins            Pins  `json:"pins"`
 }
 
-// writeProvenance writes the provenance of the version, if the profile requests a bundle, whose
-// keys sign it. It runs after all artifacts are written, because it has their digests.
-func (b *Build) writeProvenance() error {
-	if !slices.Contains(b.Profile.Outputs, outputBundle) {
-		return nil
-	}
+// writeProvenance writes the provenance of a version with these artifacts. The keys of the bundle
+// sign it.
+func (b *Build) writeProvenance(artifacts []HashedFile) error {
 	keys, err := b.Profile.keys()
-	if err != nil {
-		return err
-	}
-	files, err := b.artifacts()
 	if err != nil {
 		return err
 	}
@@ -54,7 +47,7 @@ func (b *Build) writeProvenance() error {
 	if err != nil {
 		return err
 	}
-	s := b.provenance(append(files, packed))
+	s := b.provenance(slices.Concat(artifacts, []HashedFile{packed}))
 	if s.Predicate.BuildDefinition.ResolvedDependencies, err = b.materials(); err != nil {
 		return err
 	}

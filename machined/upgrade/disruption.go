@@ -26,6 +26,7 @@ import (
 type question struct {
 	with Disruption
 	disruption.Request
+	source   string // of the bundle, for Receiver.sources; empty: the caller named the only source
 	giveBack func() // nil before the upgrade is permitted
 }
 

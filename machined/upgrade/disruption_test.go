@@ -157,19 +157,12 @@ func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
 // receivedBundleWith is receivedBundle with a description of the root.
 func receivedBundleWith(t *testing.T, in Inbox, uki []byte, root string) bundle.Trust {
 	t.Helper()
-	key, err := bundle.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
 	image := filepath.Join(t.TempDir(), "uki")
 	if err := os.WriteFile(image, uki, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	source := bundle.Source{Version: "3.0.0", Profile: "test", Root: root, RootImage: image, UKI: image, SBOM: image, Packed: image, Time: time.Unix(0, 0)}
-	envelope, err := source.Seal(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	envelope, key := seal(t, source)
 	var all bytes.Buffer
 	if err := bundle.Write(&all, source, envelope); err != nil {
 		t.Fatal(err)

@@ -51,22 +51,21 @@ func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, b
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	if err := r.start(ctx, i, f, "", r.ask(request.Force, by)); err != nil {
+	if err := r.start(ctx, i, f, r.ask(request.Force, by)); err != nil {
 		return nil, err
 	}
 	return r.started(), nil
 }
 
-// start fetches and installs a bundle that was found, and returns when the upgrade has started. A
-// failure of the upgrade counts as one of the source; empty: the caller named the only source.
-func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, source string, q *question) error {
+// start fetches and installs a bundle that was found, and returns when the upgrade has started.
+func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *question) error {
 	if !r.writeMu.TryLock() {
 		return errBusy
 	}
-	r.source = source
 	b, err := r.beginUpload(f.SHA256(), f.Size())
 	if err != nil {
 		r.writeMu.Unlock()
+		r.sources.failed(q.source) // it may describe a bundle that no machine accepts
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	started := make(chan error, 2) // nil once the upgrade has started, then its error

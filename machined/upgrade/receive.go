@@ -40,9 +40,7 @@ type Receiver struct {
 	savepoints savepoints
 	probes     probes
 	writeMu    *sync.Mutex // see Controller
-	// source is the source of the bundle in transfer; only the holder of writeMu accesses it
-	source  string
-	sources sources
+	sources    sources
 }
 
 // installer returns the installer of a bundle, or why no upgrade is possible.
@@ -176,7 +174,7 @@ func (r *Receiver) enterVersion(i Installer) error {
 // abort ends an upgrade that is not on the disk.
 func (r *Receiver) abort(hasStarted bool, why error, q *question) {
 	defer q.end()
-	r.sources.failed(r.source)
+	r.sources.failed(q.source)
 	r.progress.failure(why.Error())
 	r.progress.begin("", 0)
 	// another attempt would not help
@@ -229,7 +227,6 @@ func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.Uplo
 	if !r.writeMu.TryLock() {
 		return nil, errBusy
 	}
-	r.source = ""
 	q := r.ask(first.Force, by)
 	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, q) }); err != nil {
 		q.end() // it may have panicked

@@ -46,7 +46,9 @@ func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) erro
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	return u.Receiver.start(ctx, i, f, source, u.Receiver.ask(false, by))
+	q := u.Receiver.ask(false, by)
+	q.source = source
+	return u.Receiver.start(ctx, i, f, q)
 }
 
 // findRelease finds the bundle of a release: at the first peer that serves it, or in the registry,
@@ -65,6 +67,10 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource,
 			return f, source, nil
 		}
 		problems = append(problems, err)
+		r.sources.failed(source)
+		if ctx.Err() != nil { // this source took the time of the others
+			break
+		}
 	}
 	if len(problems) == 0 {
 		problems = append(problems, errors.New("no image is named, and no machine runs it; set the image of the release"))

@@ -68,7 +68,7 @@ func (s *Server) sendSBOM(ctx context.Context, send func(*api.ReadSBOMResponse) 
 	}
 	defer f.Close()
 	next := &api.ReadSBOMResponse{Statement: statement}
-	chunks := bufio.NewWriterSize(chunkWriter(func(p []byte) error {
+	chunks := bufio.NewWriterSize(&skipWriter{to: func(p []byte) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -76,17 +76,12 @@ func (s *Server) sendSBOM(ctx context.Context, send func(*api.ReadSBOMResponse) 
 		err := send(next)
 		next = &api.ReadSBOMResponse{}
 		return err
-	}), sbomChunk)
+	}}, sbomChunk)
 	if _, err := io.Copy(chunks, f); err != nil {
 		return err
 	}
 	return chunks.Flush()
 }
-
-// chunkWriter calls a function with each chunk.
-type chunkWriter func([]byte) error
-
-func (w chunkWriter) Write(p []byte) (int, error) { return len(p), w(p) }
 
 // checkSBOM compares a file with the digest in the signed statement of a version; nil for none. The
 // error is a status.

@@ -35,17 +35,10 @@ func sbomServer(t *testing.T) (s *Server, document, statement []byte) {
 	if err := os.WriteFile(d.Files.SBOM, document, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	key, err := bundle.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source := bundle.Source{
+	statement, _ = seal(t, bundle.Source{
 		Version: "1.0.0", Profile: "test", Root: "root", Time: time.Unix(0, 0),
 		RootImage: d.Files.SBOM, Packed: d.Files.SBOM, UKI: d.Files.SBOM, SBOM: d.Files.SBOM,
-	}
-	if statement, err = source.Seal(key); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if err := os.WriteFile(d.Files.SystemStatement, statement, 0o600); err != nil {
 		t.Fatal(err)
 	}

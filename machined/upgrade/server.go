@@ -239,7 +239,7 @@ func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) e
 	return pieces.Flush()
 }
 
-// skipWriter drops the first skip bytes.
+// skipWriter calls a function with each piece, without the first skip bytes.
 type skipWriter struct {
 	skip int64
 	to   func([]byte) error

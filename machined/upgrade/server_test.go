@@ -21,6 +21,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
+// seal returns the signed statement of a version, and the key that signed it.
+func seal(t *testing.T, source bundle.Source) (statement []byte, key bundle.Key) {
+	t.Helper()
+	key, err := bundle.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if statement, err = source.Seal(key); err != nil {
+		t.Fatal(err)
+	}
+	return statement, key
+}
+
 // wrapped is a version on a disk, and the complete bundle that is made of it.
 func wrapped(t *testing.T) (*servedBundle, []byte) {
 	t.Helper()
@@ -34,15 +47,9 @@ func wrapped(t *testing.T) (*servedBundle, []byte) {
 		}
 		return name
 	}
-	key, err := bundle.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
 	g := &servedBundle{root: file("root", content), uki: file("uki", content[:100_001])}
 	source := bundle.Source{Version: "1.0.0", Profile: "test", Root: "root", RootImage: g.root, UKI: g.uki, SBOM: g.uki, Packed: g.uki, Time: time.Unix(0, 0)}
-	if g.statement, err = source.Seal(key); err != nil {
-		t.Fatal(err)
-	}
+	g.statement, _ = seal(t, source)
 	var all bytes.Buffer
 	if err := g.with(t.Context(), func(c bundle.Copy) error { return c.Write(&all) }); err != nil {
 		t.Fatal(err)

@@ -6,10 +6,11 @@ import (
 	"sync"
 )
 
-// sources counts the failed upgrades from each source since boot: the address of a peer, or
-// registrySource. A source that claims to have a release, and sends other bytes or sends them too
-// slowly, is therefore the last that the next attempt uses. Without the count, such a peer would be
-// used again and again, because the first source that answers is used.
+// sources counts the failures of each source since boot: the address of a peer, or registrySource.
+// A source that claims to have a release, and sends other bytes or sends them too slowly, is
+// therefore the last that the next attempt uses; so is a source that does not answer, or describes
+// a bundle that no machine accepts. Without the count, such a peer would be used again and again,
+// because the first source that answers is used.
 type sources struct {
 	mu       sync.Mutex
 	failures map[string]int

@@ -2,12 +2,14 @@ package upgrade
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -41,12 +43,50 @@ func TestMaliciousSource(t *testing.T) {
 		{registrySource, []string{"10.0.0.8", "10.0.0.9", registrySource}},
 		{"10.0.0.8", []string{"10.0.0.9", registrySource, "10.0.0.8"}},
 	} {
-		r.source = c.failed
-		r.abort(false, Refusal{bundle.ErrDamaged}, r.ask(false, "machine object"))
+		q := r.ask(false, "machine object")
+		q.source = c.failed
+		r.abort(false, Refusal{bundle.ErrDamaged}, q)
 		asked = nil
 		if _, _, err := r.findRelease(t.Context(), to); err == nil || !slices.Equal(asked, c.want) {
 			t.Errorf("after a failure of %q: %q was asked, want %q; %v", c.failed, asked, c.want, err)
 		}
+	}
+}
+
+// TestUselessSource checks that a peer which takes all of the time for its answer, or describes a
+// bundle that no machine accepts, is asked last by the next attempt.
+func TestUselessSource(t *testing.T) {
+	for name, fail := range map[string]func(r *Receiver, to Release){
+		"no answer": func(r *Receiver, to Release) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var asked []string
+			r.deps.PeerEndpoint = func(address string) (client.Endpoint, error) {
+				cancel() // as the deadline does
+				asked = append(asked, address)
+				return client.Endpoint{}, ctx.Err()
+			}
+			if _, _, err := r.findRelease(ctx, to); !errors.Is(err, context.Canceled) || !slices.Equal(asked, to.Peers[:1]) {
+				t.Errorf("%q was asked, %v", asked, err)
+			}
+		},
+		"a wrong description": func(r *Receiver, to Release) {
+			q := r.ask(false, "machine object")
+			q.source = to.Peers[0]
+			f := &peer{bundle: &api.DescribeBundleResponse{Version: to.Version, Sha256: "../", Size: 1}}
+			if err := r.start(t.Context(), Installer{}, f, q); err == nil || !strings.Contains(err.Error(), "upgrade refused") {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestMachine(t, slot.Record{}).Receiver
+			to := Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}}
+			fail(r, to)
+			if got := r.sources.inOrder(to.Peers); !slices.Equal(got, []string{"10.0.0.9", "10.0.0.8"}) {
+				t.Errorf("%q is the next order", got)
+			}
+		})
 	}
 }
 

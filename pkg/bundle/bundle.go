@@ -91,6 +91,17 @@ const (
 	maxUKI  = 128 << 20
 )
 
+// NamedPart is a part with its name in errors.
+type NamedPart struct {
+	Name string
+	Part
+}
+
+// Parts returns all parts of the version.
+func (s Statement) Parts() []NamedPart {
+	return []NamedPart{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"unified kernel image", s.UKI}, {sbomPart, s.SBOM}}
+}
+
 // CheckSBOM returns ErrDamaged if a document is not the bill of materials of the version.
 func (s Statement) CheckSBOM(document []byte) error {
 	part := newChecked(bytes.NewReader(document), s.SBOM)
@@ -114,12 +125,9 @@ func (s Statement) check() error {
 	if s.Root == "" {
 		return errors.New("it does not describe the root")
 	}
-	for _, p := range []struct {
-		name string
-		part Part
-	}{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"UKI", s.UKI}, {sbomPart, s.SBOM}} {
-		if !digestForm.MatchString(p.part.SHA256) || p.part.Size <= 0 || p.part.Size > maxPart {
-			return fmt.Errorf("%s: digest %q of %d bytes is invalid", p.name, p.part.SHA256, p.part.Size)
+	for _, p := range s.Parts() {
+		if !digestForm.MatchString(p.SHA256) || p.Size <= 0 || p.Size > maxPart {
+			return fmt.Errorf("%s: digest %q of %d bytes is invalid", p.Name, p.SHA256, p.Size)
 		}
 	}
 	if s.UKI.Size > maxUKI {

@@ -171,12 +171,9 @@ func (s Statement) checkVersion(of bundle.Statement) error {
 		return fmt.Errorf("it describes version %s, epoch %d, profile %s, and the bundle has version %s, epoch %d, profile %s",
 			p.Version, p.Epoch, p.Profile, of.Version, of.Epoch, of.Profile)
 	}
-	for _, one := range []struct {
-		name string
-		part bundle.Part
-	}{{"root image", of.RootImage}, {"packed root image", of.Packed}, {"unified kernel image", of.UKI}, {"bill of materials", of.SBOM}} {
-		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[SHA256] == one.part.SHA256 }) {
-			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", one.name, one.part.SHA256)
+	for _, part := range of.Parts() {
+		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[SHA256] == part.SHA256 }) {
+			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", part.Name, part.SHA256)
 		}
 	}
 	return nil
