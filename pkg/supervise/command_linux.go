@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // MaxOutput is the size of the retained end of a command's output, in bytes.
@@ -74,7 +75,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		files.Errors = complaints.writer
 	}
 	if c.Stdin != nil {
-		if files.Stdin, err = memoryFile(c.Stdin); err != nil {
+		if files.Stdin, err = safefile.InMemory("stdin", c.Stdin); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
 		defer files.Stdin.Close()
@@ -182,25 +183,6 @@ func (e *ExitError) Error() string {
 		text += ": " + e.Output
 	}
 	return text
-}
-
-// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe, it needs
-// no writer.
-func memoryFile(content []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "stdin")
-	if _, err := f.Write(content); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	return f, nil
 }
 
 // readEnd reads until r ends or fails and returns the last limit bytes.
