@@ -47,6 +47,18 @@ func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
 
+// RunParser runs a command that parses untrusted content. Its standard error is not part of the
+// output, and the kernel kills it first when memory runs out. The error for a nonzero status does
+// not contain its output, which may contain text of the content.
+func (r *Reaper) RunParser(ctx context.Context, c Command) ([]byte, error) {
+	c.SeparateStderr, c.KillFirst = true, true
+	text, err := r.RunCommand(ctx, c)
+	if exit := (*ExitError)(nil); errors.As(err, &exit) {
+		return nil, errors.New("its process " + exit.Exit.String())
+	}
+	return text, err
+}
+
 // RunCommand is like Run, with all options of Command.
 func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
