@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"debug/pe"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
@@ -371,6 +372,11 @@ func TestSigner(t *testing.T) {
 	}
 	if _, err := FromKey(db.Certificate, []byte("text")); err == nil || !strings.Contains(err.Error(), "a private key (PEM) expected") {
 		t.Errorf("no key: %v", err)
+	}
+	for _, block := range []*pem.Block{{Type: "ENCRYPTED PRIVATE KEY"}, {Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-256-CBC,00"}}} {
+		if _, err := FromKey(db.Certificate, pem.EncodeToMemory(block)); err == nil || !strings.Contains(err.Error(), "the private key is encrypted") {
+			t.Errorf("%s: %v", block.Type, err)
+		}
 	}
 	for name, text := range map[string]string{"nothing": "", "a key": string(read(t, "db.key")), "two": strings.Repeat(string(read(t, "db.crt")), 2)} {
 		if _, err := ParseCertificate([]byte(text)); err == nil || !strings.Contains(err.Error(), "one certificate (PEM) expected") {

@@ -21,9 +21,15 @@ func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
 	if block == nil {
 		return Signer{}, errors.New("a private key (PEM) expected")
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if block.Type == "RSA PRIVATE KEY" {
+	var parsed any
+	var err error
+	switch {
+	case block.Headers["DEK-Info"] != "" || block.Type == "ENCRYPTED PRIVATE KEY":
+		return Signer{}, errors.New("the private key is encrypted; decrypt it for the build, or use a signing command")
+	case block.Type == "RSA PRIVATE KEY":
 		parsed, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	default:
+		parsed, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 	}
 	if err != nil {
 		return Signer{}, fmt.Errorf("the private key cannot be parsed: %w", err)
