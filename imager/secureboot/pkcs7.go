@@ -18,9 +18,6 @@ type Signer struct {
 	Key         crypto.Signer
 }
 
-// oidSignedData is the type of a signature (RFC 2315).
-var oidSignedData = encoding.ObjectIdentifier{1, 2, 840, 113549, 1, 7, 2}
-
 // explicit0 is the tag of optional fields.
 var explicit0 = asn1.Tag(0).Constructed().ContextSpecific()
 
@@ -36,7 +33,7 @@ func (s Signer) signImage(content []byte, oid encoding.ObjectIdentifier) ([]byte
 	}
 	b := cryptobyte.NewBuilder(nil)
 	b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
-		b.AddASN1ObjectIdentifier(oidSignedData)
+		b.AddASN1ObjectIdentifier(pkcs7.OIDSignedData)
 		b.AddASN1(explicit0, func(b *cryptobyte.Builder) {
 			s.addSignedData(b, oid, content, attributes, value)
 		})

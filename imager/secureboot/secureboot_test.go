@@ -10,13 +10,19 @@ import (
 	"crypto/x509/pkix"
 	"debug/pe"
 	"encoding/binary"
+	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/big"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -367,6 +373,11 @@ func TestSigner(t *testing.T) {
 	if _, err := FromKey(db.Certificate, []byte("text")); err == nil || !strings.Contains(err.Error(), "a private key (PEM) expected") {
 		t.Errorf("no key: %v", err)
 	}
+	for _, block := range []*pem.Block{{Type: "ENCRYPTED PRIVATE KEY"}, {Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-256-CBC,00"}}} {
+		if _, err := FromKey(db.Certificate, pem.EncodeToMemory(block)); err == nil || !strings.Contains(err.Error(), "the private key is encrypted") {
+			t.Errorf("%s: %v", block.Type, err)
+		}
+	}
 	for name, text := range map[string]string{"nothing": "", "a key": string(read(t, "db.key")), "two": strings.Repeat(string(read(t, "db.crt")), 2)} {
 		if _, err := ParseCertificate([]byte(text)); err == nil || !strings.Contains(err.Error(), "one certificate (PEM) expected") {
 			t.Errorf("%s: %v", name, err)
@@ -391,17 +402,59 @@ func TestSigner(t *testing.T) {
 	}
 }
 
+// TestSignerWithAgent checks that a command that leaves a process with its output signs.
+func TestSignerWithAgent(t *testing.T) {
+	db := fixed(t, "db")
+	file := filepath.Join(t.TempDir(), "agent")
+	t.Setenv("SIGN_FOR_TEST", "agent")
+	t.Setenv("SIGN_FOR_TEST_AGENT", file)
+	got, err := FromCommand(db.Certificate, []string{os.Args[0], "-test.run", "^$"}).Sign(image(t))
+	if err != nil || !bytes.Equal(got, sign(t, db, image(t))) {
+		t.Errorf("%v, or a command with an agent gives other bytes than its key", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("the agent has not held the output: %v", err)
+	}
+}
+
+// leaveAgent starts a process that holds the output open until a signal ends it.
+func leaveAgent() error {
+	c := exec.Command(os.Args[0], "-test.run", "^$")
+	c.Env, c.Stdout, c.Stderr = append(os.Environ(), "SIGN_FOR_TEST=hold"), os.Stdout, os.Stderr
+	if err := c.Start(); err != nil {
+		return err
+	}
+	return os.WriteFile(os.Getenv("SIGN_FOR_TEST_AGENT"), []byte(strconv.Itoa(c.Process.Pid)), 0o600)
+}
+
 // TestMain is the signing command of TestSigner if the environment demands it.
 func TestMain(m *testing.M) {
 	mode := os.Getenv("SIGN_FOR_TEST")
 	if mode == "" {
 		os.Exit(m.Run())
 	}
-	if mode == "fail" {
-		fmt.Fprintln(os.Stderr, "the token is locked")
-		os.Exit(1)
+	var err error
+	switch mode {
+	case "fail":
+		err = errors.New("the token is locked")
+	case "hold":
+		end := make(chan os.Signal, 1)
+		signal.Notify(end, os.Interrupt)
+		<-end
+	case "agent":
+		err = errors.Join(leaveAgent(), signStdin("db"))
+	default:
+		err = signStdin(mode)
 	}
-	if err := signStdin(mode); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -21,9 +21,15 @@ func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
 	if block == nil {
 		return Signer{}, errors.New("a private key (PEM) expected")
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if block.Type == "RSA PRIVATE KEY" {
+	var parsed any
+	var err error
+	switch {
+	case block.Headers["DEK-Info"] != "" || block.Type == "ENCRYPTED PRIVATE KEY":
+		return Signer{}, errors.New("the private key is encrypted; decrypt it for the build, or use a signing command")
+	case block.Type == "RSA PRIVATE KEY":
 		parsed, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	default:
+		parsed, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 	}
 	if err != nil {
 		return Signer{}, fmt.Errorf("the private key cannot be parsed: %w", err)
@@ -38,8 +44,13 @@ func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
 	return Signer{Certificate: certificate, Key: key}, nil
 }
 
-// commandTimeout is the time for one signature: a person may have to touch a token.
-const commandTimeout = 5 * time.Minute
+const (
+	// commandTimeout is the time for one signature: a person may have to touch a token.
+	commandTimeout = 5 * time.Minute
+	// outputTimeout is the time for the output after the end of the command: an agent that the
+	// command has started may hold the output open forever.
+	outputTimeout = time.Second
+)
 
 // FromCommand returns a signer whose private key is behind a command: the name or path of a program
 // and its arguments. The program reads a SHA-256 digest (32 bytes) from its standard input, and
@@ -65,9 +76,9 @@ func (k commandKey) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]
 	defer cancel()
 	var problem bytes.Buffer
 	c := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
-	c.Stdin, c.Stderr = bytes.NewReader(digest), &problem
+	c.Stdin, c.Stderr, c.WaitDelay = bytes.NewReader(digest), &problem, outputTimeout
 	out, err := c.Output()
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) { // Signer verifies the output
 		return nil, fmt.Errorf("signing command %s: %w: %s", k.command[0], err, strings.TrimSpace(problem.String()))
 	}
 	return out, nil

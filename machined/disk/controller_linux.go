@@ -192,15 +192,9 @@ func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe
 
 // startProbe runs the process (package diskprobe).
 func (c *Controller) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
-	text, err := c.deps.Reaper.RunCommand(ctx, supervise.Command{
-		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files,
-		UID: paths.UserProbe, SeparateStderr: true, MaxOutput: most, Nice: 10, KillFirst: true,
+	return c.deps.Reaper.RunParser(ctx, supervise.Command{
+		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files, UID: paths.UserProbe, MaxOutput: most, Nice: 10,
 	})
-	if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) {
-		// its output may contain text of the disk
-		return nil, errors.New("its process " + exit.Exit.String())
-	}
-	return text, err
 }
 
 // examinedBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be

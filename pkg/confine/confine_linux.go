@@ -1,6 +1,6 @@
 // Package confine irrevocably restricts the calling process to the privileges, files, system calls,
 // memory and processor time that it needs. It is for processes that parse untrusted input: from the
-// network (apid) or from foreign disks (pkg/diskprobe).
+// network (apid), from foreign disks (pkg/diskprobe) or in boot images (pkg/secureboot).
 //
 // It starts no process, and does not rely on restrictions by the parent process.
 package confine
@@ -29,6 +29,17 @@ type Rules struct {
 type Limit struct {
 	Resource int // unix.RLIMIT_…
 	Max      uint64
+}
+
+// ParserLimits returns the limits of a process that reads open files and writes an answer: bytes of
+// private writable memory, including Go's reserve of 64 MiB for each arena; seconds of processor
+// time; file descriptors.
+func ParserLimits(memory, seconds, files uint64) []Limit {
+	const threads = 512 // of all processes of the user together
+	return []Limit{
+		{Resource: unix.RLIMIT_DATA, Max: memory}, {Resource: unix.RLIMIT_CPU, Max: seconds}, {Resource: unix.RLIMIT_NOFILE, Max: files},
+		{Resource: unix.RLIMIT_CORE, Max: 0}, {Resource: unix.RLIMIT_FSIZE, Max: 0}, {Resource: unix.RLIMIT_MEMLOCK, Max: 0}, {Resource: unix.RLIMIT_NPROC, Max: threads},
+	}
 }
 
 // Process restricts the process: no new privileges by exec, no capabilities, no core dump, no

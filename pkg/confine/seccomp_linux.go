@@ -21,6 +21,14 @@ var Runtime = []uint32{
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY, unix.SYS_GETRANDOM, unix.SYS_PRLIMIT64,
 }
 
+// ParserCalls are the system calls of a process that reads open files and writes an answer. It
+// opens no file.
+var ParserCalls = slices.Concat(Runtime, []uint32{
+	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL, unix.SYS_LSEEK,
+	// for Go's timers
+	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
+})
+
 // Offsets in the input of a filter (struct seccomp_data in linux/seccomp.h).
 const (
 	dataNumber = 0

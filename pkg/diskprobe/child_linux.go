@@ -21,23 +21,16 @@ const (
 // Limits of the process. GOMEMLIMIT keeps Go's heap below the memory limit, so only memory that
 // cannot be collected reaches it.
 const (
-	// bytes of private writable memory, including Go's reserve of 64 MiB for each arena
-	maxMemory  = 256 << 20
-	maxThreads = 512 // of all examining processes together
-	maxCPU     = 8   // seconds
-	maxFiles   = 256 // file descriptors
+	maxMemory = 256 << 20 // bytes (confine.ParserLimits)
+	maxCPU    = 8         // seconds
+	maxFiles  = 256       // file descriptors
 )
 
 // Environment is the complete environment of the process.
 var Environment = []string{"GOMEMLIMIT=96MiB", "GOMAXPROCS=2", "GOTRACEBACK=none"}
 
-// systemCalls are the system calls of an examination: it reads open files, writes its result, and
-// opens no file.
-var systemCalls = slices.Concat(confine.Runtime, []uint32{
-	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL, unix.SYS_LSEEK, unix.SYS_FADVISE64,
-	// for Go's timers
-	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
-})
+// systemCalls are the system calls of an examination.
+var systemCalls = slices.Concat(confine.ParserCalls, []uint32{unix.SYS_FADVISE64})
 
 // requests are the ioctl requests for the size and the sector size of a block device.
 var requests = []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKIOOPT, unix.BLKIOMIN, unix.BLKBSZGET}
@@ -54,13 +47,7 @@ func Main() int {
 
 // confineSelf drops all privileges that an examination does not need.
 func confineSelf() error {
-	return confine.Process(confine.Rules{
-		Calls: systemCalls, Ioctls: requests,
-		Limits: []confine.Limit{
-			{Resource: unix.RLIMIT_DATA, Max: maxMemory}, {Resource: unix.RLIMIT_CPU, Max: maxCPU}, {Resource: unix.RLIMIT_NOFILE, Max: maxFiles},
-			{Resource: unix.RLIMIT_CORE, Max: 0}, {Resource: unix.RLIMIT_FSIZE, Max: 0}, {Resource: unix.RLIMIT_MEMLOCK, Max: 0}, {Resource: unix.RLIMIT_NPROC, Max: maxThreads},
-		},
-	})
+	return confine.Process(confine.Rules{Calls: systemCalls, Ioctls: requests, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
 // answer reads the request, which PID 1 has written, and drops all privileges before it reads the

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/confine"
 )
@@ -17,21 +14,13 @@ const imageFile = 3
 
 // Limits of the process. It reads the image in pieces.
 const (
-	maxMemory  = 256 << 20 // bytes of private writable memory, including Go's reserve
-	maxThreads = 512       // of all processes of this user together
-	maxCPU     = 20        // seconds
-	maxFiles   = 64        // file descriptors
+	maxMemory = 256 << 20 // bytes (confine.ParserLimits)
+	maxCPU    = 20        // seconds
+	maxFiles  = 64        // file descriptors
 )
 
 // Environment is the complete environment of the process.
 var Environment = []string{"GOMEMLIMIT=64MiB", "GOMAXPROCS=1", "GOTRACEBACK=none"}
-
-// systemCalls are the system calls of a check: it reads an open file, and writes its answer.
-var systemCalls = slices.Concat(confine.Runtime, []uint32{
-	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL, unix.SYS_LSEEK,
-	// for Go's timers
-	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
-})
 
 // Main is the main function of the process: it drops its privileges, checks the image, writes the
 // answer, and returns the exit status.
@@ -45,13 +34,7 @@ func Main() int {
 
 // confineSelf drops all privileges that a check does not need.
 func confineSelf() error {
-	return confine.Process(confine.Rules{
-		Calls: systemCalls,
-		Limits: []confine.Limit{
-			{Resource: unix.RLIMIT_DATA, Max: maxMemory}, {Resource: unix.RLIMIT_CPU, Max: maxCPU}, {Resource: unix.RLIMIT_NOFILE, Max: maxFiles},
-			{Resource: unix.RLIMIT_CORE, Max: 0}, {Resource: unix.RLIMIT_FSIZE, Max: 0}, {Resource: unix.RLIMIT_MEMLOCK, Max: 0}, {Resource: unix.RLIMIT_NPROC, Max: maxThreads},
-		},
-	})
+	return confine.Process(confine.Rules{Calls: confine.ParserCalls, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
 // respond reads the question, which PID 1 has written, and drops all privileges before it parses

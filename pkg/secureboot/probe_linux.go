@@ -8,8 +8,7 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
@@ -94,14 +93,10 @@ func (c Checker) CheckBytes(ctx context.Context, image []byte) error {
 	if err != nil || !enabled {
 		return err
 	}
-	fd, err := unix.MemfdCreate("boot image", unix.MFD_CLOEXEC)
+	f, err := safefile.InMemory("boot image", image)
 	if err != nil {
 		return fmt.Errorf("the boot image cannot be passed to its check: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "boot image")
 	defer f.Close()
-	if _, err := f.Write(image); err != nil {
-		return fmt.Errorf("the boot image cannot be passed to its check: %w", err)
-	}
 	return c.ask(ctx, f)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
 // MaxOutput is the size of the retained end of a command's output, in bytes.
@@ -46,6 +47,18 @@ func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
 
+// RunParser runs a command that parses untrusted content. Its standard error is not part of the
+// output, and the kernel kills it first when memory runs out. The error for a nonzero status does
+// not contain its output, which may contain text of the content.
+func (r *Reaper) RunParser(ctx context.Context, c Command) ([]byte, error) {
+	c.SeparateStderr, c.KillFirst = true, true
+	text, err := r.RunCommand(ctx, c)
+	if exit := (*ExitError)(nil); errors.As(err, &exit) {
+		return nil, errors.New("its process " + exit.Exit.String())
+	}
+	return text, err
+}
+
 // RunCommand is like Run, with all options of Command.
 func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
@@ -74,7 +87,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 		files.Errors = complaints.writer
 	}
 	if c.Stdin != nil {
-		if files.Stdin, err = memoryFile(c.Stdin); err != nil {
+		if files.Stdin, err = safefile.InMemory("stdin", c.Stdin); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
 		defer files.Stdin.Close()
@@ -182,25 +195,6 @@ func (e *ExitError) Error() string {
 		text += ": " + e.Output
 	}
 	return text
-}
-
-// memoryFile returns an anonymous file with the content, at its beginning. Unlike a pipe, it needs
-// no writer.
-func memoryFile(content []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "stdin")
-	if _, err := f.Write(content); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("input: %w", err)
-	}
-	return f, nil
 }
 
 // readEnd reads until r ends or fails and returns the last limit bytes.

@@ -85,6 +85,19 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunParser checks that the error of a parser does not contain its output.
+func TestRunParser(t *testing.T) {
+	args, env := self(t, "complain 0 answer")
+	if out, err := reaper.RunParser(t.Context(), Command{Args: args, Env: env}); string(out) != "answer\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+	_, env = self(t, "complain 4 answer")
+	out, err := reaper.RunParser(t.Context(), Command{Args: args, Env: env})
+	if out != nil || err == nil || err.Error() != "its process ended with status 4" {
+		t.Errorf("with a status: %q, %v", out, err)
+	}
+}
+
 func TestRunIsKilledWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

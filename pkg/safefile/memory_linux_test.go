@@ -1,0 +1,18 @@
+package safefile
+
+import (
+	"io"
+	"testing"
+)
+
+// TestInMemory checks that a file in memory has the content, and that a reader begins at its start.
+func TestInMemory(t *testing.T) {
+	f, err := InMemory("question", []byte("content"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got, err := io.ReadAll(f); string(got) != "content" || err != nil || f.Name() != "question" {
+		t.Errorf("%s: %q, %v", f.Name(), got, err)
+	}
+}
