@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -146,13 +147,8 @@ func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte,
 // Signatures returns the digest of the target of a name of signatures, fetched or imported; the
 // error is fs.ErrNotExist if there is none.
 func (s *Store) Signatures(ctx context.Context, fetched bool, name string) (string, error) {
-	r, err := imagesapi.NewImagesClient(s.conn).Get(placed(ctx, fetched), &imagesapi.GetImageRequest{Name: name})
-	if status.Code(err) == codes.NotFound {
-		return "", fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
-	} else if err != nil {
-		return "", fmt.Errorf("images: cannot get %s: %w", name, err)
-	}
-	return r.Image.Target.GetDigest(), nil
+	i, err := s.get(placed(ctx, fetched), name)
+	return i.GetTarget().GetDigest(), err
 }
 
 // FetchSignatures pulls the content behind a name of signatures of an image from its registry or a
@@ -182,12 +178,12 @@ func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
 
 // small deletes a name of fetched signatures with more content than the limit.
 func (s *Store) small(ctx context.Context, name string) error {
-	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	i, err := s.get(ctx, name)
 	if err != nil {
-		return fmt.Errorf("images: cannot get %s: %w", name, err)
+		return err
 	}
 	tree, w := map[string]ocispec.Descriptor{}, walk{read: s.texts(ctx)}
-	_, err = w.grow(tree, described(r.Image), 0)
+	_, err = w.grow(tree, described(i), 0)
 	var size int64
 	for _, part := range tree {
 		size += part.Size
@@ -196,7 +192,7 @@ func (s *Store) small(ctx context.Context, name string) error {
 		err = fmt.Errorf("%d bytes, limit %d", size, maxSignatures)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("images: %s is too large for signatures: %w", name, err), s.remove(ctx, r.Image))
+		return errors.Join(fmt.Errorf("images: %s is too large for signatures: %w", name, err), s.remove(ctx, i))
 	}
 	return nil
 }
@@ -242,20 +238,17 @@ func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 // PinSignatures pins a name of imported signatures as long as their image has a name.
 func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
 	ctx = inNamespace(ctx)
-	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	i, err := s.get(ctx, name)
 	if err != nil {
-		return fmt.Errorf("images: cannot get %s: %w", name, err)
+		return err
 	}
-	if r.Image.Labels[labelSignatureOf] == image {
+	if i.Labels[labelSignatureOf] == image {
 		return nil
 	}
-	labels := map[string]string{labelPinned: "pinned", labelSignatureOf: image}
-	for key, value := range r.Image.Labels {
-		if labels[key] == "" {
-			labels[key] = value
-		}
-	}
-	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: r.Image.Target, Labels: labels}); err != nil {
+	labels := map[string]string{}
+	maps.Copy(labels, i.Labels)
+	labels[labelPinned], labels[labelSignatureOf] = "pinned", image
+	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: i.Target, Labels: labels}); err != nil {
 		return fmt.Errorf("images: cannot pin %s: %w", name, err)
 	}
 	return nil
