@@ -199,21 +199,24 @@ func (s *Store) small(ctx context.Context, name string) error {
 
 // removeOrphans deletes the signatures of images that are gone.
 func (s *Store) removeOrphans(ctx context.Context) error {
+	// The fetched signatures are listed first. An image is in the store before its signatures, so a
+	// concurrent pull would otherwise bring signatures of an image that the list of images lacks.
+	fetched, err := s.list(placed(ctx, true))
+	if err != nil {
+		return err
+	}
 	images, err := s.list(placed(ctx, false))
 	if err != nil {
 		return err
 	}
-	for _, fetched := range []bool{false, true} {
-		signatures := images
-		if fetched {
-			if signatures, err = s.list(placed(ctx, true)); err != nil {
-				return err
-			}
+	for _, gone := range orphans(fetched, images) {
+		if err := s.remove(placed(ctx, true), gone); err != nil {
+			return err
 		}
-		for _, gone := range orphans(signatures, images) {
-			if err := s.remove(placed(ctx, fetched), gone); err != nil {
-				return err
-			}
+	}
+	for _, gone := range orphans(images, images) {
+		if err := s.remove(placed(ctx, false), gone); err != nil {
+			return err
 		}
 	}
 	return nil
