@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -124,7 +125,7 @@ func placed(ctx context.Context, fetched bool) context.Context {
 
 func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte, error) {
 	want := digest.Digest(name)
-	if err := want.Validate(); err != nil || want.Algorithm() != digest.SHA256 {
+	if !artifact.IsSHA256(want) {
 		return nil, fmt.Errorf("images: %.80q is not a SHA-256", name)
 	}
 	r, err := s.open(ctx, name)
