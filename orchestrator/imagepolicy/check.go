@@ -115,10 +115,10 @@ func (c *checker) signed(ctx context.Context, r rule, name, id string) error {
 	for _, k := range r.Keys {
 		s.keys = append(s.keys, k.Public())
 	}
-	for _, from := range []func(*search, context.Context, string, imagestore.Subject) bool{(*search).fetched, (*search).imported, (*search).fetch} {
+	for _, from := range []func(context.Context, string, imagestore.Subject) bool{s.fetched, s.imported, s.fetch} {
 		for _, subject := range subjects {
 			for _, suffix := range []string{".sig", ""} {
-				if from(&s, ctx, r.repository+":"+strings.ReplaceAll(subject.Digest, ":", "-")+suffix, subject) {
+				if from(ctx, r.repository+":"+strings.ReplaceAll(subject.Digest, ":", "-")+suffix, subject) {
 					return nil
 				}
 			}

@@ -66,27 +66,6 @@ func (r *runtime) GetContainerEvents(_ *cri.GetEventsRequest, out cri.RuntimeSer
 	return status.Error(codes.Aborted, "the end")
 }
 
-// serve starts a server at a socket.
-func serve(t *testing.T, server *grpc.Server, socket string) {
-	t.Helper()
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go server.Serve(l)
-	t.Cleanup(server.Stop)
-}
-
-func dial(t *testing.T, socket string, options ...grpc.DialOption) *grpc.ClientConn {
-	t.Helper()
-	conn, err := grpc.NewClient("unix://"+socket, append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return conn
-}
-
 // started returns a fake runtime, and a connection to the proxy before it with these rules.
 func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientConn) {
 	t.Helper()
@@ -98,7 +77,12 @@ func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientCon
 	below := grpc.NewServer()
 	cri.RegisterRuntimeServiceServer(below, r)
 	cri.RegisterImageServiceServer(below, r)
-	serve(t, below, dirs.ContainerdSocket)
+	l, err := net.Listen("unix", dirs.ContainerdSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go below.Serve(l)
+	t.Cleanup(below.Stop)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan bool, 1)
 	go func() {
@@ -115,7 +99,12 @@ func started(t *testing.T, rules ...config.ImageRule) (*runtime, *grpc.ClientCon
 	case <-time.After(20 * time.Second):
 		t.Fatal("the proxy does not start")
 	}
-	return r, dial(t, RuntimeSocket(spec, dirs))
+	conn, err := grpc.NewClient("unix://"+RuntimeSocket(spec, dirs), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return r, conn
 }
 
 // TestForward: calls without an image pass unchanged, with headers, streams and errors.

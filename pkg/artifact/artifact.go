@@ -29,7 +29,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -75,7 +74,7 @@ func Layers(manifest []byte) ([]Layer, error) {
 	var all []Layer
 	left := int64(MaxSize)
 	for _, l := range m.Layers {
-		if err := l.Digest.Validate(); err != nil || l.Digest.Algorithm() != digest.SHA256 {
+		if !IsSHA256(l.Digest) {
 			return nil, fmt.Errorf("the digest of a layer, %q, is not a SHA-256", l.Digest)
 		}
 		if l.Size < 0 || l.Size > left {

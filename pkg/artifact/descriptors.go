@@ -6,8 +6,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
+
+// IsSHA256 reports whether a digest from an untrusted source is a valid SHA-256.
+func IsSHA256(d digest.Digest) bool {
+	return d.Validate() == nil && d.Algorithm() == digest.SHA256
+}
 
 // MaxDescriptors is the maximum number of entries in a list of a manifest or an index.
 const MaxDescriptors = 8192

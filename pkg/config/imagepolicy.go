@@ -121,9 +121,6 @@ func (k *ImageKey) UnmarshalText(text []byte) error {
 // MarshalText returns PEM.
 func (k ImageKey) MarshalText() ([]byte, error) { return []byte(k.text), nil }
 
-// PEM returns the key in PEM; "" for the zero value.
-func (k ImageKey) PEM() string { return k.text }
-
 // Public returns the key; nil for the zero value.
 func (k ImageKey) Public() crypto.PublicKey {
 	_, key, err := publicKey(k.text, wantImageKey)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
@@ -40,7 +39,7 @@ func Parts(manifest []byte) (statement, image artifact.Blob, err error) {
 	}
 	for i, to := range []*artifact.Blob{&statement, &image} {
 		l, most := m.Layers[i], []int64{MaxStatement, MaxImage}[i]
-		if l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 {
+		if !artifact.IsSHA256(l.Digest) {
 			return statement, image, fmt.Errorf("the digest %q of a layer is not a SHA-256", shortened(string(l.Digest)))
 		}
 		if l.Size <= 0 || l.Size > most {

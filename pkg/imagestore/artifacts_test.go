@@ -58,6 +58,7 @@ type daemon struct {
 	pulled  map[string]string // images that pods pull during an import, digests by name
 	remote  map[string]string // of a registry, digests by name
 	writes  int64             // number of record writes
+	listed  func()            // called after a list of images was answered, with mu held
 }
 
 // started returns a fake daemon and a store connected to it.
@@ -123,7 +124,11 @@ func (d *daemon) in(ctx context.Context) map[string]*imagesapi.Image {
 func (d *daemon) List(ctx context.Context, _ *imagesapi.ListImagesRequest) (*imagesapi.ListImagesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &imagesapi.ListImagesResponse{Images: slices.Collect(maps.Values(d.in(ctx)))}, namespaced(ctx)
+	all := slices.Collect(maps.Values(d.in(ctx)))
+	if d.listed != nil {
+		d.listed()
+	}
+	return &imagesapi.ListImagesResponse{Images: all}, namespaced(ctx)
 }
 
 func (d *daemon) Get(ctx context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {

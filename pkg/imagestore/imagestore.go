@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	streamapi "github.com/containerd/containerd/api/services/streaming/v1"
@@ -71,11 +72,22 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 
 // Has reports whether an image has this name.
 func (s *Store) Has(ctx context.Context, name string) (bool, error) {
-	_, err := imagesapi.NewImagesClient(s.conn).Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: name})
-	if err != nil && status.Code(err) != codes.NotFound {
-		return false, fmt.Errorf("images: cannot get %s: %w", name, err)
+	_, err := s.get(inNamespace(ctx), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return err == nil, nil
+	return err == nil, err
+}
+
+// get returns the record of a name; the error is fs.ErrNotExist if there is none.
+func (s *Store) get(ctx context.Context, name string) (*imagesapi.Image, error) {
+	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	if status.Code(err) == codes.NotFound {
+		return nil, fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
+	} else if err != nil {
+		return nil, fmt.Errorf("images: cannot get %s: %w", name, err)
+	}
+	return r.Image, nil
 }
 
 // present converts image records for display.

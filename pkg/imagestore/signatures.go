@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/pkg/artifact"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -123,7 +125,7 @@ func placed(ctx context.Context, fetched bool) context.Context {
 
 func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte, error) {
 	want := digest.Digest(name)
-	if err := want.Validate(); err != nil || want.Algorithm() != digest.SHA256 {
+	if !artifact.IsSHA256(want) {
 		return nil, fmt.Errorf("images: %.80q is not a SHA-256", name)
 	}
 	r, err := s.open(ctx, name)
@@ -146,13 +148,8 @@ func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte,
 // Signatures returns the digest of the target of a name of signatures, fetched or imported; the
 // error is fs.ErrNotExist if there is none.
 func (s *Store) Signatures(ctx context.Context, fetched bool, name string) (string, error) {
-	r, err := imagesapi.NewImagesClient(s.conn).Get(placed(ctx, fetched), &imagesapi.GetImageRequest{Name: name})
-	if status.Code(err) == codes.NotFound {
-		return "", fmt.Errorf("images: %s: %w", name, fs.ErrNotExist)
-	} else if err != nil {
-		return "", fmt.Errorf("images: cannot get %s: %w", name, err)
-	}
-	return r.Image.Target.GetDigest(), nil
+	i, err := s.get(placed(ctx, fetched), name)
+	return i.GetTarget().GetDigest(), err
 }
 
 // FetchSignatures pulls the content behind a name of signatures of an image from its registry or a
@@ -182,12 +179,12 @@ func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
 
 // small deletes a name of fetched signatures with more content than the limit.
 func (s *Store) small(ctx context.Context, name string) error {
-	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	i, err := s.get(ctx, name)
 	if err != nil {
-		return fmt.Errorf("images: cannot get %s: %w", name, err)
+		return err
 	}
 	tree, w := map[string]ocispec.Descriptor{}, walk{read: s.texts(ctx)}
-	_, err = w.grow(tree, described(r.Image), 0)
+	_, err = w.grow(tree, described(i), 0)
 	var size int64
 	for _, part := range tree {
 		size += part.Size
@@ -196,28 +193,31 @@ func (s *Store) small(ctx context.Context, name string) error {
 		err = fmt.Errorf("%d bytes, limit %d", size, maxSignatures)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("images: %s is too large for signatures: %w", name, err), s.remove(ctx, r.Image))
+		return errors.Join(fmt.Errorf("images: %s is too large for signatures: %w", name, err), s.remove(ctx, i))
 	}
 	return nil
 }
 
 // removeOrphans deletes the signatures of images that are gone.
 func (s *Store) removeOrphans(ctx context.Context) error {
+	// The fetched signatures are listed first. An image is in the store before its signatures, so a
+	// concurrent pull would otherwise bring signatures of an image that the list of images lacks.
+	fetched, err := s.list(placed(ctx, true))
+	if err != nil {
+		return err
+	}
 	images, err := s.list(placed(ctx, false))
 	if err != nil {
 		return err
 	}
-	for _, fetched := range []bool{false, true} {
-		signatures := images
-		if fetched {
-			if signatures, err = s.list(placed(ctx, true)); err != nil {
-				return err
-			}
+	for _, gone := range orphans(fetched, images) {
+		if err := s.remove(placed(ctx, true), gone); err != nil {
+			return err
 		}
-		for _, gone := range orphans(signatures, images) {
-			if err := s.remove(placed(ctx, fetched), gone); err != nil {
-				return err
-			}
+	}
+	for _, gone := range orphans(images, images) {
+		if err := s.remove(placed(ctx, false), gone); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -242,20 +242,17 @@ func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 // PinSignatures pins a name of imported signatures as long as their image has a name.
 func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
 	ctx = inNamespace(ctx)
-	r, err := imagesapi.NewImagesClient(s.conn).Get(ctx, &imagesapi.GetImageRequest{Name: name})
+	i, err := s.get(ctx, name)
 	if err != nil {
-		return fmt.Errorf("images: cannot get %s: %w", name, err)
+		return err
 	}
-	if r.Image.Labels[labelSignatureOf] == image {
+	if i.Labels[labelSignatureOf] == image {
 		return nil
 	}
-	labels := map[string]string{labelPinned: "pinned", labelSignatureOf: image}
-	for key, value := range r.Image.Labels {
-		if labels[key] == "" {
-			labels[key] = value
-		}
-	}
-	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: r.Image.Target, Labels: labels}); err != nil {
+	labels := map[string]string{}
+	maps.Copy(labels, i.Labels)
+	labels[labelPinned], labels[labelSignatureOf] = "pinned", image
+	if err := s.record(ctx, &imagesapi.Image{Name: name, Target: i.Target, Labels: labels}); err != nil {
 		return fmt.Errorf("images: cannot pin %s: %w", name, err)
 	}
 	return nil

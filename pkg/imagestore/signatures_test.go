@@ -109,6 +109,23 @@ func TestFetchSignatures(t *testing.T) {
 	}
 }
 
+// TestConcurrentPull: the search for signatures of images that are gone keeps the signatures of an
+// image that a pull brings during the search.
+func TestConcurrentPull(t *testing.T) {
+	d, store := started(t)
+	image, pulled, signatures := d.put(anImage), d.put("another image"), d.put("{}")
+	const name, during = "registry.example.com/app:sha256-a.sig", "registry.example.com/other:sha256-b.sig"
+	d.remote = map[string]string{name: signatures}
+	d.record("registry.example.com/app:1", image, nil)
+	d.listed = func() {
+		d.images["registry.example.com/other:1"] = &imagesapi.Image{Name: "registry.example.com/other:1", Target: &types.Descriptor{Digest: pulled}}
+		d.fetched[during] = &imagesapi.Image{Name: during, Labels: map[string]string{labelSignatureOf: pulled}, Target: &types.Descriptor{Digest: signatures}}
+	}
+	if err := store.FetchSignatures(t.Context(), name, image); err != nil || d.fetched[name] == nil || d.fetched[during] == nil {
+		t.Errorf("%v, %v", err, d.fetched)
+	}
+}
+
 // TestPinSignatures: imported signatures stay imported, and are pinned.
 func TestPinSignatures(t *testing.T) {
 	d, store := started(t)

@@ -187,7 +187,7 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 	if len(ours) != 1 {
 		return layer, fmt.Errorf("it has %d layers of type %s, expected one", len(ours), mediaType)
 	}
-	if err := ours[0].Digest.Validate(); err != nil || ours[0].Digest.Algorithm() != digest.SHA256 {
+	if !artifact.IsSHA256(ours[0].Digest) {
 		return layer, fmt.Errorf("its layer has the digest %q, expected SHA-256", ours[0].Digest)
 	}
 	if ours[0].Size <= 0 {

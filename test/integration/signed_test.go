@@ -20,19 +20,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.yaml.in/yaml/v3"
 	"oras.land/oras-go/v2"
-	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/content/oci"
 	"oras.land/oras-go/v2/registry/remote"
 
 	"github.com/orlop-os/orlop/pkg/imagesignature/signtest"
 	"github.com/orlop-os/orlop/test/testimage"
 )
-
-// target is a registry or a directory to which images and signatures are written.
-type target interface {
-	oras.Target
-	content.Pusher
-}
 
 // signedVerb starts a registry with signed images, and writes an archive of another one.
 func (s *story) signedVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -73,7 +66,7 @@ func signingKey(ts *testscript.TestScript) crypto.Signer {
 
 // pushSigned pushes the test image NAME:TAG as reference, and the signature of a key, if there is
 // one, under the tag of cosign after a prefix.
-func pushSigned(ctx context.Context, ts *testscript.TestScript, to target, name, tag, reference, prefix string, key crypto.Signer) error {
+func pushSigned(ctx context.Context, ts *testscript.TestScript, to oras.Target, name, tag, reference, prefix string, key crypto.Signer) error {
 	file, full := ts.MkAbs(tag+".tar"), name+":"+tag
 	if err := testimage.Write(ctx, file, full); err != nil {
 		return err
