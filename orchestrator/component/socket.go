@@ -2,7 +2,11 @@ package component
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"time"
 )
 
@@ -21,4 +25,20 @@ func AwaitSocket(ctx context.Context, socket string) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// Listen makes a socket with access for its owner only. It replaces the socket of an earlier
+// process.
+func Listen(socket string) (net.Listener, error) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: cannot remove the former socket: %w", socket, err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen: %w", socket, err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: cannot restrict access: %w", socket, err), listener.Close())
+	}
+	return listener, nil
 }

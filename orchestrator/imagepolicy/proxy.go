@@ -2,10 +2,7 @@ package imagepolicy
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -64,7 +61,7 @@ func Run(ctx context.Context, env component.Env) error {
 		return fmt.Errorf("containerd: %w", err)
 	}
 	defer conn.Close()
-	listener, err := listen(RuntimeSocket(env.Spec, env.Dirs))
+	listener, err := component.Listen(RuntimeSocket(env.Spec, env.Dirs))
 	if err != nil {
 		return fmt.Errorf("%s: %w", Name, err)
 	}
@@ -75,21 +72,6 @@ func Run(ctx context.Context, env component.Env) error {
 		return fmt.Errorf("%s: %w", Name, err)
 	}
 	return nil
-}
-
-// listen listens on a socket that only root can use, in place of a former process.
-func listen(socket string) (net.Listener, error) {
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-	return listener, nil
 }
 
 // newServer returns the proxy before containerd.

@@ -230,7 +230,10 @@ func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) 
 		server *grpc.Server
 		path   string
 	}{{speaking, d.endpoint}, {registering, filepath.Join(kubelet, "plugins_registry", Driver+"-reg.sock")}} {
-		listener, err := listen(s.path)
+		var listener net.Listener
+		if err = os.MkdirAll(filepath.Dir(s.path), 0o750); err == nil {
+			listener, err = component.Listen(s.path)
+		}
 		if err != nil {
 			stop()
 			return nil, nil, err
@@ -238,24 +241,6 @@ func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) 
 		go func() { ends <- s.server.Serve(listener) }()
 	}
 	return stop, ends, nil
-}
-
-// listen makes a socket with access for root only. It replaces the socket of an earlier process.
-func listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, fmt.Errorf("%s: cannot create its directory: %w", path, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: cannot remove the former socket: %w", path, err)
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("%s: cannot listen: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: cannot restrict access: %w", path, err), listener.Close())
-	}
-	return listener, nil
 }
 
 // diskPoll is the interval at which pools on volumes are read: their disk may return.
