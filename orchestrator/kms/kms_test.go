@@ -447,7 +447,7 @@ func TestServe(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "KMS: cannot") {
+	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "/x: cannot listen") {
 		t.Errorf("a socket that cannot be: %v", err)
 	}
 	file, last, stop, err := ForCommand(t.Context(), nodespec.Spec{}, dirs.Dirs{API: "/a"})

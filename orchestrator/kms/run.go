@@ -80,7 +80,7 @@ func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file stri
 	socket, copied := filepath.Join(own, nodespec.KMSSocket), filepath.Join(own, nodespec.Encryption)
 	var listener net.Listener
 	if err = copyWithSocket(file, copied, d.KMSSocket(), socket); err == nil {
-		listener, err = listen(socket)
+		listener, err = component.Listen(socket)
 	}
 	if err != nil {
 		_ = os.RemoveAll(own) // the first error counts

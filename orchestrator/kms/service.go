@@ -5,14 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"sync"
 
 	"google.golang.org/grpc"
 	kmsapi "k8s.io/kms/apis/v2"
 	plugin "k8s.io/kms/pkg/service"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // Service is the plugin. Make it with New.
@@ -89,29 +89,12 @@ func (s *Service) Decrypt(ctx context.Context, _ string, r *plugin.DecryptReques
 // Serve serves the plugin on a Unix socket until ctx is done, and then returns nil. It calls
 // serving when clients can connect.
 func (s *Service) Serve(ctx context.Context, socket string, serving func()) error {
-	listener, err := listen(socket)
+	listener, err := component.Listen(socket)
 	if err != nil {
 		return err
 	}
 	serving()
 	return s.serve(ctx, listener)
-}
-
-// listen makes the socket of the plugin. Clients can connect, and wait until serve.
-func listen(socket string) (net.Listener, error) {
-	// a former process has left its socket
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("KMS: cannot remove the former socket: %w", err)
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return nil, fmt.Errorf("KMS: cannot listen: %w", err)
-	}
-	// the directory has mode 0700, too
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("KMS: cannot restrict the socket: %w", err), listener.Close())
-	}
-	return listener, nil
 }
 
 // serve serves the plugin until ctx is done, and then returns nil.
