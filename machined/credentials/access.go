@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // Access configures authentication and authorization of the API server in addition to the fixed
@@ -158,11 +159,8 @@ func issuer(j config.JWTIssuer, access IssuerAccess) object {
 		where["discoveryURL"] = j.DiscoveryURL
 	}
 	// Without the field, the API server trusts the public CAs.
-	switch {
-	case !j.CA.IsZero():
-		where["certificateAuthority"] = j.CA.PEM() + access.CAs
-	case access.CAs != "":
-		where["certificateAuthority"] = access.PublicCAs + access.CAs
+	if cas := (pki.ServerCAs{Own: j.CA.PEM(), Site: access.CAs}).InFile(access.PublicCAs); cas != "" {
+		where["certificateAuthority"] = cas
 	}
 	if access.Proxy {
 		where["egressSelectorType"] = "controlplane"

@@ -35,15 +35,6 @@ func serverCAs(c *config.Config, own config.Bundle) pki.ServerCAs {
 	return pki.ServerCAs{Own: own.PEM(), Site: c.Machine.Spec.Egress.CA.PEM()}
 }
 
-// inFile returns the CAs for a program that trusts the CAs of a single file, in PEM; empty for the
-// public CAs of the system alone, which publicCAs are.
-func inFile(cas pki.ServerCAs, publicCAs string) string {
-	if cas.Own == "" && cas.Site != "" {
-		return publicCAs + cas.Site
-	}
-	return cas.Own + cas.Site
-}
-
 // directHosts returns the hosts that are reached without the proxy: the cluster's own, and the
 // configured hosts.
 func directHosts(c *config.Config) (all []string) {

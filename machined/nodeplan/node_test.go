@@ -120,7 +120,7 @@ func TestDNSOverTLS(t *testing.T) {
 		if got, want := Resolver(c).CAs, (pki.ServerCAs{Own: test.own.PEM(), Site: test.site.PEM()}); got != want {
 			t.Errorf("the machine: %+v; want %+v", got, want)
 		}
-		if got := inFile(Resolver(c).CAs, "public\n"); got != test.want {
+		if got := Resolver(c).CAs.InFile("public\n"); got != test.want {
 			t.Errorf("the cluster DNS: %q; want %q", got, test.want)
 		}
 	}

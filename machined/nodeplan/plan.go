@@ -120,7 +120,7 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 		return n, a, f.Egress.Problem
 	}
 	if tls := n.Spec.DNS.TLS; tls != nil {
-		tls.CA = inFile(serverCAs(c, c.Network.Spec.DNS.TLS.CA), f.Egress.PublicCAs)
+		tls.CA = serverCAs(c, c.Network.Spec.DNS.TLS.CA).InFile(f.Egress.PublicCAs)
 	}
 	if a, err = authorities(c, f); err != nil {
 		return n, a, err

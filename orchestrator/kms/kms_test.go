@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	plugin "k8s.io/kms/pkg/service"
 
+	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kms/transittest"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -446,7 +447,7 @@ func TestServe(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "KMS: cannot") {
+	if err := s.service.Serve(t.Context(), filepath.Join(socket, "x"), func() {}); err == nil || !strings.Contains(err.Error(), "/x: cannot listen") {
 		t.Errorf("a socket that cannot be: %v", err)
 	}
 	file, last, stop, err := ForCommand(t.Context(), nodespec.Spec{}, dirs.Dirs{API: "/a"})
@@ -454,6 +455,25 @@ func TestServe(t *testing.T) {
 		t.Errorf("without a key manager: %s, %v, %v", file, last(), err)
 	}
 	stop()
+}
+
+// TestRun checks that the component is announced before the API server can use the plugin: a later
+// announcement would replace a problem that the API server has found.
+func TestRun(t *testing.T) {
+	s := newSite(t)
+	spec, d := s.node(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var order []string
+	env := component.Env{Spec: spec, Dirs: d, Announce: func(name string, ready bool, detail string) {
+		order = append(order, fmt.Sprint(name, " ", ready, " ", detail))
+	}}
+	err := Run(ctx, env, func() {
+		order = append(order, "serving")
+		cancel()
+	})
+	if want := "kms true the API server has not used the key manager yet, serving"; err != nil || strings.Join(order, ", ") != want {
+		t.Errorf("%q, %v; want %q", order, err, want)
+	}
 }
 
 // TestDescribe checks the details of the component.

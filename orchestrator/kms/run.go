@@ -5,9 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
@@ -38,8 +38,8 @@ func Run(ctx context.Context, env component.Env, serving func()) error {
 		env.Announce(Name, true, describe(file, version, err))
 	})
 	return s.Serve(ctx, env.Dirs.KMSSocket(), func() {
-		serving()
 		env.Announce(Name, true, "the API server has not used the key manager yet")
+		serving()
 	})
 }
 
@@ -78,27 +78,26 @@ func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file stri
 		return "", nil, nil, fmt.Errorf("KMS: cannot create a directory: %w", err)
 	}
 	socket, copied := filepath.Join(own, nodespec.KMSSocket), filepath.Join(own, nodespec.Encryption)
-	if err := copyWithSocket(file, copied, d.KMSSocket(), socket); err != nil {
+	var listener net.Listener
+	if err = copyWithSocket(file, copied, d.KMSSocket(), socket); err == nil {
+		listener, err = component.Listen(socket)
+	}
+	if err != nil {
 		_ = os.RemoveAll(own) // the first error counts
 		return "", nil, nil, err
 	}
 	s := New(filepath.Join(d.API, nodespec.KMSFile), forwarder(spec), func(string, error) {})
 	ctx, cancel := context.WithCancel(ctx)
-	serving, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, socket, func() { close(serving) }) }()
-	end := sync.OnceFunc(func() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.serve(ctx, listener) // the requests of the command fail
+	}()
+	return copied, s.LastError, func() {
 		cancel()
 		<-ended
 		_ = os.RemoveAll(own) // a tmpfs: no leftover stays after a boot
-	})
-	select {
-	case <-serving:
-		return copied, s.LastError, end, nil
-	case err := <-ended:
-		ended <- err
-		end()
-		return "", nil, nil, err
-	}
+	}, nil
 }
 
 // copyWithSocket copies an EncryptionConfiguration, with another socket of the key manager.

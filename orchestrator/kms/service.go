@@ -5,14 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"sync"
 
 	"google.golang.org/grpc"
 	kmsapi "k8s.io/kms/apis/v2"
 	plugin "k8s.io/kms/pkg/service"
+
+	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
 // Service is the plugin. Make it with New.
@@ -89,23 +89,20 @@ func (s *Service) Decrypt(ctx context.Context, _ string, r *plugin.DecryptReques
 // Serve serves the plugin on a Unix socket until ctx is done, and then returns nil. It calls
 // serving when clients can connect.
 func (s *Service) Serve(ctx context.Context, socket string, serving func()) error {
-	// a former process has left its socket
-	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("KMS: cannot remove the former socket: %w", err)
-	}
-	listener, err := net.Listen("unix", socket)
+	listener, err := component.Listen(socket)
 	if err != nil {
-		return fmt.Errorf("KMS: cannot listen: %w", err)
+		return err
 	}
-	// the directory has mode 0700, too
-	if err := os.Chmod(socket, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("KMS: cannot restrict the socket: %w", err), listener.Close())
-	}
+	serving()
+	return s.serve(ctx, listener)
+}
+
+// serve serves the plugin until ctx is done, and then returns nil.
+func (s *Service) serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer()
-	kmsapi.RegisterKeyManagementServiceServer(server, plugin.NewGRPCService(socket, 0, s))
+	kmsapi.RegisterKeyManagementServiceServer(server, plugin.NewGRPCService(listener.Addr().String(), 0, s))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
-	serving()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("KMS: cannot serve: %w", err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -134,12 +135,11 @@ func isForbidden(err error) bool {
 // login returns a session. It logs in if there is no token, if two thirds of the time of the token
 // are over, or if the server has rejected the token.
 func (t *transit) login(ctx context.Context, rejected string) (*session, error) {
-	select {
-	case t.lock <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	release, err := limits.Acquire(ctx, t.lock, "login")
+	if err != nil {
+		return nil, err
 	}
-	defer func() { <-t.lock }()
+	defer release()
 	s, err := t.present()
 	if err != nil {
 		return nil, &problem{err, "apply the configuration again (Cluster.spec.kubernetes.apiServer.kms)"}
@@ -288,7 +288,7 @@ func refused(status int, text []byte) error {
 	if json.Unmarshal(text, &said) != nil || len(said.Errors) == 0 {
 		return &refusal{status, http.StatusText(status)}
 	}
-	return &refusal{status, sanitize.ASCII(strings.Join(strings.Fields(strings.Join(said.Errors, ", ")), " "), 300)}
+	return &refusal{status, sanitize.ASCII(sanitize.Line(strings.Join(said.Errors, "\n")), 300)}
 }
 
 // explain adds the remedy to the error of a request with a token.

@@ -132,10 +132,10 @@ func (v clusterValidator) transitLogin(path string, t *Transit) {
 	}
 }
 
-// transitPath validates a part of the path of a request. "" is valid: required fields are checked
-// elsewhere, and mounts have defaults.
+// transitPath validates a part of the path of a request. "" stands for an omitted field, because
+// the decoder rejects empty text.
 func (v clusterValidator) transitPath(path, text, want string) {
-	if text != "" && !isPrefix(text) || text == "" && strings.HasSuffix(path, ".mount") && !v.broken[path] {
+	if text != "" && !isPrefix(text) {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not such a name", quote(text)), expected: want + `: letters, digits, ".", "_" and "-", with "/" between names`, nearest: nearestPrefix(text)})
 	}
 }

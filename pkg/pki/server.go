@@ -46,6 +46,15 @@ func (c ServerCAs) Roots() *x509.CertPool {
 	return roots
 }
 
+// InFile returns the CAs for a program that trusts the CAs of a single file, in PEM; empty for the
+// public CAs of the image alone, which publicCAs are.
+func (c ServerCAs) InFile(publicCAs string) string {
+	if c.Own == "" && c.Site != "" {
+		return publicCAs + c.Site
+	}
+	return c.Own + c.Site
+}
+
 // ClientConfig returns the configuration of a TLS client. The server needs a certificate of roots
 // (nil for the public CAs of the image) for a name or an address, at the time that clock tells.
 func ClientConfig(name string, roots *x509.CertPool, clock func() ClockView) *tls.Config {
