@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,7 +21,8 @@ func (r *reader) netdev() error {
 	if err != nil {
 		return err
 	}
-	for _, d := range all {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		d := all[name]
 		if isPodDevice(d.Name) {
 			continue
 		}

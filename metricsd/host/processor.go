@@ -3,6 +3,8 @@ package host
 import (
 	"errors"
 	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/procfs"
@@ -13,7 +15,8 @@ func (r *reader) cpu() error {
 	if err != nil {
 		return err
 	}
-	for n, c := range stat.CPU {
+	for _, n := range slices.Sorted(maps.Keys(stat.CPU)) {
+		c := stat.CPU[n]
 		for _, m := range []struct {
 			mode    string
 			seconds float64
