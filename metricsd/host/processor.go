@@ -11,7 +11,7 @@ import (
 )
 
 func (r *reader) cpu() error {
-	stat, err := r.fs.Stat()
+	stat, err := r.kernel()
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (r *reader) cpu() error {
 }
 
 func (r *reader) stat() error {
-	stat, err := r.fs.Stat()
+	stat, err := r.kernel()
 	if err != nil {
 		return err
 	}
