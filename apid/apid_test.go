@@ -32,6 +32,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
@@ -471,14 +472,7 @@ func TestCredentialsReload(t *testing.T) {
 // and then closes a connection.
 func TestConnectionsPerAddress(t *testing.T) {
 	b := newTestAPI(t)
-	var open []net.Conn
-	for range maxPerAddress {
-		conn, err := net.Dial("tcp", b.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		open = append(open, conn)
-	}
+	hangUp := portservertest.Connect(t, b.address, maxPerAddress)
 	extra, err := net.Dial("tcp", b.address)
 	if err != nil {
 		t.Fatal(err)
@@ -487,9 +481,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 	if _, err := extra.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection beyond the limit was served")
 	}
-	for _, conn := range open {
-		_ = conn.Close()
-	}
+	hangUp()
 	eventually(t, "a place is free again", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

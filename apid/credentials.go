@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -95,10 +93,10 @@ func newStore(dir string) *store {
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stamp, err := stampOf(s.dir)
+	stamp, err := safefile.StampAll(s.dir, files)
 	if err != nil {
 		if s.current == nil {
-			return nil, err
+			return nil, fmt.Errorf("credentials: cannot find: %w", err)
 		}
 		return s.current, nil
 	}
@@ -231,27 +229,10 @@ func (s *store) endUntrustedLocked() {
 	}
 }
 
-// stampOf returns a text that changes whenever a file changes.
-func stampOf(dir string) (string, error) {
-	stamp := ""
-	for _, name := range files {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			return "", fmt.Errorf("credentials: cannot find: %w", err)
-		}
-		stamp += safefile.Stamp(info) + "/"
-	}
-	return stamp, nil
-}
-
 func load(dir string) (*trusted, error) {
-	texts := map[string][]byte{}
-	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return nil, fmt.Errorf("credentials: cannot read: %w", err)
-		}
-		texts[name] = text
+	texts, err := safefile.ReadAll(dir, files)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: cannot read: %w", err)
 	}
 	server, err := tls.X509KeyPair(texts[ServerCertFile], texts[ServerKeyFile])
 	if err != nil {

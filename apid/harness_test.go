@@ -1,7 +1,6 @@
 package apid
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 )
 
 const day = 24 * time.Hour
@@ -229,22 +229,7 @@ func (r *recorder) setAnswer(answer func(string, grpc.ServerStream) error) {
 }
 
 // logBuffer collects apid's log.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+type logBuffer struct{ portservertest.Log }
 
 // lines returns the lines of a kind for a method.
 func (l *logBuffer) lines(t *testing.T, msg, method string) []map[string]any {

@@ -24,6 +24,8 @@ import (
 
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
@@ -50,44 +52,21 @@ func refusedCalls() error {
 	return unix.Close(fd)
 }
 
-const stripped = "APID_TEST_STRIPPED"
-
-// TestGiveUpPrivileges runs itself in a child process, because the restrictions cannot be undone.
+// TestGiveUpPrivileges checks what apid can do without privileges.
 func TestGiveUpPrivileges(t *testing.T) {
-	if dir := os.Getenv(stripped); dir != "" {
+	portservertest.Confined(t, func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		portservertest.LeaveRoot(t, paths.UserApid, func() error { return giveUpPrivileges(dir) })
 		if err := tryForbidden(dir); err != nil {
 			t.Error(err)
 		}
-		return
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	// The child may change its user; its directory must stay readable.
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	child := exec.Command(os.Args[0], "-test.run=^TestGiveUpPrivileges$", "-test.v")
-	child.Env = append(os.Environ(), stripped+"="+dir)
-	out, err := child.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestGiveUpPrivileges") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	})
 }
 
 // tryForbidden drops all privileges and then tries the forbidden operations.
 func tryForbidden(dir string) error {
-	if os.Getuid() == 0 {
-		if giveUpPrivileges(dir) == nil {
-			return errors.New("root was let pass")
-		}
-		if err := errors.Join(syscall.Setgid(100), syscall.Setuid(100)); err != nil {
-			return err
-		}
-	}
 	status, err := os.Open("/proc/self/status")
 	if err != nil {
 		return err

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -34,7 +32,7 @@ type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // of the files at the last check
+	stamp   string // of the files of current; empty without any
 	current *trusted
 }
 
@@ -43,15 +41,11 @@ type store struct {
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stamp := ""
-	for _, name := range files {
-		info, err := os.Stat(filepath.Join(s.dir, name))
-		if err != nil {
-			return s.current, fmt.Errorf("credentials: cannot find: %w", err)
-		}
-		stamp += safefile.Stamp(info) + "/"
+	stamp, err := safefile.StampAll(s.dir, files)
+	if err != nil {
+		return s.current, fmt.Errorf("credentials: cannot find: %w", err)
 	}
-	if stamp == s.stamp && s.current != nil {
+	if stamp == s.stamp {
 		return s.current, nil
 	}
 	fresh, err := load(s.dir)
@@ -63,16 +57,11 @@ func (s *store) get() (*trusted, error) {
 }
 
 func load(dir string) (*trusted, error) {
-	texts := map[string][]byte{}
-	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return nil, fmt.Errorf("credentials: cannot read: %w", err)
-		}
-		texts[name] = text
+	texts, err := safefile.ReadAll(dir, files)
+	if err != nil {
+		return nil, fmt.Errorf("credentials: cannot read: %w", err)
 	}
 	t := &trusted{cas: x509.NewCertPool()}
-	var err error
 	if t.server, err = tls.X509KeyPair(texts[nodespec.MetricsdCert], texts[nodespec.MetricsdKey]); err != nil {
 		return nil, fmt.Errorf("credentials: cannot use %s with %s: %w", nodespec.MetricsdCert, nodespec.MetricsdKey, err)
 	}

@@ -2,62 +2,28 @@ package metricsd
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/metricsd/host"
 	"github.com/orlop-os/orlop/pkg/confine"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/notify"
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/portserver"
 )
 
 // Main is the metricsd process: it opens its port, drops its privileges and serves until SIGTERM.
 // It returns the exit status.
 func Main() int {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "metricsd:", err)
-		return 1
-	}
-	return 0
-}
-
-func run() error {
-	ready, err := notify.FromEnv()
-	if err != nil {
-		return err
-	}
-	if err := profile.FromEnv(); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", paths.PortMetricsd))
-	if err != nil {
-		return fmt.Errorf("TCP port %d: cannot listen: %w", paths.PortMetricsd, err)
-	}
-	if err := giveUpPrivileges(paths.MetricsdDir); err != nil {
-		return err
-	}
-	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
-	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
-	return Serve(ctx, Options{
-		Listener: listener, Dir: paths.MetricsdDir, Socket: nodespec.MetricsSocket, Host: host.System(), Log: os.Stdout,
-		Ready: func(ok bool, detail string) {
-			// If machined no longer reads, it is about to stop metricsd; the error has no other
-			// receiver.
-			_ = ready.Send(nodespec.ServiceMetrics, ok, detail)
+	return portserver.Process{
+		Name: nodespec.ServiceMetrics, Port: paths.PortMetricsd, GiveUpPrivileges: func() error { return giveUpPrivileges(paths.MetricsdDir) },
+		Serve: func(ctx context.Context, listener net.Listener, ready func(ok bool, detail string)) error {
+			return Serve(ctx, Options{Listener: listener, Dir: paths.MetricsdDir, Socket: nodespec.MetricsSocket, Host: host.System(), Log: os.Stdout, Ready: ready})
 		},
-	})
+	}.Main()
 }
 
 // giveUpPrivileges drops all privileges and restricts the process to the files of the kernel, its

@@ -15,47 +15,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 )
 
-const confined = "METRICSD_TEST_CONFINED"
-
-// TestGiveUpPrivileges runs itself in a child process, because the restrictions cannot be undone.
+// TestGiveUpPrivileges checks what metricsd can do without privileges.
 func TestGiveUpPrivileges(t *testing.T) {
-	if dir := os.Getenv(confined); dir != "" {
-		serveConfined(t, dir)
-		return
-	}
-	// The child changes its user, and cannot remove files.
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
-	child := exec.Command(os.Args[0], "-test.run=^TestGiveUpPrivileges$", "-test.v")
-	child.Env = append(os.Environ(), confined+"="+dir)
-	out, err := child.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestGiveUpPrivileges") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	portservertest.Confined(t, func(dir string) { serveConfined(t, dir) })
 }
 
 // serveConfined serves each path without privileges, and then tries what metricsd must not do.
 func serveConfined(t *testing.T, dir string) {
-	if os.Getuid() == 0 {
-		if giveUpPrivileges("/") == nil {
-			t.Fatal("root was let pass")
-		}
-		if err := errors.Join(syscall.Setgid(104), syscall.Setuid(104)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	portservertest.LeaveRoot(t, paths.UserMetrics, func() error { return giveUpPrivileges("/") })
 	b := newBenchIn(t, dir)
 	file := filepath.Join(dir, "other")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

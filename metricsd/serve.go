@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/orlop-os/orlop/metricsd/host"
@@ -315,7 +314,7 @@ func (f *filter) Accept() (net.Conn, error) {
 			_ = conn.Close() // the client gets only the end of the connection as an answer
 			continue
 		}
-		return &counted{Conn: conn, release: sync.OnceFunc(release)}, nil
+		return &counted{Conn: conn, release: release}, nil
 	}
 }
 

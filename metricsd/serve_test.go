@@ -21,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/metricsd/host"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -32,28 +33,10 @@ type bench struct {
 	operator, cluster *pki.CA
 	dir               string
 	address           string
-	log               *lines
+	log               *portservertest.Log
 
 	mu     sync.Mutex
 	answer http.HandlerFunc // of every process; nil: an answer with the path
-}
-
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // tokensOf are the answers about tokens.
@@ -63,7 +46,7 @@ func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
 
 // newBenchIn starts metricsd with a new directory and the sockets below a directory.
 func newBenchIn(t *testing.T, root string) *bench {
-	b := &bench{t: t, operator: mustCA(t, "operator"), cluster: mustCA(t, "kubernetes"), dir: filepath.Join(root, "own"), log: new(lines)}
+	b := &bench{t: t, operator: mustCA(t, "operator"), cluster: mustCA(t, "kubernetes"), dir: filepath.Join(root, "own"), log: new(portservertest.Log)}
 	sockets := filepath.Join(root, "sockets")
 	if err := errors.Join(os.Mkdir(b.dir, 0o700), os.Mkdir(sockets, 0o700)); err != nil {
 		t.Fatal(err)
@@ -408,20 +391,11 @@ func TestScrapeLimit(t *testing.T) {
 // TestConnectionLimit checks the limit of connections of an address, also of silent ones.
 func TestConnectionLimit(t *testing.T) {
 	b := newBench(t)
-	var open []net.Conn
-	for range maxPerAddress {
-		conn, err := net.Dial("tcp", b.address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		open = append(open, conn)
-	}
+	hangUp := portservertest.Connect(t, b.address, maxPerAddress)
 	if status, says := b.get(b.client(b.reader()), "/metrics/host", ""); status != 0 {
 		t.Errorf("a connection beyond the limit: %d %q", status, says)
 	}
-	for _, conn := range open {
-		conn.Close()
-	}
+	hangUp()
 	deadline := time.After(10 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -49,21 +49,21 @@ type Certificate struct {
 func Families(s State) *exposition.Families {
 	f := new(exposition.Families)
 	f.Gauge("orlop_build_info", "The version of Orlop OS that the machine runs, and its version of Kubernetes; always 1.", 1, "version", s.Version, "kubernetes", s.Kubernetes)
-	f.Gauge("orlop_healthy", "1 if all checks of the health have passed, 0 otherwise.", number(s.Health.GetHealthy()))
+	f.Gauge("orlop_healthy", "1 if all checks of the health have passed, 0 otherwise.", exposition.Number(s.Health.GetHealthy()))
 	for _, c := range s.Health.GetChecks() {
-		f.Gauge("orlop_health_check", "1 if the check of the health has passed, 0 otherwise.", number(c.Ok), "check", c.Name)
+		f.Gauge("orlop_health_check", "1 if the check of the health has passed, 0 otherwise.", exposition.Number(c.Ok), "check", c.Name)
 	}
 	for _, v := range s.Services {
-		f.Gauge("orlop_service_ready", "1 if the service is ready, 0 otherwise.", number(v.State == supervise.Running), "service", v.Name)
+		f.Gauge("orlop_service_ready", "1 if the service is ready, 0 otherwise.", exposition.Number(v.State == supervise.Running), "service", v.Name)
 		f.Counter("orlop_service_restarts_total", "The number of processes of the service after the first.", float64(v.Restarts), "service", v.Name)
 		for _, c := range v.Components {
-			f.Gauge("orlop_component_ready", "1 if the component of the service is ready, 0 otherwise.", number(c.Ready), "service", v.Name, "component", c.Name)
+			f.Gauge("orlop_component_ready", "1 if the component of the service is ready, 0 otherwise.", exposition.Number(c.Ready), "service", v.Name, "component", c.Name)
 		}
 	}
 	if u := s.Upgrade; u.GetPhase() != "" {
 		f.Gauge("orlop_upgrade_phase", "The phase of the last upgrade, with the version that it installs; always 1.", 1, "phase", u.Phase, "version", u.To)
 	}
-	f.Gauge("orlop_clock_synchronized", "1 if the clock is synchronized with a time server, 0 otherwise.", number(s.Clock.Synced))
+	f.Gauge("orlop_clock_synchronized", "1 if the clock is synchronized with a time server, 0 otherwise.", exposition.Number(s.Clock.Synced))
 	f.Gauge("orlop_clock_offset_seconds", "The offset of the clock in the last successful round of the time client.", s.Clock.Offset.Seconds())
 	for i, c := range s.Certificates { // two CAs of a rotation can have the same name
 		same := func(o Certificate) bool { return o.File == c.File && o.Subject == c.Subject }
@@ -79,13 +79,6 @@ func Families(s State) *exposition.Families {
 		f.Gauge("orlop_certificate_expiry_timestamp_seconds", "The time at which a certificate of the machine expires; the machine renews its own certificates before.", float64(first.Unix()), "file", strings.TrimPrefix(c.File, paths.Run+"/"), "subject", c.Subject)
 	}
 	return f
-}
-
-func number(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // readTimeout bounds the reading of a state; a disk that does not answer cannot delay it longer.

@@ -4,6 +4,7 @@
 package host
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -60,7 +61,8 @@ var collectors = []collector{
 type reader struct {
 	Source
 	*exposition.Families
-	fs procfs.FS
+	fs     procfs.FS
+	kernel func() (procfs.Stat, error) // /proc/stat, which two collectors use; read once
 }
 
 // Read returns the present metrics. A group that cannot be read is missing, and its
@@ -68,20 +70,18 @@ type reader struct {
 func (s Source) Read() *exposition.Families {
 	r := &reader{Source: s, Families: new(exposition.Families)}
 	fs, err := procfs.NewFS(s.proc)
-	r.fs = fs
+	r.fs, r.kernel = fs, sync.OnceValues(fs.Stat)
 	for _, c := range collectors {
-		began, success := s.now(), 1.0
-		if err != nil || c.read(r) != nil {
-			success = 0
-		}
+		began := s.now()
+		success := err == nil && c.read(r) == nil
 		r.Gauge("node_scrape_collector_duration_seconds", "The duration of a collector's scrape in seconds.", s.now().Sub(began).Seconds(), "collector", c.name)
-		r.Gauge("node_scrape_collector_success", "Whether a collector succeeded.", success, "collector", c.name)
+		r.Gauge("node_scrape_collector_success", "Whether a collector succeeded.", exposition.Number(success), "collector", c.name)
 	}
 	return r.Families
 }
 
 // block returns the block devices.
-func (r *reader) block() (blockdevice.FS, error) { return blockdevice.NewFS(r.proc, r.Source.sys) }
+func (r *reader) block() (blockdevice.FS, error) { return blockdevice.NewFS(r.proc, r.sys) }
 
 // devices returns the devices.
-func (r *reader) devices() (sysfs.FS, error) { return sysfs.NewFS(r.Source.sys) }
+func (r *reader) devices() (sysfs.FS, error) { return sysfs.NewFS(r.sys) }

@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/orlop-os/orlop/pkg/exposition"
 )
 
 // isPodDevice reports whether a network device is the end of a pod's link on the machine.
@@ -19,7 +23,8 @@ func (r *reader) netdev() error {
 	if err != nil {
 		return err
 	}
-	for _, d := range all {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		d := all[name]
 		if isPodDevice(d.Name) {
 			continue
 		}
@@ -58,11 +63,7 @@ func (r *reader) netclass() error {
 		if err != nil {
 			return err
 		}
-		up := 0.0
-		if d.OperState == "up" {
-			up = 1
-		}
-		r.Gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", up, "device", name)
+		r.Gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", exposition.Number(d.OperState == "up"), "device", name)
 		if d.MTU != nil {
 			r.Gauge("node_network_mtu_bytes", "Network device property: mtu_bytes", float64(*d.MTU), "device", name)
 		}
@@ -153,8 +154,11 @@ func (r *reader) sockstat() error {
 
 // conntrack has no metrics before the first packet is tracked.
 func (r *reader) conntrack() error {
-	for name, file := range map[string]string{"entries": "nf_conntrack_count", "entries_limit": "nf_conntrack_max"} {
-		text, err := os.ReadFile(filepath.Join(r.proc, "sys/net/netfilter", file))
+	for _, m := range []struct{ name, file, help string }{
+		{"entries", "nf_conntrack_count", "Number of currently allocated flow entries for connection tracking."},
+		{"entries_limit", "nf_conntrack_max", "Maximum size of connection tracking table."},
+	} {
+		text, err := os.ReadFile(filepath.Join(r.proc, "sys/net/netfilter", m.file))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -165,8 +169,7 @@ func (r *reader) conntrack() error {
 		if err != nil {
 			return err
 		}
-		help := map[string]string{"entries": "Number of currently allocated flow entries for connection tracking.", "entries_limit": "Maximum size of connection tracking table."}
-		r.Gauge("node_nf_conntrack_"+name, help[name], value)
+		r.Gauge("node_nf_conntrack_"+m.name, m.help, value)
 	}
 	return nil
 }

@@ -3,17 +3,20 @@ package host
 import (
 	"errors"
 	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/procfs"
 )
 
 func (r *reader) cpu() error {
-	stat, err := r.fs.Stat()
+	stat, err := r.kernel()
 	if err != nil {
 		return err
 	}
-	for n, c := range stat.CPU {
+	for _, n := range slices.Sorted(maps.Keys(stat.CPU)) {
+		c := stat.CPU[n]
 		for _, m := range []struct {
 			mode    string
 			seconds float64
@@ -27,7 +30,7 @@ func (r *reader) cpu() error {
 }
 
 func (r *reader) stat() error {
-	stat, err := r.fs.Stat()
+	stat, err := r.kernel()
 	if err != nil {
 		return err
 	}

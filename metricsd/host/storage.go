@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/orlop-os/orlop/pkg/exposition"
 )
 
 // ignoredDisks are the block devices that node_exporter ignores by default.
@@ -77,25 +79,20 @@ func (r *reader) filesystem() error {
 		}
 		seen[m.MountPoint] = true
 		labels := []string{"device", m.Source, "mountpoint", m.MountPoint, "fstype", m.FSType}
-		gauge := func(name, help string, value uint64) {
-			r.Gauge("node_filesystem_"+name, help, float64(value), labels...)
+		gauge := func(name, help string, value float64) {
+			r.Gauge("node_filesystem_"+name, help, value, labels...)
 		}
 		u, err := r.usage(m.MountPoint)
+		gauge("device_error", "Whether an error occurred while getting statistics for the given device.", exposition.Number(err != nil))
 		if err != nil {
-			gauge("device_error", "Whether an error occurred while getting statistics for the given device.", 1)
 			continue
 		}
-		gauge("device_error", "Whether an error occurred while getting statistics for the given device.", 0)
-		gauge("size_bytes", "Filesystem size in bytes.", u.size)
-		gauge("free_bytes", "Filesystem free space in bytes.", u.free)
-		gauge("avail_bytes", "Filesystem space available to non-root users in bytes.", u.available)
-		gauge("files", "Filesystem total file nodes.", u.files)
-		gauge("files_free", "Filesystem total free file nodes.", u.filesFree)
-		readOnly := uint64(0)
-		if u.readOnly {
-			readOnly = 1
-		}
-		gauge("readonly", "Filesystem read-only status.", readOnly)
+		gauge("size_bytes", "Filesystem size in bytes.", float64(u.size))
+		gauge("free_bytes", "Filesystem free space in bytes.", float64(u.free))
+		gauge("avail_bytes", "Filesystem space available to non-root users in bytes.", float64(u.available))
+		gauge("files", "Filesystem total file nodes.", float64(u.files))
+		gauge("files_free", "Filesystem total free file nodes.", float64(u.filesFree))
+		gauge("readonly", "Filesystem read-only status.", exposition.Number(u.readOnly))
 	}
 	return nil
 }

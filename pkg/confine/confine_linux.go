@@ -1,6 +1,6 @@
 // Package confine irrevocably restricts the calling process to the privileges, files, system calls,
 // memory and processor time that it needs. It is for processes that parse untrusted input: from the
-// network (apid), from foreign disks (pkg/diskprobe) or in boot images (pkg/secureboot).
+// network (apid, metricsd), from foreign disks (pkg/diskprobe) or in boot images (pkg/secureboot).
 //
 // It starts no process, and does not rely on restrictions by the parent process.
 package confine

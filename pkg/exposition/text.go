@@ -37,6 +37,14 @@ func (f *Families) Untyped(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_UNTYPED, &dto.Metric{Label: pairs(labels), Untyped: &dto.Untyped{Value: &value}})
 }
 
+// Number returns 1 for true, and 0 for false.
+func Number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func (f *Families) add(name, help string, kind dto.MetricType, m *dto.Metric) {
 	if f.byName == nil {
 		f.byName = map[string]*dto.MetricFamily{}

@@ -1,0 +1,55 @@
+package safefile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestAll checks that the stamp of several files changes with each of them, and that a missing file
+// is an error.
+func TestAll(t *testing.T) {
+	dir, names := t.TempDir(), []string{"a", "b"}
+	write := func(name, text string) {
+		if err := WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stamp := func() string {
+		stamp, err := StampAll(dir, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stamp
+	}
+	write("a", "1")
+	if _, err := StampAll(dir, names); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stamp without a file: %v", err)
+	}
+	if _, err := ReadAll(dir, names); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the content without a file: %v", err)
+	}
+	write("b", "2")
+	write("other", "3")
+	first := stamp()
+	write("other", "4")
+	if again := stamp(); again != first {
+		t.Errorf("without a change: %q, then %q", first, again)
+	}
+	for _, name := range names {
+		before := stamp()
+		write(name, "5") // the same size
+		if after := stamp(); after == before {
+			t.Errorf("a change of %s keeps the stamp %q", name, after)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "other")); err != nil {
+		t.Fatal(err)
+	}
+	texts, err := ReadAll(dir, names)
+	if err != nil || len(texts) != 2 || string(texts["a"]) != "5" || string(texts["b"]) != "5" {
+		t.Errorf("%q, %v", texts, err)
+	}
+}
