@@ -24,7 +24,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
@@ -219,7 +219,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/inventory:FuzzParseHost \
 	pkg/inventory:FuzzServe \
 	pkg/joinrequest:FuzzServe \
-	pkg/kmsg:FuzzParse \
+	pkg/kernel/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
 	machined/images/mirror:FuzzContent \
 	pkg/notify:FuzzRead \

@@ -13,7 +13,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 	"github.com/orlop-os/orlop/pkg/parttable"
 )
 

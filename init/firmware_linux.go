@@ -10,8 +10,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/vpd"
 )

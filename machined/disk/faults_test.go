@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )

@@ -3,7 +3,7 @@ package disk
 import (
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/superblock"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
 	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"

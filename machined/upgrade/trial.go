@@ -8,7 +8,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/kernel/kmsg"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
-	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/copytree"
 	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
 	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/slot"
 )

@@ -47,7 +47,7 @@ func TestKernelLog(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	mark := fmt.Sprintf("test %d of pkg/kmsg", time.Now().UnixNano())
+	mark := fmt.Sprintf("test %d of pkg/kernel/kmsg", time.Now().UnixNano())
 	if err := write(5, mark); err != nil {
 		t.Fatal(err)
 	}
