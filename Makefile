@@ -224,7 +224,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	machined/images/mirror:FuzzContent \
 	pkg/notify:FuzzRead \
 	pkg/pairing:FuzzServe \
-	pkg/parttable:FuzzRead \
+	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
@@ -232,7 +232,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/secureboot:FuzzLists \
 	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
-	pkg/superblock:FuzzContent \
+	pkg/disk/superblock:FuzzContent \
 	machined/resolver:FuzzQuery \
 	machined/timesync:FuzzAnswer \
 	machined/timesync/nts:FuzzFields \

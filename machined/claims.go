@@ -22,7 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -203,5 +203,5 @@ func wipeRemoved(ctx context.Context, m *machine) error {
 	if c == nil || c.Machine.Spec.Join == nil || c.Machine.Spec.Join.OnRemoval != config.RemovalWipe {
 		return nil
 	}
-	return m.power.Go(ctx, power.Away{To: power.PowerOff, Wipe: []string{disklayout.Data, disklayout.State}, Force: true, By: "its removal from the cluster"})
+	return m.power.Go(ctx, power.Away{To: power.PowerOff, Wipe: []string{layout.Data, layout.State}, Force: true, By: "its removal from the cluster"})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // cutMemory is a disk that loses power after a number of writes; later writes fail.
@@ -51,8 +51,8 @@ func flashed(t *testing.T) (disk []byte, guids []uuid.UUID) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, label := range []string{disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State} {
-		if _, _, err := table.AllocatePartition(1<<20, label, disklayout.TypeRoot, gpt.WithUniqueGUID(guids[i+1])); err != nil {
+	for i, label := range []string{layout.ESP, layout.RootA, layout.RootB, layout.State} {
+		if _, _, err := table.AllocatePartition(1<<20, label, layout.TypeRoot, gpt.WithUniqueGUID(guids[i+1])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestIdentify(t *testing.T) {
 		}
 		now = identities(t, disk)
 		for i, wantNew := range []bool{true, true, false, false, false} {
-			if (now[i] != old[i]) != wantNew || wantNew && disklayout.IsImageGUID(now[i]) {
+			if (now[i] != old[i]) != wantNew || wantNew && layout.IsImageGUID(now[i]) {
 				t.Errorf("cut after %d writes, again: GUID %d was %s and is %s", cut, i, old[i], now[i])
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // Offsets in a GPT header (UEFI 2.10, 5.3.2).
@@ -74,7 +74,7 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 // other disks have it too. It ignores the root partitions, because their GUIDs derive from their
 // content on every disk.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
-	if disklayout.IsImageGUID(disk) {
+	if layout.IsImageGUID(disk) {
 		return true
 	}
 	for _, p := range partitions {
@@ -86,7 +86,7 @@ func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 }
 
 func shared(p *gpt.Partition) bool {
-	return p.Name != disklayout.RootA && p.Name != disklayout.RootB && disklayout.IsImageGUID(p.PartGUID)
+	return p.Name != layout.RootA && p.Name != layout.RootB && layout.IsImageGUID(p.PartGUID)
 }
 
 // Identify replaces the GUIDs that a disk ("/dev/vda") shares with other disks (Shared) by new
@@ -114,7 +114,7 @@ func identify(plain gpt.Device, fresh func() (uuid.UUID, error)) error {
 	if !Shared(own, all) {
 		return nil
 	}
-	if disklayout.IsImageGUID(own) {
+	if layout.IsImageGUID(own) {
 		if ordered.guid, err = fresh(); err != nil {
 			return err
 		}

@@ -1,7 +1,7 @@
-// Package disklayout defines the partitions of the system disk: their labels, types, order and
+// Package layout defines the partitions of the system disk: their labels, types, order and
 // sizes. The imager partitions disk images accordingly, machined/install partitions blank disks,
 // and machined/disk adds the partitions for data of the machine. The package accesses no disk.
-package disklayout
+package layout
 
 import (
 	"fmt"

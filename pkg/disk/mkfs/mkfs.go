@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 

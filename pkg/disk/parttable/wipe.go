@@ -5,7 +5,7 @@ import (
 
 	"github.com/siderolabs/go-blockdevice/v2/block"
 
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 )
 
 // WipeSize is the number of bytes to zero at the beginning and at the end of an area: all bytes
