@@ -213,17 +213,17 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
-	pkg/claim:FuzzParseList \
-	pkg/claim:FuzzParseRule \
-	pkg/claim:FuzzVerify \
-	pkg/inventory:FuzzParseHost \
-	pkg/inventory:FuzzServe \
-	pkg/joinrequest:FuzzServe \
+	pkg/admission/claim:FuzzParseList \
+	pkg/admission/claim:FuzzParseRule \
+	pkg/admission/claim:FuzzVerify \
+	pkg/admission/inventory:FuzzParseHost \
+	pkg/admission/inventory:FuzzServe \
+	pkg/admission/joinrequest:FuzzServe \
 	pkg/kernel/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
 	machined/images/mirror:FuzzContent \
 	pkg/notify:FuzzRead \
-	pkg/pairing:FuzzServe \
+	pkg/admission/pairing:FuzzServe \
 	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \

@@ -30,7 +30,7 @@ var ownConnections = map[string]string{
 	"orchestrator/health/probe.go":          "components of this machine",
 	"orchestrator/metrics/scrape.go":        "kubelets of the cluster",
 	"orchestrator/offlineapi/run.go":        "it is the offline API server",
-	"pkg/claim/signature.go":                "the operator's CA of a signature; no connection",
+	"pkg/admission/claim/signature.go":      "the operator's CA of a signature; no connection",
 	"pkg/client/client.go":                  "the management API of machines",
 	"pkg/client/exchange.go":                "the management API of machines",
 	"pkg/egress/dial.go":                    "the proxy itself",

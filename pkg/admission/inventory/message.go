@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
 )
 
 // Protocol is the ALPN protocol name (RFC 7301).
