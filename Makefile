@@ -57,7 +57,7 @@ lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kube
 
 # The light packages with the slowest tests. They come first, because go test starts packages in the order of its arguments.
 SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machined/network machined/membership/workerjoin machined/membership \
-	machined/credentials vm/kerneltest pkg/esp machined/network/dhcp machined/disk machined/logship/sender)
+	machined/credentials vm/kerneltest pkg/slot/esp machined/network/dhcp machined/disk machined/logship/sender)
 # More tests at a time than processors (the default), because the slowest tests mostly wait: on two processors, 6 packages at a
 # time took 74 s where 2 took 125 s, with 105 s of processor time in both cases. Their heaps are small, so a rarer garbage
 # collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
@@ -207,8 +207,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	machined/network/domains:FuzzParse \
 	machined/network/ra:FuzzOption \
 	pkg/diskprobe:FuzzAnswer \
-	pkg/esp:FuzzCounted \
-	pkg/esp:FuzzDirectory \
+	pkg/slot/esp:FuzzCounted \
+	pkg/slot/esp:FuzzDirectory \
 	pkg/extension:FuzzParts \
 	pkg/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \

@@ -39,7 +39,7 @@ var layers = []layer{
 		"pkg/backoff", "pkg/callproxy", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
-		"pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/esp", "pkg/secureboot", "pkg/slot", "pkg/verity",
+		"pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/verity",
 		// the kernel
 		"pkg/kernel/...",
 		// processes and their records

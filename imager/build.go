@@ -23,9 +23,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 

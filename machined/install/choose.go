@@ -36,7 +36,7 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
 
-// sector is the sector size in bytes for which the ESP is created and written (pkg/esp,
+// sector is the sector size in bytes for which the ESP is created and written (pkg/slot/esp,
 // pkg/disk/mkfs).
 const sector = 512
 

@@ -16,11 +16,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/diskprobe/diskprobetest"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 

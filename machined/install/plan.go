@@ -8,9 +8,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/disk/superblock"
-	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // maxOpen is the maximum number of opened partitions of a disk. Other partitions are read through
