@@ -226,7 +226,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/admission/pairing:FuzzServe \
 	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
-	pkg/registry:FuzzManifest \
+	pkg/artifact/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
 	pkg/secureboot:FuzzAccept \
 	pkg/secureboot:FuzzLists \

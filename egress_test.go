@@ -40,7 +40,7 @@ var ownConnections = map[string]string{
 	"pkg/machineprovider/redfish/config.go": "a library for programs on other computers",
 	"pkg/pki/server.go":                     "servers of the cluster",
 	"pkg/profile/profile.go":                "a socket of this machine",
-	"pkg/registry/registry.go":              "the client of a transport that package egress completes",
+	"pkg/artifact/registry/registry.go":     "the client of a transport that package egress completes",
 }
 
 // connectionMakers are the types and functions of the standard library that make such connections,
