@@ -210,7 +210,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/slot/esp:FuzzCounted \
 	pkg/slot/esp:FuzzDirectory \
 	pkg/extension:FuzzParts \
-	pkg/imagesignature:FuzzRead \
+	pkg/imagestore/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
 	pkg/admission/claim:FuzzParseList \

@@ -45,7 +45,7 @@ var layers = []layer{
 		// processes and their records
 		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
-		"pkg/artifact/...", "pkg/imagesignature/...", "pkg/imagestore",
+		"pkg/artifact/...", "pkg/imagestore/...",
 	}},
 	// the identity of machines and clients, and the admission of machines
 	{"cluster", true, []string{"pkg/admission/...", "pkg/callerid", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},

@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 
-	"github.com/orlop-os/orlop/pkg/imagesignature"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
 // BundleType is the media type of sigstore bundles.

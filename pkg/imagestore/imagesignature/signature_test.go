@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/orlop-os/orlop/pkg/imagesignature"
-	"github.com/orlop-os/orlop/pkg/imagesignature/signtest"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature/signtest"
 )
 
 const repository = "registry.example.com/team/app"
