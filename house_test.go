@@ -37,7 +37,7 @@ var layers = []layer{
 		"",
 		// files, memory, goroutines
 		"pkg/backoff", "pkg/callproxy", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
-		"pkg/reconcile", "pkg/releasedtest", "pkg/safefile", "pkg/sanitize", "pkg/scripttest", "pkg/strictyaml", "pkg/transfer",
+		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/verity",
 		// the kernel

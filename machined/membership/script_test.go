@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/scripttest"
 	"github.com/orlop-os/orlop/pkg/trust"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). A call takes a millisecond per machine, so

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedMessages checks both sides of the protocol against the messages of version 0.1.0.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/scripttest"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). A script starts on Saturday, 2000-01-01, at
