@@ -1,28 +1,18 @@
-// Package provenance reads and writes the provenance of a version: a signed statement about the
-// inputs of its build and the digests of its files. Its form is that of SLSA
-// (https://slsa.dev/provenance/v1): an in-toto statement (in-toto attestation framework 1.0) in a
-// DSSE envelope.
-//
-// The imager writes the provenance beside the bundle and signs both with the same keys. The package
-// decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
-// prove that the bytes result from them: another build of the same source does.
-package provenance
+package bundle
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// The types of the statement.
+// The types of a provenance.
 const (
-	// TypePayload is the type of the signed payload.
-	TypePayload   = "application/vnd.in-toto+json"
-	StatementType = "https://in-toto.io/Statement/v1"
-	PredicateType = "https://slsa.dev/provenance/v1"
+	// TypeInToto is the type of the signed payload.
+	TypeInToto     = "application/vnd.in-toto+json"
+	ProvenanceType = "https://in-toto.io/Statement/v1"
+	PredicateType  = "https://slsa.dev/provenance/v1"
 	// BuildType is the build by the imager: ExternalParameters are its options, and docs/updates.md
 	// says how to repeat it.
 	BuildType = "https://orlop.dev/build/imager/v1"
@@ -30,22 +20,29 @@ const (
 	Builder = "https://orlop.dev/builder/imager"
 )
 
-// MaxSize is the maximum size of an envelope, in bytes; a reader holds it in memory. A real one has
-// 250 KB.
-const MaxSize = 4 << 20
+// MaxProvenance is the maximum size of an envelope, in bytes; a reader holds it in memory. A real
+// one has 250 KB.
+const MaxProvenance = 4 << 20
 
 // Names of digests (in-toto attestation framework, digest_set.md); the values are lower-case
 // hexadecimal.
 const (
-	SHA256    = "sha256"
-	GitCommit = "gitCommit"
-	// DirHash is the digest of a Go module: "h1:" in go.sum.
-	DirHash = "dirHash"
+	DigestSHA256    = "sha256"
+	DigestGitCommit = "gitCommit"
+	// DigestDirHash is the digest of a Go module: "h1:" in go.sum.
+	DigestDirHash = "dirHash"
 )
 
-// Statement is the signed payload. Readers ignore unknown fields, as the specification requires.
-type Statement struct {
-	Type string `json:"_type"` // StatementType
+// Provenance is a signed statement about the inputs of the build of a version and the digests of
+// its files. Its form is that of SLSA (https://slsa.dev/provenance/v1): an in-toto statement (in-toto
+// attestation framework 1.0), the payload of a DSSE envelope. Readers ignore unknown fields, as the
+// specification requires.
+//
+// The imager writes the provenance beside the bundle and signs both with the same keys. The package
+// decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
+// prove that the bytes result from them: another build of the same source does.
+type Provenance struct {
+	Type string `json:"_type"` // ProvenanceType
 	// Subject are the files of the version with their digests.
 	Subject       []Resource `json:"subject"`
 	PredicateType string     `json:"predicateType"` // PredicateType
@@ -67,8 +64,8 @@ type Predicate struct {
 
 // BuildDefinition describes the inputs of a build.
 type BuildDefinition struct {
-	BuildType          string     `json:"buildType"` // BuildType
-	ExternalParameters Parameters `json:"externalParameters"`
+	BuildType          string          `json:"buildType"` // BuildType
+	ExternalParameters BuildParameters `json:"externalParameters"`
 	// InternalParameters are set by the builder: the time of the source and the dates of the pinned
 	// versions.
 	InternalParameters any `json:"internalParameters,omitempty"`
@@ -77,8 +74,8 @@ type BuildDefinition struct {
 	ResolvedDependencies []Resource `json:"resolvedDependencies"`
 }
 
-// Parameters are the options of the imager.
-type Parameters struct {
+// BuildParameters are the options of the imager.
+type BuildParameters struct {
 	Profile    string   `json:"profile"`
 	Version    string   `json:"version"`
 	Epoch      int      `json:"epoch"`
@@ -99,9 +96,9 @@ type BuilderID struct {
 	Version map[string]string `json:"version"`
 }
 
-// Seal signs a statement with each of the keys and returns the envelope. The same input gives the
-// same bytes.
-func Seal(s Statement, keys ...bundle.Key) ([]byte, error) {
+// SealProvenance signs a statement with each of the keys and returns the envelope. The same input
+// gives the same bytes.
+func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
 	}
@@ -109,9 +106,9 @@ func Seal(s Statement, keys ...bundle.Key) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
 	}
-	envelope, err := bundle.SignPayload(TypePayload, payload, keys...)
-	if err == nil && len(envelope) > MaxSize {
-		err = fmt.Errorf("it has %d KiB, and readers accept %d", len(envelope)>>10, MaxSize>>10)
+	envelope, err := SignPayload(TypeInToto, payload, keys...)
+	if err == nil && len(envelope) > MaxProvenance {
+		err = fmt.Errorf("it has %d KiB, and readers accept %d", len(envelope)>>10, MaxProvenance>>10)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("provenance: %w", err)
@@ -119,24 +116,25 @@ func Seal(s Statement, keys ...bundle.Key) ([]byte, error) {
 	return envelope, nil
 }
 
-// Verify returns the statement of an envelope that enough trusted keys have signed, if it describes
-// the version of a bundle: the version, its profile and each of its files with its digest.
-func Verify(envelope []byte, trust bundle.Trust, of bundle.Statement) (Statement, error) {
-	s, err := verify(envelope, trust)
+// VerifyProvenance returns the statement of an envelope that enough trusted keys have signed, if it
+// describes the version of a bundle: the version, its profile and each of its files with its
+// digest.
+func VerifyProvenance(envelope []byte, trust Trust, of Statement) (Provenance, error) {
+	s, err := verifyProvenance(envelope, trust)
 	if err == nil {
 		err = s.checkVersion(of)
 	}
 	if err != nil {
-		return Statement{}, fmt.Errorf("provenance: %w", err)
+		return Provenance{}, fmt.Errorf("provenance: %w", err)
 	}
 	return s, nil
 }
 
-func verify(envelope []byte, trust bundle.Trust) (s Statement, err error) {
-	if len(envelope) > MaxSize {
-		return s, fmt.Errorf("it has more than %d KiB", MaxSize>>10)
+func verifyProvenance(envelope []byte, trust Trust) (s Provenance, err error) {
+	if len(envelope) > MaxProvenance {
+		return s, fmt.Errorf("it has more than %d KiB", MaxProvenance>>10)
 	}
-	payload, err := bundle.VerifyPayload(envelope, TypePayload, trust)
+	payload, err := VerifyPayload(envelope, TypeInToto, trust)
 	if err != nil {
 		return s, err
 	}
@@ -147,9 +145,9 @@ func verify(envelope []byte, trust bundle.Trust) (s Statement, err error) {
 }
 
 // check rejects a statement of another kind.
-func (s Statement) check() error {
+func (s Provenance) check() error {
 	for _, c := range []struct{ what, got, want string }{
-		{"type", s.Type, StatementType},
+		{"type", s.Type, ProvenanceType},
 		{"predicate type", s.PredicateType, PredicateType},
 		{"build type", s.Predicate.BuildDefinition.BuildType, BuildType},
 		{"builder", s.Predicate.RunDetails.Builder.ID, Builder},
@@ -165,14 +163,14 @@ func (s Statement) check() error {
 }
 
 // checkVersion returns an error if the statement does not describe a version of the system.
-func (s Statement) checkVersion(of bundle.Statement) error {
+func (s Provenance) checkVersion(of Statement) error {
 	p := s.Predicate.BuildDefinition.ExternalParameters
 	if p.Version != of.Version || p.Profile != of.Profile || p.Epoch != of.Epoch {
 		return fmt.Errorf("it describes version %s, epoch %d, profile %s, and the bundle has version %s, epoch %d, profile %s",
 			p.Version, p.Epoch, p.Profile, of.Version, of.Epoch, of.Profile)
 	}
 	for _, part := range of.Parts() {
-		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[SHA256] == part.SHA256 }) {
+		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[DigestSHA256] == part.SHA256 }) {
 			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", part.Name, part.SHA256)
 		}
 	}
@@ -180,9 +178,9 @@ func (s Statement) checkVersion(of bundle.Statement) error {
 }
 
 // Source returns the commit of the source; empty if the build did not know it.
-func (s Statement) Source() string {
+func (s Provenance) Source() string {
 	for _, r := range s.Predicate.BuildDefinition.ResolvedDependencies {
-		if commit := r.Digest[GitCommit]; commit != "" {
+		if commit := r.Digest[DigestGitCommit]; commit != "" {
 			return commit
 		}
 	}
