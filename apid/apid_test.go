@@ -29,10 +29,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
-	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
@@ -103,18 +103,18 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 
 // callRaw makes a call with an empty message and waits for its end.
 func callRaw(ctx context.Context, c *client.Client, method string) error {
-	stream, err := c.Conn().NewStream(ctx, &callproxy.Bidirectional, method, grpc.ForceCodecV2(callproxy.NewCodec()))
+	stream, err := c.Conn().NewStream(ctx, &relay.Bidirectional, method, grpc.ForceCodecV2(relay.NewCodec()))
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(new(callproxy.Frame)); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.SendMsg(new(relay.Frame)); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {
 		return err
 	}
 	for {
-		if err := stream.RecvMsg(new(callproxy.Frame)); errors.Is(err, io.EOF) {
+		if err := stream.RecvMsg(new(relay.Frame)); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
@@ -270,7 +270,7 @@ func TestPassesThrough(t *testing.T) {
 			return err
 		}
 		for range 3 {
-			message := new(callproxy.Frame)
+			message := new(relay.Frame)
 			if err := stream.RecvMsg(message); err != nil {
 				return err
 			}
@@ -287,7 +287,7 @@ func TestPassesThrough(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &callproxy.Bidirectional, api.Image_Import_FullMethodName)
+	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &relay.Bidirectional, api.Image_Import_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package callproxy
+package relay
 
 import (
 	"google.golang.org/grpc/encoding"

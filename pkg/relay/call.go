@@ -1,6 +1,4 @@
-// Package callproxy forwards gRPC calls, message by message, in both directions at once, without
-// decoding them.
-package callproxy
+package relay
 
 import (
 	"context"
@@ -18,10 +16,10 @@ import (
 // of methods are special cases of it.
 var Bidirectional = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// Copy forwards the messages of a call to a server, and its answer, until the call ends. Both sides
-// use NewCodec. cancel ends the call to the server; name is the name of the call in reports of
-// panics.
-func Copy(name string, down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) error {
+// CopyCall forwards the messages of a call to a server, and its answer, until the call ends. Both
+// sides use NewCodec. cancel ends the call to the server; name is the name of the call in reports
+// of panics.
+func CopyCall(name string, down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) error {
 	go func() {
 		if err := panics.Do(name, func() error { return forward(up, down) }); err != nil {
 			cancel() // the client disconnected: the server must know
