@@ -48,7 +48,7 @@ var layers = []layer{
 		"pkg/artifact/...", "pkg/imagestore/...",
 	}},
 	// the identity of machines and clients, and the admission of machines
-	{"cluster", true, []string{"pkg/admission/...", "pkg/callerid", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},
+	{"cluster", true, []string{"pkg/admission/...", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
 		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
@@ -179,7 +179,7 @@ func (a *applier) beginInstallation(ctx context.Context, before, next *config.Co
 	if dry {
 		return out, nil
 	}
-	return out, beginInstall(a.install, w, documents, callerid.FromContext(ctx).String())
+	return out, beginInstall(a.install, w, documents, api.CallerFromContext(ctx).String())
 }
 
 // beginInstall starts an installation, or rejects its configuration.

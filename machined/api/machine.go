@@ -13,7 +13,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
@@ -171,9 +170,9 @@ func wipedPartitions(wipe api.ResetRequest_Wipe) ([]string, error) {
 }
 
 func (s machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	return s.debug.ReadFile(stream.Context(), r.Path, r.Offset, callerid.FromContext(stream.Context()).IsAdmin(), stream.Send)
+	return s.debug.ReadFile(stream.Context(), r.Path, r.Offset, api.CallerFromContext(stream.Context()).IsAdmin(), stream.Send)
 }
 
 func (s machineService) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	return s.debug.ListFiles(ctx, r.Path, callerid.FromContext(ctx).IsAdmin())
+	return s.debug.ListFiles(ctx, r.Path, api.CallerFromContext(ctx).IsAdmin())
 }

@@ -1,4 +1,4 @@
-package callerid
+package api
 
 import (
 	"testing"
@@ -15,14 +15,14 @@ func TestFromContext(t *testing.T) {
 		Subject: "CN=alice,O=orlop:admin", Name: "alice", Role: "admin", Serial: "1f", Lineage: "1e", Issuer: "sha256:00",
 		Ticket: "7", Key: "sha256:11", Peer: "10.0.0.1:4711", Age: "25",
 	}
-	if got := FromContext(metadata.NewIncomingContext(t.Context(), want.Metadata())); got != want {
+	if got := CallerFromContext(metadata.NewIncomingContext(t.Context(), want.Metadata())); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	twice := metadata.Join(want.Metadata(), metadata.Pairs(KeyRole, "reader"))
-	if got := FromContext(metadata.NewIncomingContext(t.Context(), twice)); got.Role != "" || got.IsAdmin() {
+	twice := metadata.Join(want.Metadata(), metadata.Pairs(MetadataRole, "reader"))
+	if got := CallerFromContext(metadata.NewIncomingContext(t.Context(), twice)); got.Role != "" || got.IsAdmin() {
 		t.Errorf("role sent twice: %+v", got)
 	}
-	if got := FromContext(t.Context()); got != (Caller{}) {
+	if got := CallerFromContext(t.Context()); got != (Caller{}) {
 		t.Errorf("without metadata: %+v", got)
 	}
 }

@@ -1,7 +1,4 @@
-// Package callerid contains the identity of a caller of the management API. apid reads it from the
-// client's certificate and sends it to machined as metadata of the call, in place of the client's
-// own metadata. The package authenticates no caller.
-package callerid
+package api
 
 import (
 	"cmp"
@@ -16,20 +13,21 @@ import (
 
 // The keys of the metadata. The values are printable ASCII of at most 128 bytes.
 const (
-	KeySubject     = "orlop-subject"
-	KeyName        = "orlop-name"
-	KeyRole        = "orlop-role"
-	KeySerial      = "orlop-serial"
-	KeyLineage     = "orlop-lineage"
-	KeyIssuer      = "orlop-issuer"
-	KeyTicket      = "orlop-ticket"
-	KeyFingerprint = "orlop-key"
-	KeyPeer        = "orlop-peer"
-	KeyAge         = "orlop-age"
+	MetadataSubject     = "orlop-subject"
+	MetadataName        = "orlop-name"
+	MetadataRole        = "orlop-role"
+	MetadataSerial      = "orlop-serial"
+	MetadataLineage     = "orlop-lineage"
+	MetadataIssuer      = "orlop-issuer"
+	MetadataTicket      = "orlop-ticket"
+	MetadataFingerprint = "orlop-key"
+	MetadataPeer        = "orlop-peer"
+	MetadataAge         = "orlop-age"
 )
 
-// Caller is the caller of a method, as apid has authenticated it. A field is empty if apid does not
-// know it.
+// Caller is the caller of a method, as apid has authenticated it. apid reads it from the client's
+// certificate and sends it to machined as metadata of the call, in place of the client's own
+// metadata. A field is empty if apid does not know it.
 type Caller struct {
 	Subject string // subject of the certificate in the form of RFC 2253: "CN=alice,O=orlop:admin"
 	Name    string // common name of the certificate
@@ -51,21 +49,21 @@ type Caller struct {
 // Metadata returns the metadata with which apid sends the caller.
 func (c Caller) Metadata() metadata.MD {
 	return metadata.Pairs(
-		KeySubject, c.Subject,
-		KeyName, c.Name,
-		KeyRole, c.Role,
-		KeySerial, c.Serial,
-		KeyLineage, c.Lineage,
-		KeyIssuer, c.Issuer,
-		KeyTicket, c.Ticket,
-		KeyFingerprint, c.Key,
-		KeyPeer, c.Peer,
-		KeyAge, c.Age,
+		MetadataSubject, c.Subject,
+		MetadataName, c.Name,
+		MetadataRole, c.Role,
+		MetadataSerial, c.Serial,
+		MetadataLineage, c.Lineage,
+		MetadataIssuer, c.Issuer,
+		MetadataTicket, c.Ticket,
+		MetadataFingerprint, c.Key,
+		MetadataPeer, c.Peer,
+		MetadataAge, c.Age,
 	)
 }
 
-// FromContext returns the caller of a call from its metadata.
-func FromContext(ctx context.Context) Caller {
+// CallerFromContext returns the caller of a call from its metadata.
+func CallerFromContext(ctx context.Context) Caller {
 	md, _ := metadata.FromIncomingContext(ctx)
 	get := func(key string) string {
 		if v := md.Get(key); len(v) == 1 {
@@ -74,8 +72,8 @@ func FromContext(ctx context.Context) Caller {
 		return ""
 	}
 	return Caller{
-		Subject: get(KeySubject), Name: get(KeyName), Role: get(KeyRole), Serial: get(KeySerial), Lineage: get(KeyLineage),
-		Issuer: get(KeyIssuer), Ticket: get(KeyTicket), Key: get(KeyFingerprint), Peer: get(KeyPeer), Age: get(KeyAge),
+		Subject: get(MetadataSubject), Name: get(MetadataName), Role: get(MetadataRole), Serial: get(MetadataSerial), Lineage: get(MetadataLineage),
+		Issuer: get(MetadataIssuer), Ticket: get(MetadataTicket), Key: get(MetadataFingerprint), Peer: get(MetadataPeer), Age: get(MetadataAge),
 	}
 }
 
