@@ -34,9 +34,9 @@ const (
 )
 
 // Provenance is a signed statement about the inputs of the build of a version and the digests of
-// its files. Its form is that of SLSA (https://slsa.dev/provenance/v1): an in-toto statement (in-toto
-// attestation framework 1.0), the payload of a DSSE envelope. Readers ignore unknown fields, as the
-// specification requires.
+// its files. Its form is that of SLSA (https://slsa.dev/provenance/v1): an in-toto statement
+// (in-toto attestation framework 1.0), the payload of a DSSE envelope. Readers ignore unknown
+// fields, as the specification requires.
 //
 // The imager writes the provenance beside the bundle and signs both with the same keys. The package
 // decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot

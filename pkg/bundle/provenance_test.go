@@ -58,8 +58,8 @@ func newKey(t *testing.T) (Key, Trust) {
 	return key, trust
 }
 
-// TestProvenanceForm compares the payload with its golden form, whose field names the specifications
-// fix (slsa.dev/provenance/v1; in-toto attestation framework 1.0).
+// TestProvenanceForm compares the payload with its golden form, whose field names the
+// specifications fix (slsa.dev/provenance/v1; in-toto attestation framework 1.0).
 func TestProvenanceForm(t *testing.T) {
 	text, err := json.MarshalIndent(sample(), "", "  ")
 	if err != nil {
@@ -130,7 +130,7 @@ func TestVerifyProvenance(t *testing.T) {
 	}
 }
 
-// TestSealProvenanceRefuses checks that a statement that VerifyProvenance would reject is not signed.
+// TestSealProvenanceRefuses checks that no statement is signed that VerifyProvenance would reject.
 func TestSealProvenanceRefuses(t *testing.T) {
 	key, _ := newKey(t)
 	for want, change := range map[string]func(*Provenance){
