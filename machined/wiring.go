@@ -26,6 +26,7 @@ import (
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/repair"
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
@@ -219,7 +220,17 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
-		Repair: newRepairDeps(m).repair,
+		Repair: repair.Deps{
+			Started: m.system.kernelStarted,
+			Restart: m.processes.services.Restart,
+			Reboot: func(ctx context.Context, by string) error {
+				return m.power.Go(ctx, power.Away{To: power.Reboot, By: by})
+			},
+			Rollback: func(ctx context.Context, by string) error {
+				_, err := m.upgrade.Controller.Rollback(ctx, false, by)
+				return err
+			},
+		}.Do,
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package repair
 
 import (
 	"context"
@@ -32,19 +32,19 @@ func TestRepair(t *testing.T) {
 		{"", time.Hour, nil, nil, codes.InvalidArgument, "unknown"},
 	} {
 		var done []string
-		d := repairDeps{
-			uptime:   func() (time.Duration, error) { return c.up, c.failure },
-			restart:  func(service string) error { done = append(done, "restart "+service); return nil },
-			reboot:   func(_ context.Context, by string) error { done = append(done, "reboot by "+by); return nil },
-			rollback: func(_ context.Context, by string) error { done = append(done, "rollback by "+by); return nil },
+		d := Deps{
+			Started:  func() (time.Time, error) { return time.Now().Add(-c.up), c.failure },
+			Restart:  func(service string) error { done = append(done, "restart "+service); return nil },
+			Reboot:   func(_ context.Context, by string) error { done = append(done, "reboot by "+by); return nil },
+			Rollback: func(_ context.Context, by string) error { done = append(done, "rollback by "+by); return nil },
 		}
-		err := d.repair(t.Context(), c.step, "machine object")
+		err := d.Do(t.Context(), c.step, "machine object")
 		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.contains) || !slices.Equal(done, c.done) {
 			t.Errorf("%s after %v: %q, %v; want %q, %v", c.step, c.up, done, err, c.done, c.code)
 		}
 	}
-	failing := repairDeps{restart: func(string) error { return errors.New("service containerd: cannot restart: it is being stopped") }}
-	if err := failing.repair(t.Context(), "RestartServices", ""); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "being stopped") {
+	failing := Deps{Restart: func(string) error { return errors.New("service containerd: cannot restart: it is being stopped") }}
+	if err := failing.Do(t.Context(), "RestartServices", ""); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "being stopped") {
 		t.Errorf("a service that cannot restart: %v", err)
 	}
 }
