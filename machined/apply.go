@@ -27,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -209,8 +210,8 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 	giveBack := func() {}
 	if out.reboot {
 		var err error
-		if giveBack, err = permitApply(ctx, a.guard, by); err != nil {
-			return outcome{}, err
+		if giveBack, err = a.guard.Permit(ctx, disruption.Request{Operation: disruption.Reboot, By: by}); err != nil {
+			return outcome{}, transition.RefuseReboot(err)
 		}
 	}
 	var err error

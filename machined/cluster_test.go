@@ -108,8 +108,8 @@ func controlPlane(t *testing.T) *machine {
 	m.config.active.Cell().Set(activeconfig.Active{Config: whole})
 	m.domains.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
-	m.upgrade = newUpgrade(m)
 	m.domains.drain = newDrainer(m)
+	m.upgrade = newUpgrade(m)
 	return m
 }
 

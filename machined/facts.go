@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/extensions"
 	"github.com/orlop-os/orlop/machined/forwarder"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
 	"github.com/orlop-os/orlop/machined/lldp"
@@ -192,7 +193,7 @@ func (r *facts) callers(c *config.Config) (credentials.CallerCAs, error) {
 			out.Clients = trusted(own.Client.Cert, own.Accepted.Client)
 		}
 	}
-	out.JoinRequests, out.Inventory = membership.AcceptsJoinRequests(c), acceptsInventories(c)
+	out.JoinRequests, out.Inventory = membership.AcceptsJoinRequests(c), hosts.AcceptsInventories(c)
 	out.Revoked, err = json.Marshal(revoked)
 	return out, err
 }

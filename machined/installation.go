@@ -10,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -75,7 +76,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				_, _ = m.config.active.Reload() // the configuration topic reports the problem
 			},
 			CheckUpgrade:  m.domains.extensions.CheckUpgrade,
-			CheckRollback: func(documents []byte) error { return checkSavedExtensions(m, documents) },
+			CheckRollback: m.domains.extensions.CheckRollback,
 		},
 		Trial: upgrade.Trial{
 			Started: m.reports.progress.Started(),
@@ -103,7 +104,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			Config:  func() *config.Config { now := m.config.active.Current(); return now.Config },
 			Egress:  func() egress.Config { return egressOf(m) },
 			Command: m.processes.commands.run,
-			Drain:   upgradeDrain{m},
+			Drain:   drain.Configured{Drainer: m.domains.drain},
 		},
 		Disruption:   m.guard,
 		PeerEndpoint: m.members.Peers.Endpoint,

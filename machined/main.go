@@ -8,12 +8,14 @@
 //	machine.go         the state of machined; system.go the running system
 //	wiring.go          the packages of machined, each made from its Deps
 //	cluster.go         the same for the identity of the machine and its cluster
+//	features.go        the same for hardware, extensions, connections and waiting machines
+//	away.go            the same for the operations after which the machine is away
+//	reports.go         the same for the health of the cluster, the metrics and the console
 //	installation.go    the same for installations and upgrades, and the start of an installation
 //	apply.go           how a configuration is applied
 //	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health
-//	metrics.go         the state from which package machinemetrics computes the metrics
-//	state.go           the topics; screen.go the status on the console
+//	state.go           the topics
 //	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its

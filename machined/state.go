@@ -9,6 +9,8 @@ import (
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/bootenv"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
 // configurationState describes the configuration: topic "configuration". Config.Get returns its
@@ -91,7 +93,7 @@ func observable(m *machine) []machinedapi.Topic {
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		machinedapi.PolledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// secureboot.State: the mode of Secure Boot, and the certificates that the firmware accepts
-		machinedapi.PolledTopic("secure-boot", ignoreContext(readSecureBoot)),
+		machinedapi.PolledTopic("secure-boot", ignoreContext(func() (secureboot.State, error) { return secureboot.Read(bootenv.VariablesDir) })),
 		// []host.Sensor: temperatures, fans, voltages, power
 		machinedapi.PolledTopic("sensors", ignoreContext(m.system.kernel.ReadSensors)),
 		// []supervise.Status, with components

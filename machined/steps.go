@@ -235,6 +235,16 @@ func watchSeeds(ctx context.Context, m *machine) {
 	}
 }
 
+// stepExtensions activates the stored extensions, before the network: they may have its drivers.
+// A problem is reported, and the boot continues.
+func stepExtensions(_ context.Context, m *machine) error {
+	if now := m.config.active.Current(); now.Config != nil && !m.system.inMemory() {
+		m.domains.extensions.Activate(now.Config)
+		m.domains.extensions.MakeStates()
+	}
+	return nil
+}
+
 // stepIdentity reads the machine key. If only DATA has an error, STATE is mounted, and the machine
 // retains its key.
 func stepIdentity(_ context.Context, m *machine) error {

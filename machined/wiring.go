@@ -16,6 +16,7 @@ import (
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
@@ -179,9 +180,11 @@ func newAPI(m *machine) *machinedapi.API {
 			},
 			ClusterHealth: m.reports.cluster,
 			Members:       m.members.Server,
-			DrainMember:   drainMember(m),
-			JoinRequests:  m.members.Requests,
-			Suspended:     newSuspended(m),
+			DrainMember: func(node string, policy config.Drain, by string) (undo func(), err error) {
+				return m.domains.drain.DrainMember(m.power.Running(), node, by, policy)
+			},
+			JoinRequests: m.members.Requests,
+			Suspended:    newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:        m.pairing.Pair,
@@ -213,7 +216,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		Object:  m.reports.object,
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
-		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
+		Drain:   cell.Map(m.domains.drain.States(), drain.Own),
 		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 			return reportHealth(ctx, m, each)
 		},
@@ -235,10 +238,7 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 }
 
 // objectsEnabled reports whether the configuration enables the objects of machines.
-func objectsEnabled(m *machine) bool {
-	now := m.config.active.Current().Config
-	return now != nil && now.Cluster != nil && now.Cluster.Spec.Kubernetes.MachineObjects.Enabled
-}
+func objectsEnabled(m *machine) bool { return m.config.active.Current().Config.HasMachineObjects() }
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
@@ -291,16 +291,12 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:      shutDown(m, power.Reboot),
-		PowerOff:    shutDown(m, power.PowerOff),
-		Reset:       shutDown(m, power.Reboot),
-		CancelDrain: m.domains.drain.Cancel,
-		WipeDisk: func(ctx context.Context, name string) (string, error) {
-			return wipeStored(ctx, m, m.domains.volumes.WipeDisk, name)
-		},
-		WipeVolume: func(ctx context.Context, name string) (string, error) {
-			return wipeStored(ctx, m, m.domains.volumes.WipeVolume, name)
-		},
+		Reboot:       shutDown(m, power.Reboot),
+		PowerOff:     shutDown(m, power.PowerOff),
+		Reset:        shutDown(m, power.Reboot),
+		CancelDrain:  m.domains.drain.Cancel,
+		WipeDisk:     m.domains.volumes.WipeDisk,
+		WipeVolume:   m.domains.volumes.WipeVolume,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }

@@ -119,6 +119,15 @@ func (m *Manager) Staged(ctx context.Context) (time.Time, error) {
 	return limits.Read(ctx, &m.stagedReads, "staged configuration", limits.StateTimeout, func(context.Context) (time.Time, error) { return m.deps.Store.Staged(), nil })
 }
 
+// CheckSettled returns an error if another configuration may become active: the active one is on
+// trial, or another is staged.
+func (m *Manager) CheckSettled() error {
+	if m.Current().OnTrial() || !m.deps.Store.Staged().IsZero() {
+		return errors.New("another configuration may become active")
+	}
+	return nil
+}
+
 // HasStored reports whether STATE has a configuration.
 func (m *Manager) HasStored() bool {
 	_, err := os.Stat(m.deps.Store.Current())

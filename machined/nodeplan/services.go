@@ -82,7 +82,7 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 		for _, s := range e.Services {
 			env := []string{path}
 			if s.State {
-				env = append(env, "STATE_DIRECTORY="+ExtensionState(s))
+				env = append(env, "STATE_DIRECTORY="+s.StateDir())
 			}
 			list = append(list, supervise.Service{
 				Name: s.ServiceName(),
@@ -96,9 +96,6 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 	}
 	return list
 }
-
-// ExtensionState returns the directory on DATA of a service of an extension.
-func ExtensionState(s extension.Service) string { return paths.ExtensionState + "/" + s.Name }
 
 // componentsGracePeriod is the time for a process of several components to stop: two components in
 // a row that hang (orchestrator/process), and the others.

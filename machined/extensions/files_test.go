@@ -1,9 +1,11 @@
-package main
+package extensions
 
 import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/orlop-os/orlop/pkg/extension"
 )
 
 // TestOwnFiles checks which paths belong to the system, also if a directory is replaced later.
@@ -15,7 +17,7 @@ func TestOwnFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "bin/machined"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	own := newOwnFiles(dir)
+	own := NewOwnFiles(dir)
 	if err := os.Rename(dir, dir+".former"); err != nil {
 		t.Fatal(err)
 	}
@@ -23,11 +25,27 @@ func TestOwnFiles(t *testing.T) {
 		dir + "/bin/machined": true, dir + "/bin/runsc": false, dir + "/sbin/mount.nfs": false, "/etc/passwd": true, dir + "/../etc": true,
 		dir + "/bin/machined/x": true, // the system has a file where a directory would be
 	} {
-		if own.has(name) != want {
+		if own.Has(name) != want {
 			t.Errorf("%s: %v, expected %v", name, !want, want)
 		}
 	}
-	if missing := newOwnFiles(dir); !missing.has(dir + "/bin/runsc") {
+	if missing := NewOwnFiles(dir); !missing.Has(dir + "/bin/runsc") {
 		t.Error("the files of an unreadable directory are unknown, and a path counts as free")
+	}
+}
+
+// TestMakeState checks that the directory of a service is its own, and that it can be made again.
+func TestMakeState(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state/agent")
+	for range 2 {
+		if err := makeState(dir, os.Getuid()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if got := (extension.Service{Name: "agent"}).StateDir(); got != "/var/lib/extension-state/agent" {
+		t.Error(got)
 	}
 }

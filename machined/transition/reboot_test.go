@@ -1,4 +1,4 @@
-package main
+package transition
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestPermitApply checks that a configuration which needs a reboot is refused while the cluster
+// TestRefuseReboot checks that a configuration which needs a reboot is refused while the cluster
 // needs the machine, with a remedy that the command has.
-func TestPermitApply(t *testing.T) {
+func TestRefuseReboot(t *testing.T) {
 	control := disruption.ControlPlane{Members: []disruption.Member{{Name: "a", Own: true}, {Name: "b"}, {Name: "c", Problem: "no route to host"}}}
 	g := guard.New(guard.Deps{
 		Machine: func() guard.Machine {
@@ -24,25 +24,18 @@ func TestPermitApply(t *testing.T) {
 		Command: func(context.Context, uint32, string, any, ...*os.File) ([]byte, error) { return json.Marshal(control) },
 		File:    filepath.Join(t.TempDir(), "turn.json"), Stopping: t.Context(), Event: func(string, string) {},
 	})
-	_, err := permitApply(t.Context(), g, "dora")
+	permit := func() (giveBack func(), err error) {
+		giveBack, err = g.Permit(t.Context(), disruption.Request{Operation: disruption.Reboot, By: "dora"})
+		return giveBack, RefuseReboot(err)
+	}
+	_, err := permit()
 	if err == nil || !strings.HasPrefix(err.Error(), config.Refused) || !strings.HasSuffix(err.Error(), "start c, or if lost, replace it, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force") {
 		t.Error(err)
 	}
 	control.Members[2].Problem = ""
-	giveBack, err := permitApply(t.Context(), g, "dora")
+	giveBack, err := permit()
 	if err != nil {
 		t.Fatal(err)
 	}
 	giveBack()
-}
-
-// TestNotInCluster checks that a machine without a configuration asks no cluster.
-func TestNotInCluster(t *testing.T) {
-	m := newMachine()
-	if in := machineInCluster(m); in != (guard.Machine{}) {
-		t.Errorf("%+v", in)
-	}
-	if _, err := m.guard.Permit(t.Context(), disruption.Request{Operation: disruption.Shutdown}); err != nil {
-		t.Error(err)
-	}
 }
