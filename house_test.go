@@ -69,6 +69,8 @@ var layers = []layer{
 	{"plan of the node", false, []string{"machined/nodeplan"}},
 	// translates the state of disks and links for the parts that use them
 	{"hardware", false, []string{"machined/hardware"}},
+	// checks a configuration with the code of Kubernetes
+	{"check of configurations", false, []string{"machined/configcheck"}},
 	// lead the domains to the plan, and hold the active configuration
 	{"convergence", false, []string{"machined/activeconfig", "machined/converge"}},
 	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/previous", "hack/words"}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/configcheck"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
@@ -53,7 +54,7 @@ type applier struct {
 	network  converge.Network
 	clock    clock
 	identity *identity.Identity
-	commands *commands
+	check    configcheck.Checker
 	install  *install.Manager
 	volumes  *volumes.Controller
 	etcd     *etcd.Manager
@@ -92,7 +93,8 @@ func (a *applier) applyFirst(ctx context.Context, filename string, r *api.ApplyR
 // applyLocked is apply while the caller holds the lock a.active.
 func (a *applier) applyLocked(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	before := a.active.Current()
-	next, text, err := a.parseRequest(before, filename, r)
+	t, _ := a.clock.status.Get()
+	next, text, err := a.active.Parse(before, filename, r, t.Synced)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -117,7 +119,7 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 	}
 	hardware, cutOff := facts.Warnings(next)
 	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
-	lines, err := a.reencryptSecrets(ctx, before.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	lines, err := a.etcd.DropKeys(ctx, transition.DroppedKeys(before.Config, next), r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -139,6 +141,22 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		machinedapi.SetUnchanged(ctx)
 	}
 	return a.activate(ctx, before, next, text, r, out)
+}
+
+// checkTransition rejects a change that this machine cannot make, and returns the facts about the
+// machine on which the decision depends.
+func (a *applier) checkTransition(ctx context.Context, before activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
+	facts, err := a.facts.transition(ctx, before, next, r)
+	if err != nil {
+		return facts, err
+	}
+	if err := transition.Check(before.Config, next, facts).Err(); err != nil {
+		return facts, err
+	}
+	if err := a.check.Access(ctx, next); err != nil {
+		return facts, err
+	}
+	return facts, a.check.Settings(ctx, next)
 }
 
 // outcome is the result of an apply or a dry run.

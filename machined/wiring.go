@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/configcheck"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
@@ -155,7 +156,7 @@ func newFacts(m *machine) *facts {
 
 func newApplier(m *machine) *applier {
 	return &applier{
-		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
+		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, check: configcheck.Checker{Command: m.processes.commands.run},
 		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
 	}
 }
@@ -400,7 +401,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 				if err := m.config.facts.checkMachine(next); err != nil {
 					return err
 				}
-				return m.config.applier.checkAccess(ctx, next)
+				return m.config.applier.check.Access(ctx, next)
 			},
 			MissingLinks: m.domains.network.Controller.MissingLinks,
 		},

@@ -17,8 +17,23 @@ import (
 // The origins of the documents of a configuration: a request, a patch, the history, STATE, the
 // image.
 
-// Requested returns the documents of a request, and their name in messages.
-func (m *Manager) Requested(now Active, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
+// Parse returns the configuration in the documents of a request, with its documents. It checks them
+// without regard to this machine. The expiry of certificates can be checked only by a synchronized
+// clock.
+func (m *Manager) Parse(now Active, filename string, r *api.ApplyRequest, synced bool) (*config.Config, []byte, error) {
+	filename, text, err := m.requested(now, filename, r)
+	if err != nil {
+		return nil, nil, transition.Refuse(err)
+	}
+	next, problems := config.Parse(filename, text)
+	if len(problems) == 0 && synced {
+		problems = next.CheckTime(time.Now())
+	}
+	return next, text, problems.Err()
+}
+
+// requested returns the documents of a request, and their name in messages.
+func (m *Manager) requested(now Active, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
 	switch {
 	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
 		return "", nil, errors.New("cannot apply documents or a patch together with the number of an earlier configuration")
