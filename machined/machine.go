@@ -29,6 +29,7 @@ import (
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -71,7 +72,14 @@ type reports struct {
 // processes are the programs that machined runs.
 type processes struct {
 	services *supervise.Manager
-	commands *commands
+	commands commands
+}
+
+// commands run programs.
+type commands struct {
+	reaper *supervise.Reaper
+	// run runs a command of the orchestrator; read is run for an RPC that every reader can call.
+	run, read nodespec.Command
 }
 
 // domains are the areas of the machine whose state the steps of the boot, too, read or change.

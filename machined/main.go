@@ -16,7 +16,6 @@
 //	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health
 //	state.go           the topics
-//	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines

@@ -25,6 +25,7 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/orchestrator"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
@@ -64,9 +65,11 @@ func newReports() reports {
 }
 
 func newProcesses(log *events.Log) processes {
-	p := processes{commands: newCommands()}
+	reaper := supervise.NewReaper(nil)
+	runner := orchestrator.New(reaper.RunCommand)
+	p := processes{commands: commands{reaper: reaper, run: runner.Run, read: runner.Read}}
 	p.services = supervise.NewManager(supervise.Config{
-		Reaper: p.commands.reaper,
+		Reaper: reaper,
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { log.Add("service/"+service, kind, message) },
 	})
@@ -213,7 +216,7 @@ func newAPI(m *machine) *machinedapi.API {
 // objectDeps are the dependencies of the service for the machine's own object.
 func objectDeps(m *machine) machinedapi.ObjectDeps {
 	return machinedapi.ObjectDeps{
-		Enabled: func() bool { return objectsEnabled(m) },
+		Enabled: func() bool { return m.config.active.Current().Config.HasMachineObjects() },
 		Object:  m.reports.object,
 		Release: func() buildinfo.Release { return m.system.release },
 		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
@@ -237,9 +240,6 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 		}.Do,
 	}
 }
-
-// objectsEnabled reports whether the configuration enables the objects of machines.
-func objectsEnabled(m *machine) bool { return m.config.active.Current().Config.HasMachineObjects() }
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestReport checks that an unreadable file has no expiry, and that an unreadable list is a problem.
+// TestReport checks that an unreadable file has no expiry, and that an unreadable list is a
+// problem.
 func TestReport(t *testing.T) {
 	at := time.Unix(1790000000, 0)
 	got := Report([]State{{File: "a.crt", Expires: at, Renews: at.Add(-time.Hour)}, {File: "ca.crt", Expires: at}, {File: "b.crt", Problem: "damaged"}}, nil)

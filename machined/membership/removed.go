@@ -55,8 +55,8 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 	}
 }
 
-// wipesOnRemoval reports whether a configuration (nil for none) wants the machine to be erased after
-// its removal.
+// wipesOnRemoval reports whether a configuration (nil for none) wants the machine to be erased
+// after its removal.
 func wipesOnRemoval(c *config.Config) bool {
 	return c != nil && c.Machine.Spec.Join != nil && c.Machine.Spec.Join.OnRemoval == config.RemovalWipe
 }
