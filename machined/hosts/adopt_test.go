@@ -1,15 +1,20 @@
 package hosts
 
 import (
+	"context"
+	"crypto/ecdsa"
 	"crypto/x509"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/machined/membership"
+	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -114,6 +119,58 @@ func TestClaimedDocuments(t *testing.T) {
 		next, problems := config.Parse("", got)
 		if len(problems) > 0 || next.Machine.Metadata.Name != "rack7-01234567" || next.Machine.Spec.Join.OnRemoval != config.RemovalWipe {
 			t.Errorf("%s: %v\n%s", test.name, problems, got)
+		}
+	}
+}
+
+// TestAdopter checks which machines take a template, and the caller of its configuration.
+func TestAdopter(t *testing.T) {
+	c := newAdoptTest(t)
+	from := netip.MustParseAddr("10.0.0.11")
+	admin := c.leaf(c.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client})
+	signed, err := claim.Sign(claim.Template{Documents: c.documents, Prefix: "rack7", Expires: time.Now().Add(time.Minute).Truncate(time.Second)}, admin, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane := c.leaf(c.machines, pki.Spec{CN: "c1", O: []string{pki.RoleMachine}, Usage: pki.Both, IPs: []netip.Addr{from}})
+	answer := inventory.Answer{Listed: true, Template: &signed, Peer: []*x509.Certificate{plane.Cert}}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := callerid.Caller{
+		Subject: "CN=alice,O=orlop:admin", Name: "alice", Role: "admin", Serial: pki.Serial(admin.Cert), Issuer: pki.Fingerprint(c.operator.Cert), Peer: "10.0.0.11",
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*Adopter)
+		err    string // part of it
+		calls  int
+	}{
+		{"valid", func(*Adopter) {}, "", 1},
+		{"an installation runs", func(a *Adopter) { a.Installing = func() bool { return true } }, "", 0},
+		{"unclaimed", func(a *Adopter) { a.Owner = func() ([]byte, error) { return nil, nil } }, "this machine has no operator", 0},
+		{"an unknown operator", func(a *Adopter) { a.Owner = func() ([]byte, error) { return nil, errors.New("STATE is damaged") } }, "STATE is damaged", 0},
+		{"another operator", func(a *Adopter) { a.Owner = func() ([]byte, error) { return c.machines.CertPEM(), nil } }, "is not of an operator of this machine", 0},
+		{"no key", func(a *Adopter) { a.Key = func() *ecdsa.PrivateKey { return nil } }, "the machine key is not read yet", 0},
+	} {
+		calls := 0
+		a := Adopter{
+			Installing: func() bool { return false }, Owner: func() ([]byte, error) { return c.operator.CertPEM(), nil },
+			Key: func() *ecdsa.PrivateKey { return key }, Machines: membership.MachinePool,
+			Apply: func(_ context.Context, by callerid.Caller, documents []byte) error {
+				next, problems := config.Parse("", documents)
+				if len(problems) > 0 || next.Machine.Metadata.Name != claim.Name("rack7", pki.KeyFingerprint(&key.PublicKey)) || by != want {
+					t.Errorf("%s: %v, %+v", test.name, problems, by)
+				}
+				calls++
+				return nil
+			},
+		}
+		test.change(&a)
+		err := a.Adopt(t.Context(), from, answer)
+		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) || calls != test.calls {
+			t.Errorf("%s: %v, %d calls", test.name, err, calls)
 		}
 	}
 }
