@@ -17,6 +17,7 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -60,7 +61,7 @@ type applier struct {
 	guard    *guard.Guard
 
 	active     *activeconfig.Manager
-	facts      *facts
+	facts      *facts.Reader
 	reconciler *converge.Reconciler
 	event      func(source, kind, message string)
 }

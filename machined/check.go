@@ -9,6 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	"github.com/orlop-os/orlop/machined/credentials"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
@@ -38,7 +39,8 @@ func (a *applier) parseRequest(before activeconfig.Active, filename string, r *a
 // checkTransition rejects a change that this machine cannot make, and returns the facts about the
 // machine on which the decision depends.
 func (a *applier) checkTransition(ctx context.Context, before activeconfig.Active, next *config.Config, r *api.ApplyRequest) (transition.Facts, error) {
-	facts, err := a.facts.transition(ctx, before, next, r)
+	change := facts.Change{Before: before.Config, Fallback: a.active.Fallback(before), OnTrial: before.OnTrial(), Request: r}
+	facts, err := a.facts.Transition(ctx, change, next)
 	if err != nil {
 		return facts, err
 	}

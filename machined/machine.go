@@ -12,6 +12,7 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/forwarder"
 	"github.com/orlop-os/orlop/machined/hosts"
@@ -96,7 +97,7 @@ type domains struct {
 // machine to it.
 type configuration struct {
 	active     *activeconfig.Manager
-	facts      *facts
+	facts      *facts.Reader
 	reconciler *converge.Reconciler
 	applier    *applier
 }

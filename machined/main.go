@@ -10,7 +10,6 @@
 //	cluster.go         the same for the identity of the machine and its cluster
 //	installation.go    the same for installations and upgrades, and the start of an installation
 //	apply.go           how a configuration is applied
-//	facts.go           the facts for packages transition and nodeplan
 //	health.go          the state from which package health computes the health
 //	metrics.go         the state from which package machinemetrics computes the metrics
 //	state.go           the topics; screen.go the status on the console

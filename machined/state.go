@@ -102,7 +102,7 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("stage", m.reports.progress.Stage()),
 		// []host.SysctlState: configured kernel parameters
 		machinedapi.PolledTopic("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
-			return m.system.kernel.ReadSysctls(m.config.facts.hostConfig(m.config.active.Current().Config))
+			return m.system.kernel.ReadSysctls(m.config.facts.HostConfig(m.config.active.Current().Config))
 		})),
 		// host.System: kernel, processors, uptime
 		machinedapi.PolledTopic("system", ignoreContext(m.system.kernel.ReadSystem)),

@@ -115,7 +115,7 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.config.reconciler.ConfigureHost(ctx, m.config.facts.hostConfig(nil)); err != nil {
+	if err := m.config.reconciler.ConfigureHost(ctx, m.config.facts.HostConfig(nil)); err != nil {
 		m.reports.events.LogConsole(err.Error())
 	}
 	return nil

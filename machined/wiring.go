@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"os"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/logship"
@@ -144,11 +146,34 @@ func assemble(m *machine) {
 	m.config.applier = newApplier(m)
 }
 
-func newFacts(m *machine) *facts {
-	return &facts{
-		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, volumes: m.domains.volumes, identity: m.identity,
-		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions, forwarder: m.domains.forwarder,
-	}
+func newFacts(m *machine) *facts.Reader {
+	return facts.New(facts.Deps{
+		System: facts.System{
+			Release: func() buildinfo.Release { return m.system.release }, Hardware: func() host.Facts { return m.system.hardware },
+			InMemory: m.system.inMemory(), StorageProblem: m.domains.disks.StorageProblem, Kernel: m.system.kernel,
+		},
+		Links:   m.domains.network.Controller,
+		Network: func() network.State { state, _ := m.domains.network.State.Get(); return state },
+		Volumes: m.domains.volumes,
+		Ledger:  m.members.Ledger,
+		Identity: func() *ecdsa.PrivateKey {
+			if own := m.identity.Load(); own != nil {
+				return own.Key
+			}
+			return nil
+		},
+		Member: func() nodeplan.Member {
+			now, _ := m.members.Worker.State.Get()
+			return nodeplan.Member{Joined: now.Joined, Removed: now.Removed, PodsStopped: now.PodsStopped, Machine: now.Certs.Machine, Node: now.Certs.Node}
+		},
+		Artifacts:     func() map[string]string { list, _ := m.images.Artifacts().Get(); return list },
+		LLDPLabels:    func() map[string]string { list, _ := m.domains.lldp.Labels().Get(); return list },
+		Extensions:    m.domains.extensions.Active,
+		OpenForwarder: m.domains.forwarder.Open,
+		Undecided:     func() error { return m.upgrade.Controller.Record().Undecided() },
+
+		AcceptsInventories: acceptsInventories,
+	})
 }
 
 func newApplier(m *machine) *applier {
@@ -360,9 +385,9 @@ func convergeDeps(m *machine) converge.Deps {
 
 			ExtensionChanges: m.domains.extensions.Changes,
 		},
-		HostConfig: m.config.facts.hostConfig,
-		APIFacts:   m.config.facts.api,
-		NodeFacts:  m.config.facts.plan,
+		HostConfig: m.config.facts.HostConfig,
+		APIFacts:   m.config.facts.API,
+		NodeFacts:  m.config.facts.Plan,
 		Changes: converge.Changes{
 			Membership: m.members.Worker.State.View().Changes(),
 			Artifacts:  m.images.Artifacts().Changes(),
@@ -390,7 +415,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 			Find:  func(ctx context.Context) (*seed.Document, error) { return seed.Find(ctx, m.domains.disks.Prober()) },
 			Owner: ownership.Owner,
 			Check: func(ctx context.Context, next *config.Config) error {
-				if err := m.config.facts.checkMachine(next); err != nil {
+				if err := m.config.facts.CheckMachine(next); err != nil {
 					return err
 				}
 				return m.config.applier.checkAccess(ctx, next)
@@ -404,7 +429,7 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 		},
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.config.reconciler.AwaitNetwork(ctx, c) },
 		UnrestoredSysctls: func(c *config.Config, names []string) ([]string, error) {
-			return m.system.kernel.DifferentSysctls(m.config.facts.hostConfig(c), m.system.hardware, names)
+			return m.system.kernel.DifferentSysctls(m.config.facts.HostConfig(c), m.system.hardware, names)
 		},
 		Reboot:  func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Event:   m.reports.events.From("config"),
