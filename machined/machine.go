@@ -15,6 +15,7 @@ import (
 	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/forwarder"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -65,6 +66,7 @@ type reports struct {
 	shipping *logship.Shipper
 	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
 	object *cell.Cell[*api.ReportedObject]
+	health *health.Reporter
 	// cluster collects the health of the whole cluster.
 	cluster *clusterhealth.Collector
 }

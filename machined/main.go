@@ -10,7 +10,7 @@
 //	cluster.go         the same for the identity of the machine and its cluster
 //	installation.go    the same for installations and upgrades, and the start of an installation
 //	apply.go           how a configuration is applied
-//	health.go          the state from which package health computes the health
+//	health.go          the state from which package health reports the health
 //	metrics.go         the state from which package machinemetrics computes the metrics
 //	state.go           the topics; screen.go the status on the console
 //	commands.go        the programs that machined runs

@@ -144,6 +144,7 @@ func assemble(m *machine) {
 	m.config.facts = newFacts(m)
 	m.config.reconciler = converge.New(convergeDeps(m))
 	m.config.applier = newApplier(m)
+	m.reports.health = newHealth(m)
 }
 
 func newFacts(m *machine) *facts.Reader {
@@ -197,10 +198,8 @@ func newAPI(m *machine) *machinedapi.API {
 		Services:      m.processes.services,
 		KernelStarted: m.system.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
-			Config: func() *config.Config { now := m.config.active.Current(); return now.Config },
-			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-				return reportHealth(ctx, m, each)
-			},
+			Config:        func() *config.Config { now := m.config.active.Current(); return now.Config },
+			WatchHealth:   m.reports.health.Watch,
 			ClusterHealth: m.reports.cluster,
 			Members:       m.members.Server,
 			DrainMember:   drainMember(m),
@@ -233,14 +232,12 @@ func newAPI(m *machine) *machinedapi.API {
 // objectDeps are the dependencies of the service for the machine's own object.
 func objectDeps(m *machine) machinedapi.ObjectDeps {
 	return machinedapi.ObjectDeps{
-		Enabled: func() bool { return objectsEnabled(m) },
-		Object:  m.reports.object,
-		Release: func() buildinfo.Release { return m.system.release },
-		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
-		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
-		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-			return reportHealth(ctx, m, each)
-		},
+		Enabled:     func() bool { return objectsEnabled(m) },
+		Object:      m.reports.object,
+		Release:     func() buildinfo.Release { return m.system.release },
+		Upgrade:     cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		Drain:       cell.Map(m.domains.drain.States(), ownDrain),
+		WatchHealth: m.reports.health.Watch,
 		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
