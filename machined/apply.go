@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -63,12 +62,7 @@ type applier struct {
 	active     *activeconfig.Manager
 	facts      *facts.Reader
 	reconciler *converge.Reconciler
-	event      func(source, kind, message string)
 }
-
-// activationDelay is the delay before a configuration on trial becomes active, so that the answer
-// is sent over the connection that the configuration may cut.
-const activationDelay = time.Second
 
 // apply converges the machine to the documents of a request, or rejects them. The error is
 // config.Problems if the documents have problems.
@@ -133,7 +127,7 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		out.staged = next
 		return a.stageForBoot(ctx, r, text, out)
 	}
-	if before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
+	if a.active.Repeats(before, next, r.Mode) {
 		// The record of the call in the audit log says that it changed nothing. The text is stored
 		// all the same, because its comments can differ.
 		machinedapi.SetUnchanged(ctx)
@@ -203,28 +197,31 @@ func staticAddresses(c *config.Config) (list []string) {
 	return list
 }
 
+// activation returns the request for package activeconfig.
+func activation(ctx context.Context, r *api.ApplyRequest, next *config.Config, text []byte, trial transition.Trial) activeconfig.Activation {
+	return activeconfig.Activation{
+		Config: next, Documents: text, By: callerid.FromContext(ctx).String(), Trial: trial.Duration, TrialName: r.TrialName,
+		CutsOff: len(trial.CutOffs) > 0, Remark: trial.Remark(r),
+	}
+}
+
 // stageForBoot stores documents for the next boot, with their trial. If out.reboot is set, the
 // machine reboots at once.
 func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []byte, out outcome) (outcome, error) {
-	by := callerid.FromContext(ctx).String()
+	next := activation(ctx, r, out.staged, text, out.trialPlan)
+	if !out.trialPlan.AfterBoot {
+		next.Trial = 0
+	}
 	giveBack := func() {}
 	if out.reboot {
 		var err error
-		if giveBack, err = permitApply(ctx, a.guard, by); err != nil {
+		if giveBack, err = permitApply(ctx, a.guard, next.By); err != nil {
 			return outcome{}, err
 		}
 	}
-	var err error
-	if out.trialPlan.AfterBoot {
-		err = a.active.Store().StageTrial(text, r.TrialName, out.trialPlan.Duration)
-	} else {
-		err = a.active.Store().Stage(text)
-	}
-	if err == nil {
-		a.event("config", "config", "staged for the next boot by "+by+withoutTrial(r, out.trialPlan))
-	}
+	err := a.active.Stage(next)
 	if err == nil && out.reboot {
-		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
+		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + next.By})
 	}
 	if err != nil {
 		giveBack()
@@ -233,8 +230,8 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 	return out, nil
 }
 
-// activate stores the checked documents and sets the cell of the active configuration. The caller
-// holds the lock a.active.
+// activate stores the checked documents and makes their configuration active. The caller holds the
+// lock a.active.
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.
@@ -245,54 +242,18 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 	}
 	// Until now, the machine's key and the operator CA of a pairing (which claimed the machine) may
 	// be in memory only.
-	err := errors.Join(a.identity.Persist(), ownership.PersistOwner())
+	if err := errors.Join(a.identity.Persist(), ownership.PersistOwner()); err != nil {
+		return outcome{}, err
+	}
+	fresh, err := a.active.Activate(before, activation(ctx, r, next, text, out.trialPlan))
 	if err != nil {
 		return outcome{}, err
 	}
-	if out.trialPlan.Duration > 0 {
-		out.deadline = time.Now().Add(out.trialPlan.Duration)
-		err = a.active.Store().StartTrial(text)
-	} else if err = a.active.Store().Put(text); err == nil {
-		err = a.active.Store().DropStaged()
-	}
-	if err != nil {
-		return outcome{}, err
-	}
-	by := callerid.FromContext(ctx).String()
-	a.event("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
-	for _, change := range config.Changes(before.Config, next) {
-		a.event("config", "config", change)
-	}
-	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
-	if out.trialPlan.Duration > 0 {
-		fresh.TrialName = r.TrialName
-		// Confirm does not wait for the network if it is unchanged.
-		fresh.SameNetwork = !before.OnTrial() && reflect.DeepEqual(nodeplan.Network(before.Config), nodeplan.Network(next))
-	}
-	if len(out.trialPlan.CutOffs) > 0 {
-		fresh.Due = time.Now().Add(activationDelay)
-	}
-	out.config, out.before = next, before.Config
-	// If this trial replaces a trial, Tried also contains the configuration of the replaced trial:
-	// the revert needs a reboot if any tried configuration needs it.
-	if !out.deadline.IsZero() && before.OnTrial() {
-		fresh.Tried = append(slices.Clone(before.Tried), before.Config)
-	}
-	a.active.Cell().Set(fresh)
-	a.active.AddToHistory(text, by)
+	out.config, out.before, out.deadline = next, before.Config, fresh.TrialEnd
 	// ConfigureAPI runs here already, and again in the reconciliation, so that the caller's next
 	// call reaches the machine under its new name.
 	state, _ := a.network.State.Get()
 	return out, a.reconciler.ConfigureAPI(ctx, next, state)
-}
-
-// withoutTrial returns the end of the text of an event: a note if a change can cut off its caller
-// and the caller asked to apply it without a trial, else an empty string.
-func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
-	if r.NoTrial && len(p.CutOffs) > 0 {
-		return ", without a trial, although it can cut off its caller"
-	}
-	return ""
 }
 
 // confirm ends the trial, and returns the failed operations of the configuration.

@@ -24,15 +24,11 @@ func TestDiagnosisWithoutCluster(t *testing.T) {
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = ledger })
 	m.config.facts = newFacts(m)
 	m.config.active.Cell().Set(activeconfig.Active{Config: config.New("n1", config.RoleWorker)})
-	done := make(chan configurationState)
+	done := make(chan activeconfig.State)
 	go func() {
 		m.config.facts.Plan(nil, network.State{})
 		m.config.facts.Plan(m.config.active.Current().Config, network.State{})
-		s, err := readConfiguration(t.Context(), m)
-		if err != nil {
-			t.Error(err)
-		}
-		done <- s
+		done <- m.config.active.State(t.Context())
 	}()
 	select {
 	case s := <-done:

@@ -204,16 +204,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	a, from, by, err := m.config.active.LoadAtBoot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
-	if err != nil {
-		m.reports.events.LogConsole("configuration: " + a.Problem + "; apply a new one")
-		m.config.active.Cell().Set(a)
-		return
-	}
-	if a.Config != nil {
-		m.reports.events.Add("config", "config", "loaded from "+from)
-		m.config.active.Cell().Set(a)
-		m.config.active.AddToHistory(a.Documents, by)
+	if none := m.config.active.Start(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version)); !none {
 		return
 	}
 	m.config.active.AdoptSeed(ctx)

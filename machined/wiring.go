@@ -180,7 +180,7 @@ func newFacts(m *machine) *facts.Reader {
 func newApplier(m *machine) *applier {
 	return &applier{
 		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
-		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
+		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler,
 	}
 }
 
@@ -425,6 +425,9 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 			return s.Proves(c, age, time.Now())
 		},
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.config.reconciler.AwaitNetwork(ctx, c) },
+		WaitingServices: func(ctx context.Context, c *config.Config) ([]string, error) {
+			return m.config.reconciler.WaitingServices(ctx, c)
+		},
 		UnrestoredSysctls: func(c *config.Config, names []string) ([]string, error) {
 			return m.system.kernel.DifferentSysctls(m.config.facts.HostConfig(c), m.system.hardware, names)
 		},

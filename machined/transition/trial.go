@@ -67,6 +67,15 @@ func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
 	return p
 }
 
+// Remark returns the end of the text of an event: a note if a change can cut off its caller and the
+// caller asked to apply it without a trial, else an empty string.
+func (p Trial) Remark(r *api.ApplyRequest) string {
+	if r.NoTrial && len(p.CutOffs) > 0 {
+		return ", without a trial, although it can cut off its caller"
+	}
+	return ""
+}
+
 // warnings returns the warnings for the operator, before or after the request.
 func (p Trial) warnings() []string {
 	var out []string
