@@ -11,7 +11,6 @@ import (
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/install"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
@@ -96,7 +95,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			},
 			Gateways: func() []func(context.Context) error {
 				state, _ := m.domains.network.State.Get()
-				return gatewayProbes(state)
+				return state.GatewayProbes()
 			},
 		},
 		Node: upgrade.Node{
@@ -153,15 +152,6 @@ func findSlots(disks []disk.Disk, running string) (upgrade.Slot, error) {
 		}
 	}
 	return upgrade.Slot{}, upgrade.ErrNoSlots
-}
-
-// gatewayProbes returns a probe for each gateway.
-func gatewayProbes(state network.State) []func(context.Context) error {
-	var out []func(context.Context) error
-	for _, r := range state.Gateways() {
-		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })
-	}
-	return out
 }
 
 // beginInstallation is apply on a machine that runs from memory.

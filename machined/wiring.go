@@ -32,6 +32,7 @@ import (
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/cgroup"
@@ -54,7 +55,7 @@ func newReports() reports {
 	log := events.NewLog()
 	r := reports{
 		events:   log,
-		progress: events.NewProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { log.Add("boot", "stage", message) }),
+		progress: events.NewProgress(bootenv.Start(os.Getenv(bootenv.StartEnv)), func(message string) { log.Add("boot", "stage", message) }),
 		object:   cell.New[*api.ReportedObject](nil),
 		auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: log.From("audit"), Console: log.LogConsole}),
 	}
@@ -91,7 +92,7 @@ func newDomains(m *machine) domains {
 		}),
 		packets: firewall.NewFilter(newSetRules(m)),
 		network: newNetwork(m.reports.events.Add, m.system.kernel.LoadModules),
-		clock:   newClock(m.reports.events.LogConsole),
+		clock:   newClock(),
 	}
 }
 
