@@ -67,6 +67,8 @@ var layers = []layer{
 	}},
 	// fills the configurations of the domains
 	{"plan of the node", false, []string{"machined/nodeplan"}},
+	// translates the state of disks and links for the parts that use them
+	{"hardware", false, []string{"machined/hardware"}},
 	// lead the domains to the plan, hold the active configuration, and read the facts for both
 	{"convergence", false, []string{"machined/activeconfig", "machined/converge", "machined/facts"}},
 	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/previous", "hack/words"}},

@@ -110,7 +110,7 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
-	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
+	out.trialPlan, out.answer.Warnings = facts.Trial, slices.Concat(hardware, out.answer.Warnings, cutOff)
 	lines, err := a.reencryptSecrets(ctx, before.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
@@ -118,12 +118,11 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
 	// a replacement of the pod network needs a reboot
-	out.reboot = !staged && transition.ReplacesPodNetwork(before.Config, next)
+	out.answer.Reboot = r.Mode == api.ApplyRequest_MODE_REBOOT || !staged && transition.ReplacesPodNetwork(before.Config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
 	}
-	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
-	if staged || out.reboot {
+	if staged || out.answer.Reboot {
 		out.staged = next
 		return a.stageForBoot(ctx, r, text, out)
 	}
@@ -137,12 +136,8 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 
 // outcome is the result of an apply or a dry run.
 type outcome struct {
-	operations []string
-	restarts   []string
-	reboot     bool
-	install    string    // disk of the installation
-	deadline   time.Time // end of the trial; zero without a trial
-	warnings   []string
+	answer   *api.ApplyResponse // without the trial and the failures
+	deadline time.Time          // end of the trial; zero without a trial
 	// plan of the trial; its duration is 0 without a trial
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
@@ -153,16 +148,16 @@ type outcome struct {
 // add adds the operations of a domain.
 func (o *outcome) add(domain string, lines []string) {
 	for _, l := range lines {
-		o.operations = append(o.operations, domain+": "+l)
+		o.answer.Operations = append(o.answer.Operations, domain+": "+l)
 	}
 }
 
 // dryRun returns the changes of the next configuration and the operations of every domain for it.
 func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
-	var out outcome
+	out := outcome{answer: &api.ApplyResponse{}}
 	out.add("config", config.Changes(before, next))
 	dry, err := a.reconciler.DryRun(ctx, next)
-	out.operations, out.restarts, out.warnings = append(out.operations, dry.Operations...), dry.Restarts, dry.Warnings
+	out.answer.Operations, out.answer.Restarts, out.answer.Warnings = append(out.answer.Operations, dry.Operations...), dry.Restarts, dry.Warnings
 	return out, err
 }
 
@@ -173,28 +168,20 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	if err != nil {
 		return nil, err
 	}
-	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
+	out := done.answer
 	switch {
 	// On trial, the configuration may cut this connection. So the answer does not wait for the
 	// operations: Confirm returns the failures.
 	case !done.deadline.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
-		out.Addresses = staticAddresses(done.config)
+		out.Addresses = transition.StaticAddresses(done.config)
 	case done.staged != nil && done.trialPlan.AfterBoot:
-		out.TrialDuration, out.Addresses = durationpb.New(done.trialPlan.Duration), staticAddresses(done.staged)
+		out.TrialDuration, out.Addresses = durationpb.New(done.trialPlan.Duration), transition.StaticAddresses(done.staged)
 	case done.config != nil:
 		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(done.before))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
 	}
 	return out, nil
-}
-
-// staticAddresses returns the addresses at which a client may have to look for the machine.
-func staticAddresses(c *config.Config) (list []string) {
-	for _, address := range transition.StaticAddresses(c) {
-		list = append(list, address.String())
-	}
-	return list
 }
 
 // activation returns the request for package activeconfig.
@@ -205,22 +192,20 @@ func activation(ctx context.Context, r *api.ApplyRequest, next *config.Config, t
 	}
 }
 
-// stageForBoot stores documents for the next boot, with their trial. If out.reboot is set, the
-// machine reboots at once.
+// stageForBoot stores documents for the next boot, with their trial. If the answer announces a
+// reboot, the machine reboots at once.
 func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []byte, out outcome) (outcome, error) {
 	next := activation(ctx, r, out.staged, text, out.trialPlan)
 	if !out.trialPlan.AfterBoot {
 		next.Trial = 0
 	}
-	giveBack := func() {}
-	if out.reboot {
-		var err error
+	giveBack, err := func() {}, error(nil)
+	if out.answer.Reboot {
 		if giveBack, err = permitApply(ctx, a.guard, next.By); err != nil {
 			return outcome{}, err
 		}
 	}
-	err := a.active.Stage(next)
-	if err == nil && out.reboot {
+	if err = a.active.Stage(next); err == nil && out.answer.Reboot {
 		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + next.By})
 	}
 	if err != nil {
@@ -230,8 +215,7 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 	return out, nil
 }
 
-// activate stores the checked documents and makes their configuration active. The caller holds the
-// lock a.active.
+// activate stores the checked documents and makes their configuration active; a.active is locked.
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.

@@ -256,14 +256,8 @@ func objectsEnabled(m *machine) bool {
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 	stopper := pods.New(pods.Deps{Services: m.processes.services, Containerd: containerd, Console: m.reports.events.LogConsole})
 	d := power.Deps{
-		StopPods: stopper.Stop,
-		PodsGrace: func() time.Duration {
-			kubernetes := config.DefaultKubernetes()
-			if now := m.config.active.Current().Config; now != nil && now.Cluster != nil {
-				kubernetes = now.Cluster.Spec.Kubernetes
-			}
-			return time.Duration(kubernetes.Kubelet.Shutdown.GracePeriod)
-		},
+		StopPods:     stopper.Stop,
+		PodsGrace:    func() time.Duration { return nodeplan.PodsGrace(m.config.active.Current().Config) },
 		StopServices: m.processes.services.Shutdown,
 		CloseLogs: func(ctx context.Context) error {
 			err := m.reports.shipping.Close(ctx)
@@ -331,25 +325,15 @@ func newDebug(m *machine) *debug.Tools {
 
 func newLogShipping(m *machine) *logship.Shipper {
 	return logship.New(logship.Deps{
-		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) logship.Config {
-			if now.Config == nil {
-				return logship.Config{}
-			}
-			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers, Egress: nodeplan.Egress(now.Config)}
-		}),
+		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) logship.Config { return nodeplan.LogShipping(now.Config) }),
 		Dir: func() string {
 			if m.domains.disks.StorageProblem() != "" {
 				return ""
 			}
 			return paths.LogShipping
 		},
-		AuditLogs: m.reports.auditLog.Records,
-		KubernetesAudit: func() string {
-			if now := m.config.active.Current().Config; now == nil || now.Cluster == nil || now.IsWorker() {
-				return ""
-			}
-			return paths.AuditLog
-		},
+		AuditLogs:       m.reports.auditLog.Records,
+		KubernetesAudit: func() string { return nodeplan.KubernetesAudit(m.config.active.Current().Config) },
 		Events: logship.Events{
 			Newest: func() uint64 { last, _ := m.reports.events.Last().Get(); return last },
 			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {

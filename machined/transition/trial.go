@@ -2,7 +2,6 @@ package transition
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -145,13 +144,13 @@ func changedSysctls(tried, next *config.Config) (names []string) {
 
 // StaticAddresses returns the addresses that a configuration assigns to links: a client may have to
 // use them after the activation.
-func StaticAddresses(c *config.Config) (list []netip.Addr) {
+func StaticAddresses(c *config.Config) (list []string) {
 	if c == nil {
 		return nil
 	}
 	for _, l := range c.Network.Spec.Links {
 		for _, a := range l.Addresses {
-			list = append(list, a.Addr())
+			list = append(list, a.Addr().String())
 		}
 	}
 	return list
