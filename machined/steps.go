@@ -204,8 +204,10 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	m.domains.lldp.Load() // the first plan of the node contains the stored labels
 	m.reports.panics.Restarter().Go(ctx, "LLDP", m.domains.lldp.Run)
 	m.reports.panics.Restarter().Go(ctx, "DNS over TLS", m.domains.dns.Run)
-	go m.domains.network.Controller.Supervise(ctx, func(err error) {
-		m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+	m.reports.panics.Restarter().Go(ctx, "network", func(ctx context.Context) {
+		m.domains.network.Controller.Supervise(ctx, func(err error) {
+			m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+		})
 	})
 	return nil
 }
