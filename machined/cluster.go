@@ -115,8 +115,8 @@ func newEtcd(m *machine) *etcd.Manager {
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
 		DeleteNodes:    m.members.NodeGC.Delete,
-		// The API server may still encrypt Secrets with a former key. Running without a pending restart,
-		// it has the configured key, because the file with the key is written before it starts.
+		// The API server may still encrypt Secrets with a former key. Without a pending restart, it
+		// has the configured key, because the file with the key is written before it starts.
 		FormerKey: func(ctx context.Context) error {
 			return m.config.reconciler.CheckRunning(ctx, m.config.active.Current().Config, nodespec.ServiceAPI)
 		},

@@ -84,8 +84,8 @@ func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (mo
 	}
 }
 
-// report returns the health, without the services that have not restarted yet and the turn. floor is
-// the highest epoch of a committed version; unknown is why it is unknown since began, or nil.
+// report returns the health, without the services that have not restarted yet and the turn. floor
+// is the highest epoch of a committed version; unknown is why it is unknown since began, or nil.
 func (r *Reporter) report(now Snapshot, floor int, unknown error, began time.Time) *api.HealthResponse {
 	have, applied := Of(now.Machine), now.Machine.Applied
 	Add(have, Volumes(now.Volumes, applied), Firewall(now.Firewall, applied), now.Panics)

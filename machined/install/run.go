@@ -171,8 +171,8 @@ func (m *Manager) Unattended(ctx context.Context, c *config.Config, documents []
 // refused returns an error that rejects a configuration.
 func refused(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
 
-// Begin starts the operations and returns, or rejects the configuration. Only one installation runs at a time, and none after a
-// success: the machine reboots.
+// Begin starts the operations and returns, or rejects the configuration. Only one installation runs
+// at a time, and none after a success: the machine reboots.
 func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	unlock, ok := m.deps.Lock()
 	if !ok {
