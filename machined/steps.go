@@ -128,15 +128,13 @@ func stepDevices(ctx context.Context, m *machine) error {
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.domains.disks.Problem().Set(notInstalled)
-		m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
-		m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
-		return nil
-	}
-	if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
-		m.reports.events.LogConsole("storage: " + err.Error())
+	} else {
+		if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
+			m.reports.events.LogConsole("storage: " + err.Error())
+		}
+		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	}
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
-	m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
 	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
 	"os"
 	"time"
 
@@ -154,16 +153,11 @@ func newFacts(m *machine) *facts.Reader {
 			Release: func() buildinfo.Release { return m.system.release }, Hardware: func() host.Facts { return m.system.hardware },
 			InMemory: m.system.inMemory(), StorageProblem: m.domains.disks.StorageProblem, Kernel: m.system.kernel,
 		},
-		Links:   m.domains.network.Controller,
-		Network: func() network.State { state, _ := m.domains.network.State.Get(); return state },
-		Volumes: m.domains.volumes,
-		Ledger:  m.members.Ledger,
-		Identity: func() *ecdsa.PrivateKey {
-			if own := m.identity.Load(); own != nil {
-				return own.Key
-			}
-			return nil
-		},
+		Links:    m.domains.network.Controller,
+		Network:  func() network.State { state, _ := m.domains.network.State.Get(); return state },
+		Volumes:  m.domains.volumes,
+		Ledger:   m.members.Ledger,
+		Identity: m.identity.Key,
 		Member: func() nodeplan.Member {
 			now, _ := m.members.Worker.State.Get()
 			return nodeplan.Member{Joined: now.Joined, Removed: now.Removed, PodsStopped: now.PodsStopped, Machine: now.Certs.Machine, Node: now.Certs.Node}
