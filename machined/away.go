@@ -8,7 +8,6 @@ import (
 	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/upgrade"
-	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disklayout"
@@ -26,9 +25,7 @@ func newGuard(m *machine) *guard.Guard {
 		File:    paths.Turn,
 		Healthy: func(ctx context.Context) error {
 			undecided := cell.Map(m.upgrade.Controller.State(), func(s upgrade.State) bool { return s.Undecided() != nil })
-			return guard.AwaitSettled(ctx, undecided, func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-				return reportHealth(ctx, m, each)
-			})
+			return guard.AwaitSettled(ctx, undecided, m.reports.health.Watch)
 		},
 		Undecided: func() bool { return m.upgrade.Controller.Record().Undecided() != nil },
 		Stopping:  m.power.Running(),

@@ -12,8 +12,10 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/forwarder"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -65,6 +67,7 @@ type reports struct {
 	shipping *logship.Shipper
 	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
 	object *cell.Cell[*api.ReportedObject]
+	health *health.Reporter
 	// cluster collects the health of the whole cluster.
 	cluster *clusterhealth.Collector
 }
@@ -104,7 +107,7 @@ type domains struct {
 // machine to it.
 type configuration struct {
 	active     *activeconfig.Manager
-	facts      *facts
+	facts      *facts.Reader
 	reconciler *converge.Reconciler
 	applier    *applier
 }

@@ -79,7 +79,7 @@ func newHealthPublisher(m *machine) *clusterhealth.Publisher {
 
 // currentHealth returns the health of the machine.
 func currentHealth(ctx context.Context, m *machine) (now *api.HealthResponse, err error) {
-	err = reportHealth(ctx, m, func(h *api.HealthResponse) (more bool, err error) {
+	err = m.reports.health.Watch(ctx, func(h *api.HealthResponse) (more bool, err error) {
 		now = h
 		return false, nil
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -100,6 +101,19 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 // componentsGracePeriod is the time for a process of several components to stop: two components in
 // a row that hang (orchestrator/process), and the others.
 const componentsGracePeriod = 20 * time.Second
+
+// Expected returns the names of the services that run with a configuration (nil for none), without
+// apid.
+func Expected(c *config.Config) []string {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
+	var names []string
+	for _, s := range Kubernetes(c.Machine.Spec.Role == config.RoleControlPlane) {
+		names = append(names, s.Name)
+	}
+	return names
+}
 
 // Kubernetes returns the services of a node. All start at once, except that orchestrator-node
 // starts after containerd, and wait for each other inside, because most of their start needs no

@@ -1,6 +1,7 @@
-package main
+package hardware
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/disk"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/seed"
+	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/disklayout"
 )
 
@@ -33,5 +35,29 @@ func TestInstallDisk(t *testing.T) {
 	d.Boot = true
 	if installDisk(d, nil).Medium == "" {
 		t.Error("the disk that the system runs from may be installed to")
+	}
+}
+
+// TestUpgradeSlot checks that the slots are those of the disk from which the system runs.
+func TestUpgradeSlot(t *testing.T) {
+	partition := func(path, label string, number int) disk.Partition {
+		return disk.Partition{Entry: disk.Entry{Number: number, Label: label, Size: 7}, Path: path}
+	}
+	system := disk.Disk{Path: "/dev/vda", Boot: true, Table: disk.Table{Partitions: []disk.Partition{
+		partition("/dev/vda1", disklayout.ESP, 1), partition("/dev/vda2", disklayout.RootA, 2), partition("/dev/vda3", disklayout.RootB, 3),
+	}}}
+	copied := system
+	copied.Path, copied.Boot = "/dev/vdb", false
+	for running, want := range map[string]upgrade.Slot{
+		"A": {Disk: "/dev/vda", ESP: "/dev/vda1", Root: "/dev/vda3", Label: disklayout.RootB, Number: 3, Size: 7, Running: "/dev/vda2"},
+		"B": {Disk: "/dev/vda", ESP: "/dev/vda1", Root: "/dev/vda2", Label: disklayout.RootA, Number: 2, Size: 7, Running: "/dev/vda3"},
+	} {
+		if got, err := UpgradeSlot([]disk.Disk{copied, system}, running); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", running, got, err)
+		}
+	}
+	system.Partitions = system.Partitions[:2]
+	if _, err := UpgradeSlot([]disk.Disk{copied, system}, "A"); !errors.Is(err, upgrade.ErrNoSlots) {
+		t.Errorf("without the other slot: %v", err)
 	}
 }
