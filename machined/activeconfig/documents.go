@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -41,18 +42,18 @@ func (m *Manager) requested(now Active, filename string, r *api.ApplyRequest) (n
 		e, err := m.deps.Store.Entry(r.Number)
 		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
 	case r.Patch:
-		text, err := m.patched(now, r.Documents)
+		text, err := patched(m.deps.Store, now, r.Documents)
 		return "patched", text, err // line numbers refer to the result
 	}
 	return filename, r.Documents, nil
 }
 
-// patched returns the present documents with a patch applied.
-func (m *Manager) patched(now Active, patch []byte) ([]byte, error) {
+// patched returns the present documents in a store with a patch applied.
+func patched(store configstore.Store, now Active, patch []byte) ([]byte, error) {
 	if now.Config == nil {
 		return nil, errors.New("patch: no configuration to change; apply one")
 	}
-	present, err := os.ReadFile(m.deps.Store.Current())
+	present, err := os.ReadFile(store.Current())
 	if errors.Is(err, fs.ErrNotExist) { // the active configuration is part of the image
 		present, err = config.Marshal(now.Config), nil
 	}
