@@ -18,7 +18,7 @@ var firstProcesses = []string{"machined", "init"}
 // of panics, by package, with the reason.
 var unguarded = map[string]string{
 	"machined main":                      "the reaper, without which no process ends; the boot, whose steps are guarded each; the watchdog, whose end resets the machine",
-	"machined feedWatchdog":              "its end resets the machine",
+	"machined/power WatchdogDeps.alive":  "its end resets the machine",
 	"machined/power WatchdogFeeder.Run":  "its end resets the machine",
 	"machined/power Controller.Shutdown": "its end resets the machine, which shuts down in any case",
 	"machined/power Machine.Shutdown":    "a timer that resets the machine",

@@ -60,14 +60,18 @@ var layers = []layer{
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
 		"machined/seed", "machined/upgrade", "machined/volumes/...",
 		// subjects: calls and tasks
-		"machined/api", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...", "machined/machinemetrics",
-		"machined/membership/...", "machined/ownership", "machined/pods", "machined/power", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent", "machined/wear",
+		"machined/api", "machined/boot", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...", "machined/machinemetrics",
+		"machined/membership/...", "machined/orchestrator", "machined/ownership", "machined/pods", "machined/power", "machined/repair", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent", "machined/wear",
 		"apid", "metricsd/...", "vm/...",
 	}},
 	// fills the configurations of the domains
 	{"plan of the node", false, []string{"machined/nodeplan"}},
-	// lead the domains to the plan, and hold the active configuration
-	{"convergence", false, []string{"machined/activeconfig", "machined/converge"}},
+	// translates the state of disks and links for the parts that use them
+	{"hardware", false, []string{"machined/hardware"}},
+	// checks a configuration with the code of Kubernetes
+	{"check of configurations", false, []string{"machined/configcheck"}},
+	// lead the domains to the plan, hold the active configuration, and read the facts for both
+	{"convergence", false, []string{"machined/activeconfig", "machined/converge", "machined/facts"}},
 	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/previous", "hack/words"}},
 	{"tests", true, []string{"test/..."}},
 }

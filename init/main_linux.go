@@ -207,7 +207,7 @@ func pet(dog *watchdog.Watchdog) {
 
 // execMachined replaces this process. A system without a slot runs from memory.
 func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
-	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("ORLOP_USERSPACE_START=%d", began.Nanoseconds())}
+	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("%s=%d", bootenv.StartEnv, began.Nanoseconds())}
 	if slot == "" {
 		env = append(env, bootenv.MediumEnv+"="+bootenv.MediumMemory)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -13,10 +12,12 @@ import (
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/configcheck"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/disk"
 	guard "github.com/orlop-os/orlop/machined/disruption"
 	"github.com/orlop-os/orlop/machined/etcd"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/install"
 	"github.com/orlop-os/orlop/machined/nodeplan"
@@ -26,6 +27,7 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -51,7 +53,7 @@ type applier struct {
 	network  converge.Network
 	clock    clock
 	identity *identity.Identity
-	commands *commands
+	check    configcheck.Checker
 	install  *install.Manager
 	volumes  *volumes.Controller
 	etcd     *etcd.Manager
@@ -59,14 +61,9 @@ type applier struct {
 	guard    *guard.Guard
 
 	active     *activeconfig.Manager
-	facts      *facts
+	facts      *facts.Reader
 	reconciler *converge.Reconciler
-	event      func(source, kind, message string)
 }
-
-// activationDelay is the delay before a configuration on trial becomes active, so that the answer
-// is sent over the connection that the configuration may cut.
-const activationDelay = time.Second
 
 // apply converges the machine to the documents of a request, or rejects them. The error is
 // config.Problems if the documents have problems.
@@ -90,11 +87,16 @@ func (a *applier) applyFirst(ctx context.Context, filename string, r *api.ApplyR
 // applyLocked is apply while the caller holds the lock a.active.
 func (a *applier) applyLocked(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	before := a.active.Current()
-	next, text, err := a.parseRequest(before, filename, r)
+	t, _ := a.clock.status.Get()
+	next, text, err := a.active.Parse(before, filename, r, t.Synced)
 	if err != nil {
 		return outcome{}, err
 	}
-	facts, err := a.checkTransition(ctx, before, next, r)
+	change := facts.Change{Before: before.Config, Fallback: a.active.Fallback(before), OnTrial: before.OnTrial(), Request: r}
+	facts, err := a.facts.Transition(ctx, change, next)
+	if err == nil {
+		err = a.check.Transition(ctx, before.Config, next, facts)
+	}
 	if err != nil {
 		return outcome{}, err
 	}
@@ -114,24 +116,23 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
-	out.trialPlan, out.warnings = facts.Trial, slices.Concat(hardware, out.warnings, cutOff)
-	lines, err := a.reencryptSecrets(ctx, before.Config, next, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
+	out.trialPlan, out.answer.Warnings = facts.Trial, slices.Concat(hardware, out.answer.Warnings, cutOff)
+	lines, err := a.etcd.DropKeys(ctx, transition.DroppedKeys(before.Config, next), r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err
 	}
 	out.add("etcd", lines)
 	staged := r.Mode == api.ApplyRequest_MODE_STAGED
 	// a replacement of the pod network needs a reboot
-	out.reboot = !staged && transition.ReplacesPodNetwork(before.Config, next)
+	out.answer.Reboot = r.Mode == api.ApplyRequest_MODE_REBOOT || !staged && transition.ReplacesPodNetwork(before.Config, next)
 	if r.Mode == api.ApplyRequest_MODE_DRY_RUN {
 		return out, nil
 	}
-	out.reboot = out.reboot || r.Mode == api.ApplyRequest_MODE_REBOOT
-	if staged || out.reboot {
+	if staged || out.answer.Reboot {
 		out.staged = next
 		return a.stageForBoot(ctx, r, text, out)
 	}
-	if before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() && r.Mode != api.ApplyRequest_MODE_TRY && a.active.Store().Staged().IsZero() {
+	if a.active.Repeats(before, next, r.Mode) {
 		// The record of the call in the audit log says that it changed nothing. The text is stored
 		// all the same, because its comments can differ.
 		machinedapi.SetUnchanged(ctx)
@@ -141,12 +142,8 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 
 // outcome is the result of an apply or a dry run.
 type outcome struct {
-	operations []string
-	restarts   []string
-	reboot     bool
-	install    string    // disk of the installation
-	deadline   time.Time // end of the trial; zero without a trial
-	warnings   []string
+	answer   *api.ApplyResponse // without the trial and the failures
+	deadline time.Time          // end of the trial; zero without a trial
 	// plan of the trial; its duration is 0 without a trial
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
@@ -157,16 +154,16 @@ type outcome struct {
 // add adds the operations of a domain.
 func (o *outcome) add(domain string, lines []string) {
 	for _, l := range lines {
-		o.operations = append(o.operations, domain+": "+l)
+		o.answer.Operations = append(o.answer.Operations, domain+": "+l)
 	}
 }
 
 // dryRun returns the changes of the next configuration and the operations of every domain for it.
 func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outcome, error) {
-	var out outcome
+	out := outcome{answer: &api.ApplyResponse{}}
 	out.add("config", config.Changes(before, next))
 	dry, err := a.reconciler.DryRun(ctx, next)
-	out.operations, out.restarts, out.warnings = append(out.operations, dry.Operations...), dry.Restarts, dry.Warnings
+	out.answer.Operations, out.answer.Restarts, out.answer.Warnings = append(out.answer.Operations, dry.Operations...), dry.Restarts, dry.Warnings
 	return out, err
 }
 
@@ -177,15 +174,15 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	if err != nil {
 		return nil, err
 	}
-	out := &api.ApplyResponse{Operations: done.operations, Restarts: done.restarts, Reboot: done.reboot, Install: done.install, Warnings: done.warnings}
+	out := done.answer
 	switch {
 	// On trial, the configuration may cut this connection. So the answer does not wait for the
 	// operations: Confirm returns the failures.
 	case !done.deadline.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
-		out.Addresses = staticAddresses(done.config)
+		out.Addresses = transition.StaticAddresses(done.config)
 	case done.staged != nil && done.trialPlan.AfterBoot:
-		out.TrialDuration, out.Addresses = durationpb.New(done.trialPlan.Duration), staticAddresses(done.staged)
+		out.TrialDuration, out.Addresses = durationpb.New(done.trialPlan.Duration), transition.StaticAddresses(done.staged)
 	case done.config != nil:
 		out.Failures = a.reconciler.AwaitConverged(ctx, done.config, nodeplan.Network(done.before))
 		out.Operations = reconcile.Done(out.Operations, out.Failures)
@@ -193,36 +190,21 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	return out, nil
 }
 
-// staticAddresses returns the addresses at which a client may have to look for the machine.
-func staticAddresses(c *config.Config) (list []string) {
-	for _, address := range transition.StaticAddresses(c) {
-		list = append(list, address.String())
-	}
-	return list
-}
-
-// stageForBoot stores documents for the next boot, with their trial. If out.reboot is set, the
-// machine reboots at once.
+// stageForBoot stores documents for the next boot, with their trial. If the answer announces a
+// reboot, the machine reboots at once.
 func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []byte, out outcome) (outcome, error) {
-	by := api.CallerFromContext(ctx).String()
-	giveBack := func() {}
-	if out.reboot {
-		var err error
-		if giveBack, err = permitApply(ctx, a.guard, by); err != nil {
-			return outcome{}, err
+	next := activeconfig.NewActivation(ctx, r, out.staged, text, out.trialPlan)
+	if !out.trialPlan.AfterBoot {
+		next.Trial = 0
+	}
+	giveBack, err := func() {}, error(nil)
+	if out.answer.Reboot {
+		if giveBack, err = a.guard.Permit(ctx, disruption.Request{Operation: disruption.Reboot, By: next.By}); err != nil {
+			return outcome{}, transition.RefuseReboot(err)
 		}
 	}
-	var err error
-	if out.trialPlan.AfterBoot {
-		err = a.active.Store().StageTrial(text, r.TrialName, out.trialPlan.Duration)
-	} else {
-		err = a.active.Store().Stage(text)
-	}
-	if err == nil {
-		a.event("config", "config", "staged for the next boot by "+by+withoutTrial(r, out.trialPlan))
-	}
-	if err == nil && out.reboot {
-		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + by})
+	if err = a.active.Stage(next); err == nil && out.answer.Reboot {
+		err = a.power.Shutdown(power.Request{To: power.Reboot, Why: "to apply a configuration, asked by " + next.By})
 	}
 	if err != nil {
 		giveBack()
@@ -231,8 +213,7 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 	return out, nil
 }
 
-// activate stores the checked documents and sets the cell of the active configuration. The caller
-// holds the lock a.active.
+// activate stores the checked documents and makes their configuration active; a.active is locked.
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
 	// Without storage, transition.Check has accepted only a configuration that allows machined to
 	// wipe the disk.
@@ -243,54 +224,18 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 	}
 	// Until now, the machine's key and the operator CA of a pairing (which claimed the machine) may
 	// be in memory only.
-	err := errors.Join(a.identity.Persist(), ownership.PersistOwner())
+	if err := errors.Join(a.identity.Persist(), ownership.PersistOwner()); err != nil {
+		return outcome{}, err
+	}
+	fresh, err := a.active.Activate(before, activeconfig.NewActivation(ctx, r, next, text, out.trialPlan))
 	if err != nil {
 		return outcome{}, err
 	}
-	if out.trialPlan.Duration > 0 {
-		out.deadline = time.Now().Add(out.trialPlan.Duration)
-		err = a.active.Store().StartTrial(text)
-	} else if err = a.active.Store().Put(text); err == nil {
-		err = a.active.Store().DropStaged()
-	}
-	if err != nil {
-		return outcome{}, err
-	}
-	by := api.CallerFromContext(ctx).String()
-	a.event("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
-	for _, change := range config.Changes(before.Config, next) {
-		a.event("config", "config", change)
-	}
-	fresh := activeconfig.Active{Config: next, At: time.Now(), Source: "API (" + by + ")", TrialEnd: out.deadline}
-	if out.trialPlan.Duration > 0 {
-		fresh.TrialName = r.TrialName
-		// Confirm does not wait for the network if it is unchanged.
-		fresh.SameNetwork = !before.OnTrial() && reflect.DeepEqual(nodeplan.Network(before.Config), nodeplan.Network(next))
-	}
-	if len(out.trialPlan.CutOffs) > 0 {
-		fresh.Due = time.Now().Add(activationDelay)
-	}
-	out.config, out.before = next, before.Config
-	// If this trial replaces a trial, Tried also contains the configuration of the replaced trial:
-	// the revert needs a reboot if any tried configuration needs it.
-	if !out.deadline.IsZero() && before.OnTrial() {
-		fresh.Tried = append(slices.Clone(before.Tried), before.Config)
-	}
-	a.active.Cell().Set(fresh)
-	a.active.AddToHistory(text, by)
+	out.config, out.before, out.deadline = next, before.Config, fresh.TrialEnd
 	// ConfigureAPI runs here already, and again in the reconciliation, so that the caller's next
 	// call reaches the machine under its new name.
 	state, _ := a.network.State.Get()
 	return out, a.reconciler.ConfigureAPI(ctx, next, state)
-}
-
-// withoutTrial returns the end of the text of an event: a note if a change can cut off its caller
-// and the caller asked to apply it without a trial, else an empty string.
-func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
-	if r.NoTrial && len(p.CutOffs) > 0 {
-		return ", without a trial, although it can cut off its caller"
-	}
-	return ""
 }
 
 // confirm ends the trial, and returns the failed operations of the configuration.

@@ -4,15 +4,11 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
-	"fmt"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
@@ -119,27 +115,17 @@ func newEtcd(m *machine) *etcd.Manager {
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
 		DeleteNodes:    m.members.NodeGC.Delete,
-		FormerKey:      m.formerKey,
-		Event:          m.reports.events.Add,
+		// The API server may still encrypt Secrets with a former key. Without a pending restart, it
+		// has the configured key, because the file with the key is written before it starts.
+		FormerKey: func(ctx context.Context) error {
+			return m.config.reconciler.CheckRunning(ctx, m.config.active.Current().Config, nodespec.ServiceAPI)
+		},
+		Event: m.reports.events.Add,
 	}
 	if m.system.inMemory() {
 		d.NotInstalled = notInstalled
 	}
 	return etcd.New(d)
-}
-
-// formerKey returns an error if the API server may still encrypt Secrets with a former key. A
-// running API server without a pending restart has the configured key, because the file with the
-// key is written before it starts.
-func (m *machine) formerKey(ctx context.Context) error {
-	waits, err := m.config.reconciler.WaitingServices(ctx, m.config.active.Current().Config)
-	if err != nil {
-		return err
-	}
-	if slices.Contains(waits, nodespec.ServiceAPI) {
-		return fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", nodespec.ServiceAPI)
-	}
-	return nil
 }
 
 func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
@@ -171,14 +157,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 // containerdReady rejects calls that need containerd while it does not run.
 func containerdReady(services *supervise.Manager) error {
 	list, _ := services.Status().Get()
-	state := supervise.Find(list, nodespec.ServiceContainerd).State
-	if state == "" {
-		return status.Error(codes.FailedPrecondition, "images: containerd does not run before the machine has a configuration with a Cluster document; apply one")
-	}
-	if state != supervise.Running {
-		return status.Errorf(codes.Unavailable, "images: containerd is %s; wait for `orlopctl services` to show it running", state)
-	}
-	return nil
+	return images.CheckContainerd(supervise.Find(list, nodespec.ServiceContainerd).State)
 }
 
 func newPairing(m *machine) *ownership.Pairing {

@@ -16,14 +16,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/activeconfig"
+	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/power"
-	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -107,8 +106,8 @@ func controlPlane(t *testing.T) *machine {
 	m.config.active.Cell().Set(activeconfig.Active{Config: whole})
 	m.domains.network.State = cell.New(network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}})
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file })
-	m.upgrade = newUpgrade(m)
 	m.domains.drain = newDrainer(m)
+	m.upgrade = newUpgrade(m)
 	return m
 }
 
@@ -176,9 +175,13 @@ func TestRevokedCallers(t *testing.T) {
 	if err := revoke("admin", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("an admin has revoked himself: %v", err)
 	}
+	accepted := func() (credentials.CallerCAs, error) {
+		t := newFacts(m).Trust(now.Config)
+		return t.Callers, t.Problem
+	}
 	for range 2 { // written, and read again
 		restart()
-		callers, err := newFacts(m).callers(now.Config)
+		callers, err := accepted()
 		var revoked []trust.Revocation
 		if err == nil {
 			err = json.Unmarshal(callers.Revoked, &revoked)
@@ -192,7 +195,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart()
-	callers, err := newFacts(m).callers(now.Config)
+	callers, err := accepted()
 	if err != nil || len(callers.Clients) != 0 || len(callers.Operators) == 0 {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
@@ -215,40 +218,7 @@ func TestRevokedCallers(t *testing.T) {
 	if text, err := os.ReadFile(file + ".damaged"); err != nil || string(text) != "{torn" {
 		t.Errorf("the damaged file was not kept: %q, %v", text, err)
 	}
-	if callers, err = newFacts(m).callers(now.Config); err != nil || len(callers.Clients) == 0 {
+	if callers, err = accepted(); err != nil || len(callers.Clients) == 0 {
 		t.Errorf("after a new book was begun: %d bytes of client CAs, %v", len(callers.Clients), err)
-	}
-}
-
-// TestCheckLockout checks that a configuration has to trust the caller's CA, for each kind of CA.
-func TestCheckLockout(t *testing.T) {
-	m := issuing(t, "")
-	now := m.config.active.Current()
-	client := now.Config.Cluster.Spec.PKI.Client
-	other := issuing(t, "")
-	next, _ := other.config.active.Cell().Get()
-	// any CA will do
-	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.Config.Cluster.Spec.PKI.Client.Cert}
-	by := api.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}
-	ctx := metadata.NewIncomingContext(t.Context(), by.Metadata())
-	check := func() error {
-		caller, err := callerFacts(ctx, next.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &api.ApplyRequest{}
-		return transition.Check(nil, next.Config, transition.Facts{Request: r, Caller: caller, Machine: transition.Machine{Memory: transition.MinMemory, CPUs: 64}}).Err()
-	}
-	if err := check(); err == nil || !strings.Contains(err.Error(), "would lock you out") {
-		t.Error("whoever applies it would not get in again")
-	}
-	next.Config.Cluster.Spec.PKI.Client.Cert = client.Cert
-	if err := check(); err != nil {
-		t.Error(err)
-	}
-	next.Config.Cluster.Spec.PKI.Client = config.CertKey{}
-	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{client.Cert}
-	if err := check(); err != nil {
-		t.Error(err)
 	}
 }

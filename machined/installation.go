@@ -5,13 +5,13 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
-	"slices"
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drain"
+	"github.com/orlop-os/orlop/machined/hardware"
 	"github.com/orlop-os/orlop/machined/install"
-	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/seed"
@@ -20,7 +20,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -75,7 +74,7 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 				_, _ = m.config.active.Reload() // the configuration topic reports the problem
 			},
 			CheckUpgrade:  m.domains.extensions.CheckUpgrade,
-			CheckRollback: func(documents []byte) error { return checkSavedExtensions(m, documents) },
+			CheckRollback: m.domains.extensions.CheckRollback,
 		},
 		Trial: upgrade.Trial{
 			Started: m.reports.progress.Started(),
@@ -96,14 +95,14 @@ func newUpgrade(m *machine) *upgrade.Upgrade {
 			},
 			Gateways: func() []func(context.Context) error {
 				state, _ := m.domains.network.State.Get()
-				return gatewayProbes(state)
+				return state.GatewayProbes()
 			},
 		},
 		Node: upgrade.Node{
 			Config:  func() *config.Config { now := m.config.active.Current(); return now.Config },
 			Egress:  func() egress.Config { return egressOf(m) },
 			Command: m.processes.commands.run,
-			Drain:   upgradeDrain{m},
+			Drain:   drain.Configured{Drainer: m.domains.drain},
 		},
 		Disruption:   m.guard,
 		PeerEndpoint: m.members.Peers.Endpoint,
@@ -122,46 +121,12 @@ func upgradeDisk(m *machine) upgrade.Disk {
 		RunningSlot: m.system.slot,
 		Slots: func() (upgrade.Slot, error) {
 			disks, _ := m.domains.disks.State().Get()
-			return findSlots(disks.Disks, m.system.slot)
+			return hardware.UpgradeSlot(disks.Disks, m.system.slot)
 		},
 		LoadModules:    m.system.kernel.LoadModules,
 		StorageProblem: m.domains.disks.StorageProblem,
 		Firmware:       newFirmware(m),
 	}
-}
-
-// findSlots returns the partitions of the two slots, of which a system runs in slot running.
-func findSlots(disks []disk.Disk, running string) (upgrade.Slot, error) {
-	label := layout.RootA
-	if running == "A" {
-		label = layout.RootB
-	}
-	for _, d := range disks {
-		p := upgrade.Slot{Disk: d.Path, Label: label}
-		for _, part := range d.Partitions {
-			switch part.Label {
-			case layout.ESP:
-				p.ESP = part.Path
-			case label:
-				p.Root, p.Number, p.Size, p.UUID = part.Path, part.Number, int64(part.Size), part.UUID
-			case layout.RootA, layout.RootB:
-				p.Running = part.Path
-			}
-		}
-		if d.Boot && p.ESP != "" && p.Root != "" {
-			return p, nil
-		}
-	}
-	return upgrade.Slot{}, upgrade.ErrNoSlots
-}
-
-// gatewayProbes returns a probe for each gateway.
-func gatewayProbes(state network.State) []func(context.Context) error {
-	var out []func(context.Context) error
-	for _, r := range state.Gateways() {
-		out = append(out, func(ctx context.Context) error { return network.AwaitGateway(ctx, r) })
-	}
-	return out
 }
 
 // beginInstallation is apply on a machine that runs from memory.
@@ -173,37 +138,20 @@ func (a *applier) beginInstallation(ctx context.Context, before, next *config.Co
 	if err != nil {
 		return outcome{}, transition.Refuse(err)
 	}
-	out := outcome{install: w.Disk.Path}
+	out := outcome{answer: &api.ApplyResponse{Install: w.Disk.Path}}
 	out.add("config", config.Changes(before, next))
 	out.add("install", install.Print(w))
 	if dry {
 		return out, nil
 	}
-	return out, beginInstall(a.install, w, documents, api.CallerFromContext(ctx).String())
+	return out, a.install.Begin(w, documents, api.CallerFromContext(ctx).String())
 }
 
-// beginInstall starts an installation, or rejects its configuration.
-func beginInstall(manager *install.Manager, w install.Want, documents []byte, by string) error {
-	if err := manager.Begin(w, documents, by); err != nil {
-		return transition.Refuse(err)
-	}
-	return nil
-}
-
-// installUnattended installs by the configuration of a boot medium, or of the image. There is no
-// caller, so the console and the topic report an error. It is called again when disks are added or
-// removed; a failure after the first write is not retried by itself.
+// installUnattended installs by the configuration of a boot medium, or of the image. It is called
+// again when disks are added or removed.
 func installUnattended(ctx context.Context, m *machine) {
-	now := m.config.active.Current()
-	if !m.system.inMemory() || now.Config == nil || m.identity.Load() == nil || m.install.Began() {
-		return
-	}
-	w, err := m.install.Plan(ctx, now.Config, true)
-	if err == nil {
-		err = beginInstall(m.install, w, now.Documents, now.Source)
-	}
-	if err != nil {
-		m.install.Reject(err)
+	if now := m.config.active.Current(); m.system.inMemory() {
+		m.install.Unattended(ctx, now.Config, now.Documents, now.Source)
 	}
 }
 
@@ -214,30 +162,5 @@ func installDisks(ctx context.Context, disks *disk.Controller) ([]install.Disk, 
 		return nil, err
 	}
 	media, err := seed.List(ctx, disks.Prober())
-	if err != nil {
-		return nil, err
-	}
-	var out []install.Disk
-	for _, d := range have.Disks {
-		out = append(out, installDisk(d, media))
-	}
-	return out, nil
-}
-
-// installDisk converts a disk to the form of package install.
-func installDisk(d disk.Disk, media []seed.Device) install.Disk {
-	out := install.Disk{
-		Path: d.Path, Model: d.Model, Serial: d.Serial, WWID: d.WWID, Bus: d.Bus, Transport: d.Transport, Size: d.Size, SectorSize: d.SectorSize,
-		Rotational: d.Rotational, ReadOnly: d.ReadOnly, Table: d.Table.Kind,
-	}
-	if d.Boot {
-		out.Medium = "the system runs from it"
-	} else if i := slices.IndexFunc(media, func(s seed.Device) bool { return s.Disk == d.Path }); i >= 0 {
-		out.Medium = "it is the medium " + media[i].Label
-	}
-	for _, p := range d.Partitions {
-		out.Bootable = out.Bootable || p.Label == layout.ESP && p.Loader
-		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, UUID: p.UUID, Size: p.Size, Content: p.Content.String()})
-	}
-	return out
+	return hardware.InstallDisks(have.Disks, media), err
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/orlop-os/orlop/machined/etcd"
 	"github.com/orlop-os/orlop/machined/events"
 	"github.com/orlop-os/orlop/machined/extensions"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/forwarder"
+	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/identity"
 	"github.com/orlop-os/orlop/machined/images"
@@ -29,6 +31,7 @@ import (
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -64,6 +67,7 @@ type reports struct {
 	shipping *logship.Shipper
 	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
 	object *cell.Cell[*api.ReportedObject]
+	health *health.Reporter
 	// cluster collects the health of the whole cluster.
 	cluster *clusterhealth.Collector
 }
@@ -71,7 +75,14 @@ type reports struct {
 // processes are the programs that machined runs.
 type processes struct {
 	services *supervise.Manager
-	commands *commands
+	commands commands
+}
+
+// commands run programs.
+type commands struct {
+	reaper *supervise.Reaper
+	// run runs a command of the orchestrator; read is run for an RPC that every reader can call.
+	run, read nodespec.Command
 }
 
 // domains are the areas of the machine whose state the steps of the boot, too, read or change.
@@ -96,7 +107,7 @@ type domains struct {
 // machine to it.
 type configuration struct {
 	active     *activeconfig.Manager
-	facts      *facts
+	facts      *facts.Reader
 	reconciler *converge.Reconciler
 	applier    *applier
 }

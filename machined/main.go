@@ -8,13 +8,13 @@
 //	machine.go         the state of machined; system.go the running system
 //	wiring.go          the packages of machined, each made from its Deps
 //	cluster.go         the same for the identity of the machine and its cluster
+//	features.go        the same for hardware, extensions, connections and waiting machines
+//	away.go            the same for the operations after which the machine is away
+//	reports.go         the same for the health of the cluster, the metrics and the console
 //	installation.go    the same for installations and upgrades, and the start of an installation
 //	apply.go           how a configuration is applied
-//	facts.go           the facts for packages transition and nodeplan
-//	health.go          the state from which package health computes the health
-//	metrics.go         the state from which package machinemetrics computes the metrics
-//	state.go           the topics; screen.go the status on the console
-//	commands.go        the programs that machined runs
+//	health.go          the state from which package health reports the health
+//	state.go           the topics
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
 // name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines
@@ -28,7 +28,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,14 +61,15 @@ func main() {
 	go m.processes.commands.reaper.Loop(ctx)
 	panics.OnPanic(m.reports.panics.Add)
 	showConsole(ctx, m)
-	go feedWatchdog(m.power.Feeding(), m)
-	go runSteps(ctx, m)
+	go power.FeedWatchdog(m.power.Feeding(), os.Getenv(watchdog.FileEnv), power.WatchdogDeps{
+		Services: func() { m.processes.services.Services() },
+		Reports:  func() { m.reports.progress.Stage().Get(); m.reports.events.After(0) },
+		Event:    m.reports.events.From("watchdog"),
+		Console:  m.reports.events.LogConsole,
+	})
+	go runBoot(ctx, m)
 	loop(ctx, m)
 }
-
-// petInterval is the interval at which the watchdog is fed; the watchdog resets the machine after
-// watchdog.Timeout.
-const petInterval = 10 * time.Second
 
 // loop is the main loop of PID 1 and never ends. It receives shutdown requests from signals and the
 // power button.
@@ -82,76 +82,4 @@ func loop(ctx context.Context, m *machine) {
 		m.power.Shutdown(power.Request{To: mode, Why: why})
 	})
 	select {} // PID 1 must not end
-}
-
-// maxServicesSilence is the time for which the service manager may not answer while the watchdog is
-// fed. A service that starts waits for the disk, which can be absent for more than a minute, for
-// example when a SAN fails over.
-const maxServicesSilence = 5 * time.Minute
-
-// lateWatchdog arms a watchdog if its driver is loaded after init. Some watchdogs are devices that
-// the driver of another device creates (i2c-i801 creates iTCO_wdt).
-func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
-	tick := time.NewTicker(petInterval)
-	defer tick.Stop()
-	for range 6 {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-		if dog, err := watchdog.Arm(watchdog.Device, watchdog.Timeout); err == nil {
-			return dog
-		}
-	}
-	return nil
-}
-
-// feedWatchdog feeds the watchdog that init armed while the central parts of machined (topics,
-// events, service manager) answer.
-func feedWatchdog(ctx context.Context, m *machine) {
-	dog, err := watchdog.Inherit(os.Getenv(watchdog.FileEnv))
-	if err != nil {
-		m.reports.events.Add("watchdog", "failure", err.Error())
-		return
-	}
-	if dog == nil {
-		if dog = lateWatchdog(ctx); dog == nil {
-			m.reports.events.Add("watchdog", "state", "this machine has no watchdog")
-			return
-		}
-		m.reports.events.Add("watchdog", "state", "armed after its driver was loaded late")
-	}
-	answered := make(chan struct{}, 1)
-	go func() {
-		for ctx.Err() == nil {
-			m.processes.services.Services()
-			select {
-			case answered <- struct{}{}:
-			case <-ctx.Done():
-			}
-		}
-	}()
-	last := time.Now()
-	power.WatchdogFeeder{
-		Every: petInterval, Pet: dog.Pet,
-		Alive: func(context.Context) error {
-			m.reports.progress.Stage().Get()
-			m.reports.events.After(0)
-			select {
-			case <-answered:
-				last = time.Now()
-			default:
-				if mute := time.Since(last); mute > maxServicesSilence {
-					return fmt.Errorf("the services have not answered for %v", mute.Round(time.Second))
-				}
-			}
-			return nil
-		},
-		Report: func(err error) {
-			if err != nil {
-				m.reports.events.LogConsole(err.Error())
-			}
-		},
-	}.Run(ctx)
 }

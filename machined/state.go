@@ -2,48 +2,16 @@ package main
 
 import (
 	"context"
-	"time"
 
+	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/credentials"
 	"github.com/orlop-os/orlop/machined/drift"
 	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/bootenv"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 )
-
-// configurationState describes the configuration: topic "configuration". Config.Get returns its
-// text.
-type configurationState struct {
-	Present bool      `json:"present"`
-	Machine string    `json:"machine,omitempty"` // machine name
-	Role    string    `json:"role,omitempty"`
-	Cluster string    `json:"cluster,omitempty"`
-	Applied time.Time `json:"applied,omitzero"`
-	// STATE, image, API or medium, with the caller or device
-	Source string `json:"source,omitempty"`
-	// why the stored configuration is unusable
-	Problem string `json:"problem,omitempty"`
-	// time of the staged configuration; zero if none
-	Staged time.Time `json:"staged,omitzero"`
-	// names of the encryption keys on a control-plane machine; the first key encrypts
-	EncryptionKeys []string `json:"encryptionKeys,omitempty"`
-	// the key manager of Secrets; absent without one
-	KMS *kmsState `json:"kms,omitempty"`
-	// why it is unknown whether a configuration is staged: STATE does not answer
-	StagedUnknown string `json:"stagedUnknown,omitempty"`
-	// services that do not run with this configuration yet, or why they are unknown
-	WaitingFor []string `json:"waitingFor,omitempty"`
-	// when the previous configuration becomes active again unless a client confirms the present
-	// one; zero if it is not on trial
-	TrialDeadline time.Time `json:"trialDeadline,omitzero"`
-}
-
-// kmsState describes the key manager of Secrets. If it does not encrypt, the first encryption key
-// does.
-type kmsState struct {
-	Name     string `json:"name"` // of the key
-	Encrypts bool   `json:"encrypts"`
-}
 
 // observable lists all topics of the machine's state, one line per topic. The API sends the JSON
 // form of the named type.
@@ -53,8 +21,8 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.PolledTopic("certificates", ignoreContext(certificates)),
 		// []host.GroupUsage: control groups and their usage
 		machinedapi.PolledTopic("cgroups", ignoreContext(m.system.kernel.ReadGroups)),
-		// configurationState
-		machinedapi.PolledTopic("configuration", func(ctx context.Context) (configurationState, error) { return readConfiguration(ctx, m) }),
+		// activeconfig.State
+		machinedapi.PolledTopic("configuration", func(ctx context.Context) (activeconfig.State, error) { return m.config.active.State(ctx), nil }),
 		// disk.State: disks, partitions, file systems
 		machinedapi.WatchedTopic("disks", m.domains.disks.State()),
 		// []drain.State: drains since boot, with the pods that block them
@@ -91,7 +59,7 @@ func observable(m *machine) []machinedapi.Topic {
 		// []network.KernelRoute: all routes of the kernel, of any origin
 		machinedapi.PolledTopic("routes", ignoreContext(network.KernelRoutes)),
 		// secureboot.State: the mode of Secure Boot, and the certificates that the firmware accepts
-		machinedapi.PolledTopic("secure-boot", ignoreContext(readSecureBoot)),
+		machinedapi.PolledTopic("secure-boot", ignoreContext(func() (secureboot.State, error) { return secureboot.Read(bootenv.VariablesDir) })),
 		// []host.Sensor: temperatures, fans, voltages, power
 		machinedapi.PolledTopic("sensors", ignoreContext(m.system.kernel.ReadSensors)),
 		// []supervise.Status, with components
@@ -102,7 +70,7 @@ func observable(m *machine) []machinedapi.Topic {
 		machinedapi.WatchedTopic("stage", m.reports.progress.Stage()),
 		// []host.SysctlState: configured kernel parameters
 		machinedapi.PolledTopic("sysctls", ignoreContext(func() ([]host.SysctlState, error) {
-			return m.system.kernel.ReadSysctls(m.config.facts.hostConfig(m.config.active.Current().Config))
+			return m.system.kernel.ReadSysctls(m.config.facts.HostConfig(m.config.active.Current().Config))
 		})),
 		// host.System: kernel, processors, uptime
 		machinedapi.PolledTopic("system", ignoreContext(m.system.kernel.ReadSystem)),
@@ -131,35 +99,3 @@ func ignoreContext[T any](read func() (T, error)) func(context.Context) (T, erro
 }
 
 func certificates() ([]credentials.State, error) { return credentials.List(credentials.Dirs()...) }
-
-// readConfiguration returns the state of the configuration. The parts on STATE have a deadline.
-func readConfiguration(ctx context.Context, m *machine) (configurationState, error) {
-	now := m.config.active.Current()
-	s := configurationState{Problem: now.Problem}
-	var err error
-	if s.Staged, err = m.config.active.Staged(ctx); err != nil {
-		s.StagedUnknown = err.Error()
-	}
-	if now.Config == nil {
-		return s, nil
-	}
-	s.Present, s.Source, s.Machine, s.Role = true, now.Source, now.Config.Machine.Metadata.Name, string(now.Config.Machine.Spec.Role)
-	s.Applied, s.TrialDeadline, s.Problem = now.At, now.TrialEnd, ""
-	if now.Config.Cluster == nil {
-		return s, nil
-	}
-	s.Cluster = now.Config.Cluster.Metadata.Name
-	if !m.system.inMemory() {
-		// a client that waits for an empty list waits as long as the list is unknown
-		if s.WaitingFor, err = m.config.reconciler.WaitingServices(ctx, now.Config); err != nil {
-			s.WaitingFor = []string{err.Error()}
-		}
-	}
-	for _, k := range now.Config.Cluster.Spec.EncryptionKeys() {
-		s.EncryptionKeys = append(s.EncryptionKeys, k.Name())
-	}
-	if kms := now.Config.Cluster.Spec.Kubernetes.APIServer.KMS; kms != nil {
-		s.KMS = &kmsState{Name: kms.Name(), Encrypts: kms.Encrypt}
-	}
-	return s, nil
-}

@@ -22,17 +22,13 @@ func TestDiagnosisWithoutCluster(t *testing.T) {
 	}
 	m := newMachine()
 	m.setMembers(func(d *membership.Deps) { d.Files.Ledger = ledger })
-	m.config.facts.members = m.members
+	m.config.facts = newFacts(m)
 	m.config.active.Cell().Set(activeconfig.Active{Config: config.New("n1", config.RoleWorker)})
-	done := make(chan configurationState)
+	done := make(chan activeconfig.State)
 	go func() {
-		m.config.facts.plan(nil, network.State{})
-		m.config.facts.plan(m.config.active.Current().Config, network.State{})
-		s, err := readConfiguration(t.Context(), m)
-		if err != nil {
-			t.Error(err)
-		}
-		done <- s
+		m.config.facts.Plan(nil, network.State{})
+		m.config.facts.Plan(m.config.active.Current().Config, network.State{})
+		done <- m.config.active.State(t.Context())
 	}()
 	select {
 	case s := <-done:

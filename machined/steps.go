@@ -4,21 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/orlop-os/orlop/apid"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/host"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/uevent"
-	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -27,7 +25,7 @@ import (
 // The steps of boot.go, in their order.
 
 func stepRelease(_ context.Context, m *machine) (err error) {
-	m.system.release, err = readRelease()
+	m.system.release, err = buildinfo.Read(paths.BuildInfo)
 	if err == nil {
 		from := "slot " + m.system.slot
 		if m.system.inMemory() {
@@ -40,9 +38,7 @@ func stepRelease(_ context.Context, m *machine) (err error) {
 
 func stepClock(_ context.Context, m *machine) error {
 	built := time.Unix(m.system.release.BuildTime, 0)
-	err := m.domains.clock.notBefore(built, "the build of the system")
-	m.domains.clock.floor.Raise(built, time.Now())
-	return err
+	return m.domains.clock.floor.SetClock(built, "the build of the system", m.reports.events.LogConsole)
 }
 
 // stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
@@ -61,9 +57,7 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 	if mark.Before(m.domains.clock.floor.Now(time.Now())) {
 		return nil
 	}
-	err = m.domains.clock.notBefore(mark, "the time stored on STATE")
-	m.domains.clock.floor.Raise(mark, time.Now())
-	return err
+	return m.domains.clock.floor.SetClock(mark, "the time stored on STATE", m.reports.events.LogConsole)
 }
 
 // stepPrograms starts to read the programs of Kubernetes and containerd into memory, in sequence.
@@ -77,30 +71,8 @@ func stepPrograms(ctx context.Context, m *machine) error {
 		return nil
 	}
 	panics.Go("programs", func() {
-		for _, program := range []string{paths.Orchestrator, paths.Containerd} {
-			if err := readThrough(ctx, program); err != nil {
-				m.reports.events.Add("programs", "failure", err.Error())
-			}
-		}
+		host.ReadAhead(ctx, []string{paths.Orchestrator, paths.Containerd}, func(err error) { m.reports.events.Add("programs", "failure", err.Error()) })
 	})
-	return nil
-}
-
-// readThrough reads a file to its end and discards the content; the kernel caches the pages.
-func readThrough(ctx context.Context, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("programs: cannot read ahead: %w", err)
-	}
-	defer f.Close()
-	buffer := make([]byte, 128<<10)
-	for ctx.Err() == nil {
-		if _, err := f.Read(buffer); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("programs: cannot read ahead: %w", err)
-		}
-	}
 	return nil
 }
 
@@ -115,7 +87,7 @@ func stepHost(ctx context.Context, m *machine) error {
 	}
 	// An error (for example a parameter that this kernel does not have) is reported as an event and
 	// does not stop the boot.
-	if err := m.config.reconciler.ConfigureHost(ctx, m.config.facts.hostConfig(nil)); err != nil {
+	if err := m.config.reconciler.ConfigureHost(ctx, m.config.facts.HostConfig(nil)); err != nil {
 		m.reports.events.LogConsole(err.Error())
 	}
 	return nil
@@ -123,8 +95,6 @@ func stepHost(ctx context.Context, m *machine) error {
 
 // stepDevices loads drivers, for the devices at boot and for devices that are plugged in later.
 func stepDevices(ctx context.Context, m *machine) error {
-	ready := make(chan struct{})
-	failed := make(chan error, 1)
 	loader := &uevent.Loader{
 		Sys: "/sys", Index: m.system.kernel.Modules,
 		Each: func(e *uevent.Event) {
@@ -143,21 +113,13 @@ func stepDevices(ctx context.Context, m *machine) error {
 			m.reports.events.Add("devices", "operation", message)
 		},
 	}
-	go func() {
-		failed <- panics.Do("devices", func() error { return loader.Run(ctx, sync.OnceFunc(func() { close(ready) })) })
-	}()
-	select {
-	case <-ready:
-	case err := <-failed:
-		return fmt.Errorf("devices: %w", err)
-	}
-	m.power.InputAdded() // The host step loads drivers too, before the reader listens.
-	panics.Go("devices", func() {
-		if err := <-failed; ctx.Err() == nil {
-			m.reports.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
-		}
+	err := loader.Start(ctx, func(err error) {
+		m.reports.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 	})
-	return nil
+	if err == nil {
+		m.power.InputAdded() // The host step loads drivers too, before the reader listens.
+	}
+	return err
 }
 
 // stepStorage mounts STATE and DATA. Without them the machine continues in maintenance: it has an
@@ -166,15 +128,13 @@ func stepDevices(ctx context.Context, m *machine) error {
 func stepStorage(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		m.domains.disks.Problem().Set(notInstalled)
-		m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
-		m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
-		return nil
-	}
-	if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
-		m.reports.events.LogConsole("storage: " + err.Error())
+	} else {
+		if err := m.domains.disks.SetUp(ctx, disk.Config{}); err != nil {
+			m.reports.events.LogConsole("storage: " + err.Error())
+		}
+		m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	}
 	m.reports.panics.Restarter().Go(ctx, "disks", m.domains.disks.Watch)
-	m.reports.panics.Restarter().Go(ctx, "file systems", m.domains.disks.WatchErrors)
 	m.reports.panics.Restarter().Go(ctx, "wear", m.domains.wear.Run)
 	return nil
 }
@@ -204,16 +164,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// after a rollback the staged configuration belongs to the other version
-	a, from, by, err := m.config.active.LoadAtBoot(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version))
-	if err != nil {
-		m.reports.events.LogConsole("configuration: " + a.Problem + "; apply a new one")
-		m.config.active.Cell().Set(a)
-		return
-	}
-	if a.Config != nil {
-		m.reports.events.Add("config", "config", "loaded from "+from)
-		m.config.active.Cell().Set(a)
-		m.config.active.AddToHistory(a.Documents, by)
+	if none := m.config.active.Start(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version)); !none {
 		return
 	}
 	m.config.active.AdoptSeed(ctx)
@@ -235,24 +186,25 @@ func watchSeeds(ctx context.Context, m *machine) {
 	}
 }
 
+// stepExtensions activates the stored extensions, before the network: they may have its drivers.
+// A problem is reported, and the boot continues.
+func stepExtensions(_ context.Context, m *machine) error {
+	if now := m.config.active.Current(); now.Config != nil && !m.system.inMemory() {
+		m.domains.extensions.Activate(now.Config)
+		m.domains.extensions.MakeStates()
+	}
+	return nil
+}
+
 // stepIdentity reads the machine key. If only DATA has an error, STATE is mounted, and the machine
 // retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
-	hasStorage := true
-	if m.domains.disks.StorageProblem() != "" {
-		_, mounted, err := mount.At(paths.State)
-		hasStorage = err == nil && mounted
-	}
-	if err := m.identity.Read(hasStorage); err != nil {
+	if err := m.identity.Read(m.domains.disks.HasState()); err != nil {
 		return err
 	}
 	m.members.Worker.Load()
 	return nil
 }
-
-// networkRetry is the delay after the network's socket to the kernel broke; see
-// network.Controller.Run.
-const networkRetry = time.Second
 
 func stepNetwork(ctx context.Context, m *machine) error {
 	now := m.config.active.Current()
@@ -260,19 +212,11 @@ func stepNetwork(ctx context.Context, m *machine) error {
 	m.domains.lldp.Load() // the first plan of the node contains the stored labels
 	m.reports.panics.Restarter().Go(ctx, "LLDP", m.domains.lldp.Run)
 	m.reports.panics.Restarter().Go(ctx, "DNS over TLS", m.domains.dns.Run)
-	go func() {
-		for ctx.Err() == nil {
-			_ = panics.Do("network", func() error {
-				err := m.domains.network.Controller.Run(ctx)
-				m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
-				return nil
-			})
-			select {
-			case <-time.After(networkRetry):
-			case <-ctx.Done():
-			}
-		}
-	}()
+	m.reports.panics.Restarter().Go(ctx, "network", func(ctx context.Context) {
+		m.domains.network.Controller.Supervise(ctx, func(err error) {
+			m.reports.events.Add("network", "failure", fmt.Sprint("stopped, and restarts: ", err))
+		})
+	})
 	return nil
 }
 
@@ -288,7 +232,7 @@ func stepTime(ctx context.Context, m *machine) error {
 
 // stepAPI opens the local socket and starts apid.
 func stepAPI(ctx context.Context, m *machine) error {
-	if err := m.reports.auditLog.Open(auditDirs(m.domains.disks)); err != nil {
+	if err := m.reports.auditLog.Open(machinedapi.SystemAuditDirs(m.domains.disks.StorageProblem() == "")); err != nil {
 		m.reports.events.LogConsole(err.Error() + "; mutating calls are refused until it can be written")
 	}
 	server := newAPI(m).NewServer(machinedapi.Interceptor{AuditLog: m.reports.auditLog, Audited: apid.Mutates(), RejectUnclaimed: m.pairing.RejectUnclaimed})
@@ -327,14 +271,6 @@ func serveObject(m *machine) error {
 		}
 	})
 	return nil
-}
-
-// auditDirs returns the directories of the audit log: on STATE, or in memory without STATE.
-func auditDirs(disks *disk.Controller) machinedapi.AuditDirs {
-	if disks.StorageProblem() != "" {
-		return machinedapi.AuditDirs{Changes: paths.AuditInMemory, Refused: paths.AuditInMemory + "-refused", InProgress: paths.AuditInMemory + "-in-progress"}
-	}
-	return machinedapi.AuditDirs{Changes: paths.Audit, Refused: paths.AuditRefused, InProgress: paths.AuditInProgress}
 }
 
 // stepInstall starts the installation that the configuration of a boot medium requests, and reports

@@ -12,24 +12,31 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/activeconfig"
 	machinedapi "github.com/orlop-os/orlop/machined/api"
+	"github.com/orlop-os/orlop/machined/configcheck"
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/converge"
 	"github.com/orlop-os/orlop/machined/debug"
 	"github.com/orlop-os/orlop/machined/disk"
+	"github.com/orlop-os/orlop/machined/drain"
 	"github.com/orlop-os/orlop/machined/events"
+	"github.com/orlop-os/orlop/machined/facts"
 	"github.com/orlop-os/orlop/machined/firewall"
 	"github.com/orlop-os/orlop/machined/host"
+	"github.com/orlop-os/orlop/machined/hosts"
 	"github.com/orlop-os/orlop/machined/logship"
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/machined/orchestrator"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/pods"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/machined/repair"
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -52,7 +59,7 @@ func newReports() reports {
 	log := events.NewLog()
 	r := reports{
 		events:   log,
-		progress: events.NewProgress(userspaceStart(os.Getenv("ORLOP_USERSPACE_START")), func(message string) { log.Add("boot", "stage", message) }),
+		progress: events.NewProgress(bootenv.Start(os.Getenv(bootenv.StartEnv)), func(message string) { log.Add("boot", "stage", message) }),
 		object:   cell.New[*api.ReportedObject](nil),
 		auditLog: machinedapi.NewAuditLog(machinedapi.AuditLogDeps{Event: log.From("audit"), Console: log.LogConsole}),
 	}
@@ -61,9 +68,11 @@ func newReports() reports {
 }
 
 func newProcesses(log *events.Log) processes {
-	p := processes{commands: newCommands()}
+	reaper := supervise.NewReaper(nil)
+	runner := orchestrator.New(reaper.RunCommand)
+	p := processes{commands: commands{reaper: reaper, run: runner.Run, read: runner.Read}}
 	p.services = supervise.NewManager(supervise.Config{
-		Reaper: p.commands.reaper,
+		Reaper: reaper,
 		Groups: cgroup.Tree(cgroup.Mount),
 		Event:  func(service, kind, message string) { log.Add("service/"+service, kind, message) },
 	})
@@ -89,7 +98,7 @@ func newDomains(m *machine) domains {
 		}),
 		packets: firewall.NewFilter(newSetRules(m)),
 		network: newNetwork(m.reports.events.Add, m.system.kernel.LoadModules),
-		clock:   newClock(m.reports.events.LogConsole),
+		clock:   newClock(),
 	}
 }
 
@@ -142,19 +151,38 @@ func assemble(m *machine) {
 	m.config.facts = newFacts(m)
 	m.config.reconciler = converge.New(convergeDeps(m))
 	m.config.applier = newApplier(m)
+	m.reports.health = newHealth(m)
 }
 
-func newFacts(m *machine) *facts {
-	return &facts{
-		system: &m.system, network: m.domains.network, lldp: m.domains.lldp, disks: m.domains.disks, volumes: m.domains.volumes, identity: m.identity,
-		members: m.members, images: m.images, upgrade: m.upgrade, active: m.config.active, extensions: m.domains.extensions, forwarder: m.domains.forwarder,
-	}
+func newFacts(m *machine) *facts.Reader {
+	return facts.New(facts.Deps{
+		System: facts.System{
+			Release: func() buildinfo.Release { return m.system.release }, Hardware: func() host.Facts { return m.system.hardware },
+			InMemory: m.system.inMemory(), StorageProblem: m.domains.disks.StorageProblem, Kernel: m.system.kernel,
+		},
+		Links:    m.domains.network.Controller,
+		Network:  func() network.State { state, _ := m.domains.network.State.Get(); return state },
+		Volumes:  m.domains.volumes,
+		Ledger:   m.members.Ledger,
+		Identity: m.identity.Key,
+		Member: func() nodeplan.Member {
+			now, _ := m.members.Worker.State.Get()
+			return nodeplan.Member{Joined: now.Joined, Removed: now.Removed, PodsStopped: now.PodsStopped, Machine: now.Certs.Machine, Node: now.Certs.Node}
+		},
+		Artifacts:     func() map[string]string { list, _ := m.images.Artifacts().Get(); return list },
+		LLDPLabels:    func() map[string]string { list, _ := m.domains.lldp.Labels().Get(); return list },
+		Extensions:    m.domains.extensions.Active,
+		OpenForwarder: m.domains.forwarder.Open,
+		Undecided:     func() error { return m.upgrade.Controller.Record().Undecided() },
+
+		AcceptsInventories: hosts.AcceptsInventories,
+	})
 }
 
 func newApplier(m *machine) *applier {
 	return &applier{
-		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, commands: m.processes.commands,
-		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler, event: m.reports.events.Add,
+		system: &m.system, disks: m.domains.disks, network: m.domains.network, clock: m.domains.clock, identity: m.identity, check: configcheck.Checker{Command: m.processes.commands.run},
+		install: m.install, volumes: m.domains.volumes, etcd: m.etcd, power: m.power, guard: m.guard, active: m.config.active, facts: m.config.facts, reconciler: m.config.reconciler,
 	}
 }
 
@@ -172,15 +200,15 @@ func newAPI(m *machine) *machinedapi.API {
 		Services:      m.processes.services,
 		KernelStarted: m.system.kernelStarted,
 		Cluster: machinedapi.ClusterDeps{
-			Config: func() *config.Config { now := m.config.active.Current(); return now.Config },
-			WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-				return reportHealth(ctx, m, each)
-			},
+			Config:        func() *config.Config { now := m.config.active.Current(); return now.Config },
+			WatchHealth:   m.reports.health.Watch,
 			ClusterHealth: m.reports.cluster,
 			Members:       m.members.Server,
-			DrainMember:   drainMember(m),
-			JoinRequests:  m.members.Requests,
-			Suspended:     newSuspended(m),
+			DrainMember: func(node string, policy config.Drain, by string) (undo func(), err error) {
+				return m.domains.drain.DrainMember(m.power.Running(), node, by, policy)
+			},
+			JoinRequests: m.members.Requests,
+			Suspended:    newSuspended(m),
 		},
 		Internal: machinedapi.InternalDeps{
 			Pair:        m.pairing.Pair,
@@ -208,39 +236,35 @@ func newAPI(m *machine) *machinedapi.API {
 // objectDeps are the dependencies of the service for the machine's own object.
 func objectDeps(m *machine) machinedapi.ObjectDeps {
 	return machinedapi.ObjectDeps{
-		Enabled: func() bool { return objectsEnabled(m) },
-		Object:  m.reports.object,
-		Release: func() buildinfo.Release { return m.system.release },
-		Upgrade: cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
-		Drain:   cell.Map(m.domains.drain.States(), ownDrain),
-		WatchHealth: func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
-			return reportHealth(ctx, m, each)
-		},
+		Enabled:     func() bool { return m.config.active.Current().Config.HasMachineObjects() },
+		Object:      m.reports.object,
+		Release:     func() buildinfo.Release { return m.system.release },
+		Upgrade:     cell.Map(m.upgrade.Controller.State(), m.upgrade.Controller.Status),
+		Drain:       cell.Map(m.domains.drain.States(), drain.Own),
+		WatchHealth: m.reports.health.Watch,
 		ChangeRelease: func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error {
 			return m.upgrade.ChangeRelease(ctx, upgrade.Release{Version: r.Version, Image: r.Image, Peers: r.Peers}, by)
 		},
-		Repair: newRepairDeps(m).repair,
+		Repair: repair.Deps{
+			Started: m.system.kernelStarted,
+			Restart: m.processes.services.Restart,
+			Reboot: func(ctx context.Context, by string) error {
+				return m.power.Go(ctx, power.Away{To: power.Reboot, By: by})
+			},
+			Rollback: func(ctx context.Context, by string) error {
+				_, err := m.upgrade.Controller.Rollback(ctx, false, by)
+				return err
+			},
+		}.Do,
 	}
-}
-
-// objectsEnabled reports whether the configuration enables the objects of machines.
-func objectsEnabled(m *machine) bool {
-	now := m.config.active.Current().Config
-	return now != nil && now.Cluster != nil && now.Cluster.Spec.Kubernetes.MachineObjects.Enabled
 }
 
 // newPower makes the controller of the shutdown. Its functions use packages that are made later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 	stopper := pods.New(pods.Deps{Services: m.processes.services, Containerd: containerd, Console: m.reports.events.LogConsole})
 	d := power.Deps{
-		StopPods: stopper.Stop,
-		PodsGrace: func() time.Duration {
-			kubernetes := config.DefaultKubernetes()
-			if now := m.config.active.Current().Config; now != nil && now.Cluster != nil {
-				kubernetes = now.Cluster.Spec.Kubernetes
-			}
-			return time.Duration(kubernetes.Kubelet.Shutdown.GracePeriod)
-		},
+		StopPods:     stopper.Stop,
+		PodsGrace:    func() time.Duration { return nodeplan.PodsGrace(m.config.active.Current().Config) },
 		StopServices: m.processes.services.Shutdown,
 		CloseLogs: func(ctx context.Context) error {
 			err := m.reports.shipping.Close(ctx)
@@ -280,16 +304,12 @@ func machineDeps(m *machine) machinedapi.MachineDeps {
 				return each(&api.Event{Cursor: e.Cursor, Time: timestamppb.New(e.Time), Source: e.Source, Kind: e.Kind, Message: e.Message})
 			})
 		},
-		Reboot:      shutDown(m, power.Reboot),
-		PowerOff:    shutDown(m, power.PowerOff),
-		Reset:       shutDown(m, power.Reboot),
-		CancelDrain: m.domains.drain.Cancel,
-		WipeDisk: func(ctx context.Context, name string) (string, error) {
-			return wipeStored(ctx, m, m.domains.volumes.WipeDisk, name)
-		},
-		WipeVolume: func(ctx context.Context, name string) (string, error) {
-			return wipeStored(ctx, m, m.domains.volumes.WipeVolume, name)
-		},
+		Reboot:       shutDown(m, power.Reboot),
+		PowerOff:     shutDown(m, power.PowerOff),
+		Reset:        shutDown(m, power.Reboot),
+		CancelDrain:  m.domains.drain.Cancel,
+		WipeDisk:     m.domains.volumes.WipeDisk,
+		WipeVolume:   m.domains.volumes.WipeVolume,
 		PeerEndpoint: m.members.Peers.Endpoint,
 	}
 }
@@ -308,25 +328,15 @@ func newDebug(m *machine) *debug.Tools {
 
 func newLogShipping(m *machine) *logship.Shipper {
 	return logship.New(logship.Deps{
-		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) logship.Config {
-			if now.Config == nil {
-				return logship.Config{}
-			}
-			return logship.Config{Machine: now.Config.Machine.Metadata.Name, Receivers: now.Config.Machine.Spec.Logging.Receivers, Egress: nodeplan.Egress(now.Config)}
-		}),
+		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) logship.Config { return nodeplan.LogShipping(now.Config) }),
 		Dir: func() string {
 			if m.domains.disks.StorageProblem() != "" {
 				return ""
 			}
 			return paths.LogShipping
 		},
-		AuditLogs: m.reports.auditLog.Records,
-		KubernetesAudit: func() string {
-			if now := m.config.active.Current().Config; now == nil || now.Cluster == nil || now.IsWorker() {
-				return ""
-			}
-			return paths.AuditLog
-		},
+		AuditLogs:       m.reports.auditLog.Records,
+		KubernetesAudit: func() string { return nodeplan.KubernetesAudit(m.config.active.Current().Config) },
 		Events: logship.Events{
 			Newest: func() uint64 { last, _ := m.reports.events.Last().Get(); return last },
 			Tail: func(ctx context.Context, after uint64, each func(logship.Event) error) error {
@@ -360,9 +370,9 @@ func convergeDeps(m *machine) converge.Deps {
 
 			ExtensionChanges: m.domains.extensions.Changes,
 		},
-		HostConfig: m.config.facts.hostConfig,
-		APIFacts:   m.config.facts.api,
-		NodeFacts:  m.config.facts.plan,
+		HostConfig: m.config.facts.HostConfig,
+		APIFacts:   m.config.facts.API,
+		NodeFacts:  m.config.facts.Plan,
 		Changes: converge.Changes{
 			Membership: m.members.Worker.State.View().Changes(),
 			Artifacts:  m.images.Artifacts().Changes(),
@@ -390,10 +400,10 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 			Find:  func(ctx context.Context) (*seed.Document, error) { return seed.Find(ctx, m.domains.disks.Prober()) },
 			Owner: ownership.Owner,
 			Check: func(ctx context.Context, next *config.Config) error {
-				if err := m.config.facts.checkMachine(next); err != nil {
+				if err := m.config.facts.CheckMachine(next); err != nil {
 					return err
 				}
-				return m.config.applier.checkAccess(ctx, next)
+				return m.config.applier.check.Access(ctx, next)
 			},
 			MissingLinks: m.domains.network.Controller.MissingLinks,
 		},
@@ -403,8 +413,11 @@ func newActiveConfig(m *machine) *activeconfig.Manager {
 			return s.Proves(c, age, time.Now())
 		},
 		AwaitNetwork: func(ctx context.Context, c *config.Config) error { return m.config.reconciler.AwaitNetwork(ctx, c) },
+		WaitingServices: func(ctx context.Context, c *config.Config) ([]string, error) {
+			return m.config.reconciler.WaitingServices(ctx, c)
+		},
 		UnrestoredSysctls: func(c *config.Config, names []string) ([]string, error) {
-			return m.system.kernel.DifferentSysctls(m.config.facts.hostConfig(c), m.system.hardware, names)
+			return m.system.kernel.DifferentSysctls(m.config.facts.HostConfig(c), m.system.hardware, names)
 		},
 		Reboot:  func(why string) error { return m.power.Shutdown(power.Request{To: power.Reboot, Why: why}) },
 		Event:   m.reports.events.From("config"),

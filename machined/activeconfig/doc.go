@@ -7,6 +7,9 @@
 // cannot be corrected over the network: the machine returns to the last configuration with an
 // address (docs/decisions/0056-lockout.md).
 //
+// Start makes the configuration of the boot active, Activate and Stage the checked configuration of
+// a client. State is the topic "configuration".
+//
 // A machine without a configuration adopts the configuration on a labelled medium (AdoptSeed).
 //
 // The package decides neither whether a configuration is permitted (machined/transition), nor does

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -17,8 +18,23 @@ import (
 // The origins of the documents of a configuration: a request, a patch, the history, STATE, the
 // image.
 
-// Requested returns the documents of a request, and their name in messages.
-func (m *Manager) Requested(now Active, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
+// Parse returns the configuration in the documents of a request, with its documents. It checks them
+// without regard to this machine. The expiry of certificates can be checked only by a synchronized
+// clock.
+func (m *Manager) Parse(now Active, filename string, r *api.ApplyRequest, synced bool) (*config.Config, []byte, error) {
+	filename, text, err := m.requested(now, filename, r)
+	if err != nil {
+		return nil, nil, transition.Refuse(err)
+	}
+	next, problems := config.Parse(filename, text)
+	if len(problems) == 0 && synced {
+		problems = next.CheckTime(time.Now())
+	}
+	return next, text, problems.Err()
+}
+
+// requested returns the documents of a request, and their name in messages.
+func (m *Manager) requested(now Active, filename string, r *api.ApplyRequest) (name string, text []byte, err error) {
 	switch {
 	case r.Number != 0 && (r.Patch || len(r.Documents) > 0):
 		return "", nil, errors.New("cannot apply documents or a patch together with the number of an earlier configuration")
@@ -26,18 +42,18 @@ func (m *Manager) Requested(now Active, filename string, r *api.ApplyRequest) (n
 		e, err := m.deps.Store.Entry(r.Number)
 		return fmt.Sprintf("configuration %d", r.Number), []byte(e.Documents), err
 	case r.Patch:
-		text, err := m.patched(now, r.Documents)
+		text, err := patched(m.deps.Store, now, r.Documents)
 		return "patched", text, err // line numbers refer to the result
 	}
 	return filename, r.Documents, nil
 }
 
-// patched returns the present documents with a patch applied.
-func (m *Manager) patched(now Active, patch []byte) ([]byte, error) {
+// patched returns the present documents in a store with a patch applied.
+func patched(store configstore.Store, now Active, patch []byte) ([]byte, error) {
 	if now.Config == nil {
 		return nil, errors.New("patch: no configuration to change; apply one")
 	}
-	present, err := os.ReadFile(m.deps.Store.Current())
+	present, err := os.ReadFile(store.Current())
 	if errors.Is(err, fs.ErrNotExist) { // the active configuration is part of the image
 		present, err = config.Marshal(now.Config), nil
 	}
@@ -117,6 +133,15 @@ func (m *Manager) Restore(saved []byte) error {
 // limits.ErrUnknown if STATE does not answer.
 func (m *Manager) Staged(ctx context.Context) (time.Time, error) {
 	return limits.Read(ctx, &m.stagedReads, "staged configuration", limits.StateTimeout, func(context.Context) (time.Time, error) { return m.deps.Store.Staged(), nil })
+}
+
+// CheckSettled returns an error if another configuration may become active: the active one is on
+// trial, or another is staged.
+func (m *Manager) CheckSettled() error {
+	if m.Current().OnTrial() || !m.deps.Store.Staged().IsZero() {
+		return errors.New("another configuration may become active")
+	}
+	return nil
 }
 
 // HasStored reports whether STATE has a configuration.

@@ -27,6 +27,9 @@ type Deps struct {
 	// connections. AwaitNetwork waits until the network has converged to a configuration.
 	Proves       func(c *config.Config, age string) bool
 	AwaitNetwork func(context.Context, *config.Config) error
+	// WaitingServices returns the services that do not run with a configuration yet. The error is
+	// limits.ErrUnknown if STATE does not answer.
+	WaitingServices func(context.Context, *config.Config) ([]string, error)
 	// UnrestoredSysctls returns the named kernel parameters that differ from their values with a
 	// configuration.
 	UnrestoredSysctls func(c *config.Config, names []string) ([]string, error)

@@ -76,6 +76,24 @@ func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) 
 	return a, from, by, err
 }
 
+// Start makes the configuration of the boot active (LoadAtBoot). It reports whether the machine has
+// none, and none that it cannot read: it can adopt one from a medium (AdoptSeed).
+func (m *Manager) Start(adopt bool) (none bool) {
+	a, from, by, err := m.LoadAtBoot(adopt)
+	switch {
+	case err != nil:
+		m.deps.Console("configuration: " + a.Problem + "; apply a new one")
+		m.cell.Set(a)
+	case a.Config == nil:
+		return true
+	default:
+		m.deps.Event("config", "loaded from "+from)
+		m.cell.Set(a)
+		m.AddToHistory(a.Documents, by)
+	}
+	return false
+}
+
 // leaveUnusable reverts the trial of an unreadable configuration, and returns the result as
 // LoadAtBoot does. The history gets the end of the trial here: the tried documents are
 // not in the history, so an entry for the previous documents would not differ from the last entry.

@@ -234,3 +234,24 @@ func TestRestoredLater(t *testing.T) {
 		t.Errorf("the console shows %q", got)
 	}
 }
+
+// TestCheckSettled checks that a staged configuration, or one on trial, may change the active one.
+func TestCheckSettled(t *testing.T) {
+	m := testManager(t, document("eth0"))
+	if err := m.CheckSettled(); err != nil {
+		t.Errorf("a confirmed configuration: %v", err)
+	}
+	if err := m.Store().Stage(document("eth1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.CheckSettled(); err == nil {
+		t.Error("another configuration is staged")
+	}
+	if err := m.Store().DropStaged(); err != nil {
+		t.Fatal(err)
+	}
+	m.cell.Update(func(a Active) Active { a.TrialEnd = time.Now().Add(time.Minute); return a })
+	if err := m.CheckSettled(); err == nil {
+		t.Error("the configuration is on trial")
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/limits"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
@@ -77,6 +78,14 @@ func NewAuditLog(d AuditLogDeps) *AuditLog {
 
 // AuditDirs are the directories of the audit log.
 type AuditDirs struct{ Changes, Refused, InProgress string }
+
+// SystemAuditDirs returns the directories on a machine: on STATE if stored is true, else in memory.
+func SystemAuditDirs(stored bool) AuditDirs {
+	if !stored {
+		return AuditDirs{Changes: paths.AuditInMemory, Refused: paths.AuditInMemory + "-refused", InProgress: paths.AuditInMemory + "-in-progress"}
+	}
+	return AuditDirs{Changes: paths.Audit, Refused: paths.AuditRefused, InProgress: paths.AuditInProgress}
+}
 
 // Open opens the records. It records the calls that were interrupted when the machine stopped.
 func (l *AuditLog) Open(dirs AuditDirs) error {

@@ -5,7 +5,8 @@
 // change, so a capture of it is a timeline: append-only, no control characters, every line begins
 // with "orlop: ".
 //
-// Both are pure functions of Status (Render, Changes). Console does the input and output: it finds
+// Both are pure functions of Status (Render, Changes), which StatusOf derives from the state of the
+// machine. Console does the input and output: it finds
 // the consoles of the kernel, disables their echo and keyboard, and writes to them. A console that
 // blocks writes (a terminal server that stops the line) does not block the others.
 //

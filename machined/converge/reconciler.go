@@ -3,6 +3,7 @@ package converge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -312,6 +313,15 @@ func (r *Reconciler) report(done reconcile.Report) {
 // answer.
 func (r *Reconciler) WaitingServices(ctx context.Context, c *config.Config) ([]string, error) {
 	return limits.Read(ctx, &r.waitingReads, "plan of the services", limits.StateTimeout, func(context.Context) ([]string, error) { return r.waitingServices(c) })
+}
+
+// CheckRunning returns an error if a service does not run with a configuration yet.
+func (r *Reconciler) CheckRunning(ctx context.Context, c *config.Config, service string) error {
+	waits, err := r.WaitingServices(ctx, c)
+	if err == nil && slices.Contains(waits, service) {
+		err = fmt.Errorf("%s does not run with the present configuration yet; wait for that (`orlopctl health`)", service)
+	}
+	return err
 }
 
 func (r *Reconciler) waitingServices(c *config.Config) ([]string, error) {

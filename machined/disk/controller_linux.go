@@ -76,6 +76,15 @@ func (c *Controller) StorageProblem() string {
 	return why
 }
 
+// HasState reports whether STATE is mounted, also if only DATA has an error.
+func (c *Controller) HasState() bool {
+	if c.StorageProblem() == "" {
+		return true
+	}
+	_, mounted, err := mount.At(paths.State)
+	return err == nil && mounted
+}
+
 // Prober examines foreign disks in a sandboxed process.
 func (c *Controller) Prober() *diskprobe.Prober { return c.prober }
 

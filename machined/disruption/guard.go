@@ -24,16 +24,6 @@ const renewTimeout = 20 * time.Second
 // renewals is the number of renewals in the life of a turn.
 const renewals = 3
 
-// Machine is the machine in its cluster.
-type Machine struct {
-	disruption.Machine
-	// Address is the address by which operators call the machine.
-	Address string
-	// InCluster reports whether the machine is part of a cluster: it has a Cluster document and was
-	// not removed.
-	InCluster bool
-}
-
 // Deps is the environment of a Guard.
 type Deps struct {
 	// Machine returns the machine with its active configuration.

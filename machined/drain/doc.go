@@ -8,5 +8,5 @@
 // give it up.
 //
 // The orchestrator evicts the pods (orchestrator/drain). decide.go, which is pure, decides the
-// result.
+// result. operations.go has the drains of the operations.
 package drain

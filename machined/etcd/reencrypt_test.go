@@ -35,9 +35,19 @@ func TestReencrypt(t *testing.T) {
 		t.Errorf("called %q, want %q", calls, want)
 	}
 	calls = ""
+	if lines, err := k.DropKeys(t.Context(), nil, false); err != nil || lines != nil || calls != "" {
+		t.Errorf("no key is dropped: %q, %v, called %q", lines, err, calls)
+	}
+	if lines, err := k.DropKeys(t.Context(), []string{"a", "b"}, true); err != nil || len(lines) != 1 || lines[0] != "drop the encryption key a, b: 3 of 12 Secrets were encrypted with another key than the present one, and are rewritten" || !strings.Contains(calls, `{"count":true}`) {
+		t.Errorf("%q, %v, called %q", lines, err, calls)
+	}
+	calls = ""
 	former = errors.New("orchestrator-api does not run with the present configuration yet")
 	if _, err := k.Reencrypt(t.Context(), true); !errors.Is(err, former) {
 		t.Errorf("with a former key: %v", err)
+	}
+	if lines, err := k.DropKeys(t.Context(), []string{"a"}, false); !errors.Is(err, former) || lines != nil || !strings.HasPrefix(err.Error(), "configuration refused; some Secrets may be encrypted again already, nothing else has changed: Cluster.spec: cannot drop the encryption key a: ") {
+		t.Errorf("%q, %v", lines, err)
 	}
 	former = nil
 	now.Set(Config{})

@@ -497,7 +497,9 @@ func TestUpgradeOfMachine(t *testing.T) {
 	}
 	c = f.configure(append(c.Machine.Spec.Extensions.Images, f.publish("gvisor", "0.3.0", nil))...)
 	f.manager.round(t.Context(), c)
-	if err := errors.Join(f.manager.CheckUpgrade("0.3.0"), f.manager.CheckRollback(c)); err != nil {
+	saved := config.New("m1", config.RoleWorker)
+	saved.Machine.Spec.Extensions = c.Machine.Spec.Extensions
+	if err := errors.Join(f.manager.CheckUpgrade("0.3.0"), f.manager.CheckRollback(config.Marshal(saved))); err != nil {
 		t.Error(err)
 	}
 	f.storage = "DATA is damaged"

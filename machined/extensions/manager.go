@@ -327,8 +327,16 @@ func (m *Manager) CheckUpgrade(to string) error {
 	return CheckUpgrade(items, on.Version, to, on.Profile)
 }
 
-// CheckRollback returns an error if an extension of a saved configuration is not stored.
-func (m *Manager) CheckRollback(saved *config.Config) error {
+// CheckRollback returns an error if an extension of saved documents (nil for none) is not stored.
+// The other version reads documents that this version cannot read, and reports the problem.
+func (m *Manager) CheckRollback(documents []byte) error {
+	if len(documents) == 0 {
+		return nil
+	}
+	saved, err := parseSaved(documents)
+	if err != nil {
+		return nil
+	}
 	items, err := m.items(saved)
 	if err != nil {
 		return err

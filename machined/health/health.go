@@ -1,6 +1,6 @@
 // Package health computes the health of a machine from its state: the checks that `orlopctl health`
-// reports, and that a version on trial must pass. It is pure: machined watches the state, and
-// computes the health again after each change.
+// reports, and that a version on trial must pass. The computation is pure; Reporter and
+// TrialWatcher watch the state and compute the health again after each change.
 package health
 
 import (

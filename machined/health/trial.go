@@ -1,10 +1,15 @@
 package health
 
 import (
+	"cmp"
+	"context"
 	"slices"
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
@@ -16,12 +21,19 @@ type Trial struct {
 	// upgrade would have been possible.
 	StorageProblem string
 	Stored         bool // STATE has a configuration
+	// Firewall is why the nftables rules are not active, Extensions why an extension of the version
+	// is not usable; empty otherwise.
+	Firewall, Extensions string
 }
 
 // FailedCheck returns the first failed check of a version on trial; "" if all passed. Without a
 // configuration the management API is the only check, because a client can apply a configuration
-// over it; with a configuration all checks of `orlopctl health` count.
-func FailedCheck(t Trial) string {
+// over it; with a configuration all checks of `orlopctl health` count. The nftables rules and the
+// extensions count always.
+func FailedCheck(t Trial) string { return cmp.Or(failedCheck(t), t.Firewall, t.Extensions) }
+
+// failedCheck is FailedCheck without the nftables rules and the extensions.
+func failedCheck(t Trial) string {
 	c := t.Machine.Config
 	switch {
 	case t.StorageProblem != "":
@@ -47,3 +59,49 @@ func FailedCheck(t Trial) string {
 func isUserProblem(c *api.HealthCheck) bool {
 	return strings.HasPrefix(c.Detail, nodespec.ProblemPrefix) && slices.Contains([]string{"bootstrap", "metrics", nodespec.Extensions}, c.Name)
 }
+
+// TrialDeps is the environment of a TrialWatcher.
+type TrialDeps struct {
+	// Read returns the present state, without Stored. Changes are the changes after which it or
+	// Panic may return another result.
+	Read    func() Trial
+	Changes []cell.View[struct{}]
+	// HasStored reports whether STATE has a configuration. It may hang.
+	HasStored func() bool
+	// Panic returns the reason for which a version that panicked fails; empty if it has not
+	// panicked.
+	Panic func() string
+}
+
+// TrialWatcher watches the checks of a version on trial (upgrade.HealthWatcher). A single goroutine
+// uses it.
+type TrialWatcher struct {
+	deps    TrialDeps
+	changes *cell.Group
+	reads   limits.Bounded // of STATE
+}
+
+// NewTrialWatcher returns a watcher. It reads nothing.
+func NewTrialWatcher(d TrialDeps) *TrialWatcher {
+	return &TrialWatcher{deps: d, changes: cell.NewGroup(d.Changes...)}
+}
+
+// Failed returns the active configuration (nil for none) and the first failed check; "" if all
+// passed.
+func (w *TrialWatcher) Failed() (c *config.Config, failed string) {
+	w.changes.Mark()
+	now := w.deps.Read()
+	if now.Machine.Config == nil && now.StorageProblem == "" {
+		stored, err := limits.Read(context.Background(), &w.reads, "stored configuration", limits.StateTimeout, func(context.Context) (bool, error) { return w.deps.HasStored(), nil })
+		if now.Stored = stored; err != nil {
+			now.StorageProblem = "STATE does not answer, so it is unknown whether it has a configuration: " + err.Error()
+		}
+	}
+	return now.Machine.Config, FailedCheck(now)
+}
+
+// Panic returns the reason for which a version that panicked fails; empty if it has not panicked.
+func (w *TrialWatcher) Panic() string { return w.deps.Panic() }
+
+// Wait waits for a change since Failed, or until ctx ends, with its error.
+func (w *TrialWatcher) Wait(ctx context.Context) error { return w.changes.Wait(ctx, nil) }

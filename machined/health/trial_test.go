@@ -1,9 +1,14 @@
 package health
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/orlop-os/orlop/machined/nodeplan"
+	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/supervise"
@@ -49,4 +54,38 @@ func TestFailedCheck(t *testing.T) {
 			t.Errorf("%s: waits for %q, want %q", c.what, got, c.want)
 		}
 	}
+}
+
+// TestTrialWatcher checks that a hanging STATE fails the trial, and that a change ends the wait.
+func TestTrialWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer, stop := make(chan bool), cell.New(Trial{Machine: Machine{Services: []supervise.Status{{Name: nodespec.ServiceApid, State: supervise.Running}}}})
+		w := NewTrialWatcher(TrialDeps{
+			Read:      func() Trial { now, _ := stop.Get(); return now },
+			Changes:   []cell.View[struct{}]{stop.View().Changes()},
+			HasStored: func() bool { return <-answer },
+		})
+		if c, failed := w.Failed(); c != nil || failed != "storage: STATE does not answer, so it is unknown whether it has a configuration: unknown: no result within 5s" {
+			t.Errorf("STATE hangs: %q", failed)
+		}
+		answer <- false
+		synctest.Wait()
+		go func() { answer <- true }()
+		if _, failed := w.Failed(); failed != "configuration: the stored one is unusable" {
+			t.Errorf("STATE has a configuration: %q", failed)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := w.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a change: %v", err)
+		}
+		stop.Update(func(now Trial) Trial { now.Firewall, now.Extensions = "no rules", "no module"; return now })
+		if err := w.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		go func() { answer <- false }()
+		if _, failed := w.Failed(); failed != "no rules" {
+			t.Errorf("without rules: %q", failed)
+		}
+	})
 }

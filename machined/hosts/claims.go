@@ -25,6 +25,10 @@ const (
 	removalInterval = time.Minute
 )
 
+// TicketTTL is the validity of the ticket of a claimed machine, which joins within seconds
+// (ClaimsDeps.Approve).
+const TicketTTL = 10 * time.Minute
+
 // ClaimsDeps is the environment of Claims.
 type ClaimsDeps struct {
 	// Enabled reports whether the configuration allows claims.

@@ -2,13 +2,18 @@
 // waiting machines (docs/decisions/0107-claims.md), and their approval by rules
 // (docs/decisions/0120-approval-rules.md).
 //
-//	reporter.go  a machine without a configuration sends its inventory
-//	firmware.go  the part of the inventory that the firmware tells
-//	register.go  a control-plane machine lists the machines
-//	claims.go    a control-plane machine admits and removes claimed machines
-//	rules.go     a control-plane machine approves machines by signed rules
+//	config.go        the configurations with which the package acts
+//	reporter.go      a machine without a configuration sends its inventory
+//	firmware.go      the part of the inventory that the firmware tells
+//	adopt.go         it takes a configuration that its operator has signed
+//	register.go      a control-plane machine lists the machines
+//	claims.go        a control-plane machine admits and removes claimed machines
+//	remove.go        the removal of a claimed machine
+//	rules.go         a control-plane machine approves machines by signed rules
+//	ledger.go        the machines that the ledger knows
+//	orchestrator.go  the list of the controllers, and the command for expressions
 //
 // A machine that reports trusts no answer: only a configuration that its own operator has signed
-// changes it (ReporterDeps.Adopt). A machine that lists stores nothing; it publishes the list, and
+// changes it (adopt.go). A machine that lists stores nothing; it publishes the list, and
 // writes it to a file of the controllers.
 package hosts

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/ecdsa"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,6 +43,14 @@ func New(d Deps) *Identity { return &Identity{deps: d} }
 
 // Load returns the key in the certificate with which it was stored; nil before Read.
 func (i *Identity) Load() *pki.Leaf { return i.leaf.Load() }
+
+// Key returns the machine key; nil if it is not loaded yet.
+func (i *Identity) Key() *ecdsa.PrivateKey {
+	if own := i.Load(); own != nil {
+		return own.Key
+	}
+	return nil
+}
 
 // Read reads the key, or creates it on first boot. hasStorage reports that STATE is mounted. A
 // machine with an unreadable key gets a temporary key: without a key its API could not even report

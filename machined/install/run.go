@@ -152,17 +152,36 @@ func (m *Manager) Reject(why error) {
 	}
 }
 
-// Begin starts the operations and returns. Only one installation runs at a time, and none after a
-// success: the machine reboots.
+// Unattended installs by the configuration of a boot medium, or of the image, from source. There is
+// no caller, so the console and the topic report an error. A failure after the first write is not
+// retried by itself.
+func (m *Manager) Unattended(ctx context.Context, c *config.Config, documents []byte, source string) {
+	if c == nil || m.deps.Identity() == nil || m.Began() {
+		return
+	}
+	w, err := m.Plan(ctx, c, true)
+	if err == nil {
+		err = m.Begin(w, documents, source)
+	}
+	if err != nil {
+		m.Reject(err)
+	}
+}
+
+// refused returns an error that rejects a configuration.
+func refused(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
+
+// Begin starts the operations and returns, or rejects the configuration. Only one installation runs
+// at a time, and none after a success: the machine reboots.
 func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	unlock, ok := m.deps.Lock()
 	if !ok {
-		return errors.New("an installation is running (`orlopctl get install`)")
+		return refused(errors.New("an installation is running (`orlopctl get install`)"))
 	}
 	files, err := m.files(documents)
 	if err != nil {
 		unlock()
-		return err
+		return refused(err)
 	}
 	m.deps.Event("operation", "onto "+w.Disk.String()+", asked by "+by)
 	m.state.Set(State{Phase: Installing, Disk: w.Disk.Path})

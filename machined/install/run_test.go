@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -50,7 +52,7 @@ func TestRun(t *testing.T) {
 // TestBeginLocked checks that an installation does not start while another caller holds the lock.
 func TestBeginLocked(t *testing.T) {
 	m := New(Deps{Lock: func() (func(), bool) { return nil, false }})
-	if err := m.Begin(Want{}, nil, "admin"); err == nil || m.Began() {
+	if err := m.Begin(Want{}, nil, "admin"); err == nil || !strings.HasPrefix(err.Error(), config.Refused) || m.Began() {
 		t.Errorf("%v, began %v", err, m.Began())
 	}
 }
@@ -70,6 +72,25 @@ func TestReject(t *testing.T) {
 	m.Reject(errors.New("another"))
 	if got, _ := m.State().Get(); got != started {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestUnattended checks that a machine without a key waits, and that an error is reported on the
+// console.
+func TestUnattended(t *testing.T) {
+	var lines []string
+	var key *pki.Leaf
+	m := New(Deps{Identity: func() *pki.Leaf { return key }, Console: func(line string) { lines = append(lines, line) }})
+	c := new(config.Config)
+	m.Unattended(t.Context(), nil, nil, "")
+	m.Unattended(t.Context(), c, nil, "medium cidata")
+	if m.Began() || len(lines) != 0 {
+		t.Errorf("%q", lines)
+	}
+	key = new(pki.Leaf)
+	m.Unattended(t.Context(), c, nil, "medium cidata")
+	if now, _ := m.State().Get(); now.Phase != Failed || len(lines) != 1 || !strings.Contains(lines[0], "select the disk of the installation") {
+		t.Errorf("%+v, %q", now, lines)
 	}
 }
 

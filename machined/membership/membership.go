@@ -56,7 +56,7 @@ type Deps struct {
 type Removal struct {
 	// StopPods stops all pods of the machine in order.
 	StopPods func(context.Context) error
-	// Wipe erases the machine, if its configuration wants it. It is called after StopPods.
+	// Wipe erases the machine. It is called after StopPods, if the configuration wants it.
 	Wipe func(context.Context) error
 }
 

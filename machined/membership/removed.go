@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/client"
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
@@ -46,12 +47,18 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 			now.PodsStopped = now.Removed && now.Certs.Machine == s.Certs.Machine
 			return now
 		})
-		if now, _ := w.State.Get(); now.PodsStopped {
+		if now, _ := w.State.Get(); now.PodsStopped && wipesOnRemoval(w.deps.config()) {
 			if err := w.deps.Removal.Wipe(ctx); err != nil {
 				w.deps.Event("membership", "failure", "cannot erase the machine after its removal: "+err.Error())
 			}
 		}
 	}
+}
+
+// wipesOnRemoval reports whether a configuration (nil for none) wants the machine to be erased
+// after its removal.
+func wipesOnRemoval(c *config.Config) bool {
+	return c != nil && c.Machine.Spec.Join != nil && c.Machine.Spec.Join.OnRemoval == config.RemovalWipe
 }
 
 // clearRemoved records that all control-plane machines have accepted the certificates of this

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // TestWipe checks that a removed worker is erased after its pods have stopped, unless it is
@@ -17,8 +18,11 @@ func TestWipe(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		var done []string
 		w := &Worker{State: cell.New(State{Removed: true})}
+		c := config.New("w1", config.RoleWorker)
+		c.Machine.Spec.Join = &config.Join{OnRemoval: config.RemovalWipe}
 		w.deps = &Deps{
-			Files: Files{OfflineAPI: filepath.Join(t.TempDir(), "offline")}, Event: func(string, string, string) {},
+			Config: cell.New(c).View(),
+			Files:  Files{OfflineAPI: filepath.Join(t.TempDir(), "offline")}, Event: func(string, string, string) {},
 			Removal: Removal{
 				StopPods: func(context.Context) error {
 					done = append(done, "pods")
@@ -39,6 +43,18 @@ func TestWipe(t *testing.T) {
 		}
 		if !slices.Equal(done, want) {
 			t.Errorf("accepted %t: %q, want %q", accepted, done, want)
+		}
+	}
+}
+
+// TestWipesOnRemoval checks that only a configuration that says so erases a removed machine.
+func TestWipesOnRemoval(t *testing.T) {
+	if wipesOnRemoval(nil) || wipesOnRemoval(config.New("w1", config.RoleWorker)) {
+		t.Error("a machine without a request to join is erased")
+	}
+	for policy, want := range map[config.OnRemoval]bool{"": false, config.RemovalKeep: false, config.RemovalWipe: true} {
+		if c := config.New("w1", config.RoleWorker).WithJoin(config.Join{OnRemoval: policy}); wipesOnRemoval(c) != want {
+			t.Errorf("policy %q: erased %t", policy, !want)
 		}
 	}
 }

@@ -85,6 +85,17 @@ func New(d Deps) *Controller {
 	}
 }
 
+// restartDelay is the delay after a failure of Run.
+const restartDelay = time.Second
+
+// Supervise runs Run until ctx is done, again after each failure (failed) and each panic.
+func (c *Controller) Supervise(ctx context.Context, failed func(error)) {
+	for ctx.Err() == nil {
+		_ = panics.Do("network", func() error { failed(c.Run(ctx)); return nil })
+		_ = backoff.Sleep(ctx, restartDelay) // the loop ends with ctx
+	}
+}
+
 // Run works until ctx is done, and then leaves the network unchanged. Apart from ctx's error, it
 // fails only if a kernel socket cannot be opened or stops working; the caller then calls Run again.
 func (c *Controller) Run(ctx context.Context) error {

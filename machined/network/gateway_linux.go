@@ -19,6 +19,15 @@ func (s State) Gateways() []RouteState {
 	return slices.DeleteFunc(slices.Concat(s.Routes, s.RouterRoutes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
 }
 
+// GatewayProbes returns a probe for each gateway, which waits until the gateway answers.
+func (s State) GatewayProbes() []func(context.Context) error {
+	var out []func(context.Context) error
+	for _, r := range s.Gateways() {
+		out = append(out, func(ctx context.Context) error { return AwaitGateway(ctx, r) })
+	}
+	return out
+}
+
 // resolvedStates are the neighbor states in which the kernel knows the link-layer address
 // (include/uapi/linux/neighbour.h).
 const resolvedStates = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP

@@ -164,3 +164,29 @@ func nodeLabels(n config.Node, lldp map[string]string) nodespec.NodeLabels {
 	}
 	return out
 }
+
+// CallerCAs returns the CAs of the clients that a machine with a configuration (nil for none)
+// accepts: operators are the CAs of its operators in PEM, damaged is why the ledger is unreadable,
+// or nil. The lists of revocations and the kinds of anonymous calls are not its subject.
+func CallerCAs(c *config.Config, operators []byte, damaged error) credentials.CallerCAs {
+	out := credentials.CallerCAs{Operators: operators}
+	if c == nil || c.Cluster == nil {
+		return out
+	}
+	own := c.Cluster.Spec.PKI
+	out.Machines = trustedCAs(own.Machine.Cert, own.Accepted.Machine)
+	// With a damaged ledger it is unknown which of the issued certificates were revoked, so none is
+	// valid; the operators' own certificates stay valid.
+	if !own.Client.Cert.IsZero() && damaged == nil {
+		out.Clients = trustedCAs(own.Client.Cert, own.Accepted.Client)
+	}
+	return out
+}
+
+// trustedCAs returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
+func trustedCAs(own config.Certificate, accepted []config.Certificate) []byte {
+	if own.IsZero() {
+		return nil
+	}
+	return pki.EncodeCerts(append(config.X509s(accepted), own.X509())...)
+}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/extension"
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -82,7 +83,7 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 		for _, s := range e.Services {
 			env := []string{path}
 			if s.State {
-				env = append(env, "STATE_DIRECTORY="+ExtensionState(s))
+				env = append(env, "STATE_DIRECTORY="+s.StateDir())
 			}
 			list = append(list, supervise.Service{
 				Name: s.ServiceName(),
@@ -97,12 +98,22 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 	return list
 }
 
-// ExtensionState returns the directory on DATA of a service of an extension.
-func ExtensionState(s extension.Service) string { return paths.ExtensionState + "/" + s.Name }
-
 // componentsGracePeriod is the time for a process of several components to stop: two components in
 // a row that hang (orchestrator/process), and the others.
 const componentsGracePeriod = 20 * time.Second
+
+// Expected returns the names of the services that run with a configuration (nil for none), without
+// apid.
+func Expected(c *config.Config) []string {
+	if c == nil || c.Cluster == nil {
+		return nil
+	}
+	var names []string
+	for _, s := range Kubernetes(c.Machine.Spec.Role == config.RoleControlPlane) {
+		names = append(names, s.Name)
+	}
+	return names
+}
 
 // Kubernetes returns the services of a node. All start at once, except that orchestrator-node
 // starts after containerd, and wait for each other inside, because most of their start needs no

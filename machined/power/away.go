@@ -53,13 +53,15 @@ type AwayDeps struct {
 	// Permit returns the reason for which the cluster needs the machine, or with its data its
 	// member of etcd. giveBack returns the turn of the machine if the machine is not away after
 	// all.
-	Permit func(context.Context, Away) (giveBack func(), err error)
-	// Drain evicts the pods of the machine, if its policy wants it, and reports whether it did. It
-	// continues if the caller disconnects. Undo makes the Node schedulable again.
-	Drain func(Away) (done bool, err error)
-	Undo  func(Away)
+	Permit func(context.Context, disruption.Request) (giveBack func(), err error)
+	// Wanted reports whether a drain evicts pods, with the choice of a caller.
+	Wanted func(config.Drain) bool
+	// Drain evicts the pods of the machine, if its policy wants it, and reports whether it did.
+	// Undo makes the Node schedulable again.
+	Drain func(ctx context.Context, o disruption.Operation, by string, policy config.Drain) (done bool, err error)
+	Undo  func(o disruption.Operation, by string)
 	// Confirm asks the cluster again, after the drain.
-	Confirm func(Away) error
+	Confirm func(context.Context, disruption.Request) error
 	// Leave removes the machine from etcd, on request of a caller.
 	Leave func(by string) error
 	// Prepare prepares a reset of DATA, right before the shutdown.
@@ -69,7 +71,8 @@ type AwayDeps struct {
 // Go starts the shutdown of an operation. The cluster is asked, then the pods are evicted; a reset
 // asks again after the drain, as does each operation with a drain, which can take an hour. A member
 // of etcd that loses its data leaves the cluster. An operation that is refused at any step leaves
-// the node, and the turn, as they were before.
+// the node, and the turn, as they were before. A reset, and an operation with a drain, continue if
+// the caller disconnects.
 func (c *Controller) Go(ctx context.Context, a Away) error {
 	resets := len(a.Wipe) > 0
 	if why := c.deps.NotInstalled; resets && why != "" {
@@ -79,17 +82,20 @@ func (c *Controller) Go(ctx context.Context, a Away) error {
 		return c.Shutdown(a.request())
 	}
 	d := c.deps.Away
-	giveBack, err := d.Permit(ctx, a)
+	if resets || d.Wanted(a.Drain) {
+		ctx = c.running
+	}
+	giveBack, err := d.Permit(ctx, a.question())
 	if err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	drained, err := d.Drain(a)
+	drained, err := d.Drain(c.running, a.Operation(), a.By, a.Drain)
 	if err != nil {
 		giveBack()
 		return status.Errorf(codes.FailedPrecondition, "%s refused: %v", a.Operation().Name(), err)
 	}
 	if err := c.afterDrain(a, drained || resets); err != nil {
-		d.Undo(a)
+		d.Undo(a.Operation(), a.By)
 		giveBack()
 		return err
 	}
@@ -103,7 +109,7 @@ func (c *Controller) afterDrain(a Away, confirm bool) error {
 		if err := c.Check(); err != nil {
 			return err
 		}
-		if err := c.deps.Away.Confirm(a); err != nil {
+		if err := c.deps.Away.Confirm(c.running, a.question()); err != nil {
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}
@@ -120,6 +126,11 @@ func (c *Controller) afterDrain(a Away, confirm bool) error {
 		}
 	}
 	return c.Shutdown(a.request())
+}
+
+// question returns the question to the cluster.
+func (a Away) question() disruption.Request {
+	return disruption.Request{Operation: a.Operation(), Force: a.Force, By: a.By, GracePeriod: a.GracePeriod}
 }
 
 // request returns the request of the shutdown.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
 // TestGo checks the order of a reboot, a shutdown and a reset: the cluster permits it, the pods are
@@ -63,24 +64,31 @@ func TestGo(t *testing.T) {
 		var c *Controller
 		performed := make(chan Request, 2)
 		c = NewController(Deps{NotInstalled: test.memory, Console: func(line string) { steps = append(steps, line) }, Away: AwayDeps{
-			Permit: func(_ context.Context, a Away) (func(), error) {
-				text := "permit " + string(a.Operation()) + map[bool]string{true: " forced"}[a.Force]
+			Permit: func(ctx context.Context, r disruption.Request) (func(), error) {
+				text := "permit " + string(r.Operation) + map[bool]string{true: " forced"}[r.Force]
+				if continues := ctx == c.Running(); continues != (len(test.away.Wipe) > 0 || test.away.Drain.Policy != config.DrainNone) {
+					t.Errorf("%s: the question continues without the caller: %t", name, continues)
+				}
 				return func() { steps = append(steps, "give back") }, do("permit", text)
 			},
-			Drain: func(a Away) (bool, error) {
+			Wanted: func(policy config.Drain) bool { return policy.Policy != config.DrainNone },
+			Drain: func(ctx context.Context, _ disruption.Operation, _ string, policy config.Drain) (bool, error) {
+				if ctx != c.Running() {
+					t.Errorf("%s: the drain ends with the caller", name)
+				}
 				if test.fails == "stop" {
 					c.request.Store(&Request{To: PowerOff, Why: "button"})
 					performed <- Request{To: PowerOff}
 				}
-				if a.Drain.Policy == config.DrainNone {
+				if policy.Policy == config.DrainNone {
 					return false, nil
 				}
 				return true, do("drain", "drain")
 			},
-			Confirm: func(Away) error { return do("confirm", "confirm") },
+			Confirm: func(context.Context, disruption.Request) error { return do("confirm", "confirm") },
 			Leave:   func(string) error { return do("leave", "leave") },
 			Prepare: func() error { return do("prepare", "prepare") },
-			Undo:    func(Away) { steps = append(steps, "undo") },
+			Undo:    func(disruption.Operation, string) { steps = append(steps, "undo") },
 		}})
 		c.perform = func(r Request) { performed <- r }
 		test.away.By = "dora"

@@ -78,3 +78,15 @@ func plausible(floor, now time.Time, set func(time.Time) error) (bool, error) {
 	}
 	return true, nil
 }
+
+// SetClock raises the floor to a time that has certainly passed, and sets the clock to it if the
+// clock is impossible (Plausible). what names the time on the console.
+func (p *Floor) SetClock(floor time.Time, what string, console func(line string)) error {
+	before := time.Now()
+	moved, err := Plausible(floor)
+	if moved {
+		console(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
+	}
+	p.Raise(floor, time.Now())
+	return err
+}

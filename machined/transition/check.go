@@ -2,6 +2,7 @@ package transition
 
 import (
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,10 +11,20 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
 // Refuse returns the error of a configuration that is rejected for another reason than a Problem.
 func Refuse(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
+
+// RefuseReboot returns the error of a configuration that needs a reboot, from the error of the
+// question to the cluster. If the cluster needs the machine, the remedy is a command of the caller.
+func RefuseReboot(err error) error {
+	if no := (*disruption.Refusal)(nil); errors.As(err, &no) {
+		err = Refuse(fmt.Errorf("it needs a reboot: %s; %s, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force", no.Reason, no.Remedy))
+	}
+	return err
+}
 
 // Problem is a reason for which a configuration cannot become the next one.
 type Problem struct {

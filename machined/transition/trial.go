@@ -2,7 +2,6 @@ package transition
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -65,6 +64,15 @@ func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
 		p.Duration = trialTime(r, autoTrial)
 	}
 	return p
+}
+
+// Remark returns the end of the text of an event: a note if a change can cut off its caller and the
+// caller asked to apply it without a trial, else an empty string.
+func (p Trial) Remark(r *api.ApplyRequest) string {
+	if r.NoTrial && len(p.CutOffs) > 0 {
+		return ", without a trial, although it can cut off its caller"
+	}
+	return ""
 }
 
 // warnings returns the warnings for the operator, before or after the request.
@@ -136,13 +144,13 @@ func changedSysctls(tried, next *config.Config) (names []string) {
 
 // StaticAddresses returns the addresses that a configuration assigns to links: a client may have to
 // use them after the activation.
-func StaticAddresses(c *config.Config) (list []netip.Addr) {
+func StaticAddresses(c *config.Config) (list []string) {
 	if c == nil {
 		return nil
 	}
 	for _, l := range c.Network.Spec.Links {
 		for _, a := range l.Addresses {
-			list = append(list, a.Addr())
+			list = append(list, a.Addr().String())
 		}
 	}
 	return list

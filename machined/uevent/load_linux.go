@@ -73,6 +73,26 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	}
 }
 
+// Start starts Run and returns when it has loaded the modules of the present devices, or its error
+// if it ended before. The error of a later end goes to ended, unless ctx is done.
+func (l *Loader) Start(ctx context.Context, ended func(error)) error {
+	ready, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		failed <- panics.Do("devices", func() error { return l.Run(ctx, sync.OnceFunc(func() { close(ready) })) })
+	}()
+	select {
+	case <-ready:
+	case err := <-failed:
+		return fmt.Errorf("devices: %w", err)
+	}
+	panics.Go("devices", func() {
+		if err := <-failed; ctx.Err() == nil {
+			ended(err)
+		}
+	})
+	return nil
+}
+
 // rescan, in place of a modalias, requests another walk of sysfs.
 const rescan = ""
 

@@ -185,10 +185,10 @@ type fakeHealth struct {
 	panics string
 }
 
-func (h *fakeHealth) Health() Health {
+func (h *fakeHealth) Failed() (*config.Config, string) {
 	c := new(config.Config)
 	c.Machine.Spec.Upgrade.Deadline = config.Duration(time.Hour)
-	return Health{Config: c, Failed: h.failed[0]}
+	return c, h.failed[0]
 }
 
 func (h *fakeHealth) Panic() string { return h.panics }

@@ -18,22 +18,15 @@ const savedLines = 200
 // probeInterval is the delay after a failed upgrade probe.
 const probeInterval = 2 * time.Second
 
-// Health is the health of the machine during a trial.
-type Health struct {
-	// Config is the active configuration; nil if there is none.
-	Config *config.Config
-	// Failed is the first failed check; empty if all passed.
-	Failed string
-}
-
 // HealthWatcher watches the health of the machine. A single goroutine uses it.
 type HealthWatcher interface {
-	// Health returns the present health.
-	Health() Health
+	// Failed returns the active configuration (nil for none) and the first failed check; "" if all
+	// passed.
+	Failed() (active *config.Config, failed string)
 	// Panic returns the reason for which a version that panicked fails; empty if it has not
 	// panicked.
 	Panic() string
-	// Wait waits until Health or Panic may return another result than they did last, or ctx ends,
+	// Wait waits until Failed or Panic may return another result than they did last, or ctx ends,
 	// with its error.
 	Wait(ctx context.Context) error
 }
@@ -90,10 +83,10 @@ func (c *Controller) watchTrial(ctx context.Context) {
 // or by a panic.
 func (c *Controller) awaitResult(ctx context.Context, watch HealthWatcher) slot.Event {
 	for {
-		health := watch.Health()
-		failed, retry := health.Failed, time.Duration(0)
+		active, failed := watch.Failed()
+		retry := time.Duration(0)
 		if failed == "" {
-			if err := c.probes.run(ctx, health.Config, c.Record().NetworkReached); err != nil {
+			if err := c.probes.run(ctx, active, c.Record().NetworkReached); err != nil {
 				failed, retry = err.Error(), probeInterval
 			}
 		}
@@ -104,7 +97,7 @@ func (c *Controller) awaitResult(ctx context.Context, watch HealthWatcher) slot.
 		if failed == "" {
 			return slot.ChecksPassed{At: time.Now()}
 		}
-		if deadline := deadline(health.Config); !c.awaitChange(ctx, watch, deadline, retry) {
+		if deadline := deadline(active); !c.awaitChange(ctx, watch, deadline, retry) {
 			return slot.ChecksFailed{Reason: fmt.Sprintf("version %s did not pass its checks within %v: %s", c.deps.version(), deadline, failed), Log: c.lastLines()}
 		}
 	}

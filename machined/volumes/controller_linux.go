@@ -33,8 +33,12 @@ type Deps struct {
 	Run mkfs.Runner
 	// Busy reports that services of the node run, or start, which use the parts of DATA.
 	Busy func() bool
-	// Records is the file with the records.
+	// Records is the file with the records, on STATE.
 	Records string
+	// InMemory reports that the system is not installed. StorageProblem says why STATE is not
+	// mounted; empty if it is.
+	InMemory       bool
+	StorageProblem func() string
 	// Event adds an event.
 	Event func(kind, message string)
 }

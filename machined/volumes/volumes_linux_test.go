@@ -56,7 +56,7 @@ func realController(t *testing.T, records string) *Controller {
 	t.Helper()
 	return New(Deps{
 		Disks: realDisks, Changes: cell.New(struct{}{}).View(), Run: mkfstest.Run, Busy: func() bool { return false },
-		Records: records, Event: func(_, message string) { t.Log(message) },
+		Records: records, StorageProblem: func() string { return "" }, Event: func(_, message string) { t.Log(message) },
 	})
 }
 

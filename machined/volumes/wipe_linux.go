@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
@@ -18,6 +19,9 @@ import (
 // WipeVolume gives up the data of a volume: it wipes its partition, if that is connected, and drops
 // its record. Afterwards a document with the name creates a new volume. It returns what it did.
 func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error) {
+	if err := c.checkRecords(); err != nil {
+		return "", err
+	}
 	if !c.mu.TryLock() {
 		return "", errBusy
 	}
@@ -50,6 +54,17 @@ func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error
 	}
 	c.wake()
 	return said, nil
+}
+
+// checkRecords returns why it is unknown which partitions are volumes: their records are on STATE.
+func (c *Controller) checkRecords() error {
+	if c.deps.InMemory {
+		return errors.New("the system runs from memory: the installation erases the disk that Machine.spec.install.wipe names")
+	}
+	if why := c.deps.StorageProblem(); why != "" {
+		return errors.New("STATE is not mounted, so the volumes of the machine are unknown: " + why)
+	}
+	return nil
 }
 
 // errBusy is returned while the operations of volumes run.
@@ -137,6 +152,9 @@ func wipeDisk(path string) error {
 // WipeDisk makes a disk blank by its path, serial number or WWID. It rejects the system disk, a
 // disk in use, and a disk with a volume.
 func (c *Controller) WipeDisk(ctx context.Context, name string) (string, error) {
+	if err := c.checkRecords(); err != nil {
+		return "", err
+	}
 	if !c.mu.TryLock() {
 		return "", errBusy
 	}
@@ -219,18 +237,21 @@ func (c *Controller) PrepareReset() error {
 	return writeRecords(c.deps.Records, records)
 }
 
-// WipeParts wipes the parts of DATA on volumes, for a reset of DATA: all file systems are
-// unmounted, and the disks are where they were at the last reading. With forget, which drops the
-// records on STATE too, the partitions are removed, so that the disks are blank if they have no
-// other. The data on a missing disk cannot be wiped, which is an error. say receives the
-// operations.
-func (c *Controller) WipeParts(forget bool, say func(string)) error {
+// WipeParts wipes the parts of DATA on volumes, if a reset wipes the partition DATA: all file
+// systems are unmounted, and the disks are where they were at the last reading. If the reset also
+// wipes STATE, with the records, the partitions are removed, so that the disks are blank if they
+// have no other. The data on a missing disk cannot be wiped, which is an error. labels are those of
+// the reset; say receives the operations.
+func (c *Controller) WipeParts(labels []string, say func(string)) error {
+	if !slices.Contains(labels, layout.Data) {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found, problems := planPartsWipe(c.have)
 	for _, f := range found {
 		say(fmt.Sprintf("wipe volume %s (%s on %s)", f.record.Name, f.record.Use, f.partition.Path))
-		if forget {
+		if slices.Contains(labels, layout.State) {
 			problems = append(problems, wipePartition(f.location))
 			continue
 		}

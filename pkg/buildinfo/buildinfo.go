@@ -2,7 +2,14 @@
 // root; machined and the tools read it.
 package buildinfo
 
-import "github.com/orlop-os/orlop/pkg/disk/layout"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+)
 
 // Release is the content of paths.Release.
 type Release struct {
@@ -40,4 +47,20 @@ type Pins struct {
 	Debian int64 `json:"debian,omitempty"`
 	// Modules is the publication of the newest Go module in the image. The other modules are older.
 	Modules int64 `json:"modules,omitempty"`
+}
+
+// Read reads the description in an image (paths.BuildInfo).
+func Read(file string) (Release, error) {
+	var r Release
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && r.Version == "" {
+		err = errors.New("it has no version")
+	}
+	if err != nil {
+		return r, fmt.Errorf("release: cannot read %s: %w", file, err)
+	}
+	return r, nil
 }

@@ -26,6 +26,11 @@ func (c *Config) IsControlPlane() bool {
 	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == RoleControlPlane
 }
 
+// HasMachineObjects reports whether a configuration (nil for none) enables the objects of machines.
+func (c *Config) HasMachineObjects() bool {
+	return c != nil && c.Cluster != nil && c.Cluster.Spec.Kubernetes.MachineObjects.Enabled
+}
+
 // WithOperatorCAs sets the operator CAs.
 func (c *Config) WithOperatorCAs(cas ...Certificate) *Config {
 	d := *c

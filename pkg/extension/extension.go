@@ -23,6 +23,7 @@ import (
 	"unicode"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -107,6 +108,9 @@ type Service struct {
 
 // ServiceName returns the name of the service among the services of the system.
 func (s Service) ServiceName() string { return "ext-" + s.Name }
+
+// StateDir returns the directory on DATA of a service with State.
+func (s Service) StateDir() string { return paths.ExtensionState + "/" + s.Name }
 
 var (
 	nameForm    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)

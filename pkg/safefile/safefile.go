@@ -1,10 +1,11 @@
 // Package safefile reads and writes files safely. WriteFile and SyncDir replace files atomically
 // and durably: after a power cut a file has the old content or the new content, and it has the new
 // content if the write was reported as successful. They neither set owners nor create directories.
-// ReadUntrusted reads a file that a less trusted party can replace, AllowList opens only files that
-// a client may read, InMemory makes an anonymous file for another process, Inherited takes over an
-// open file of the parent process, and SHA256 computes the digest of a file. StampAll and ReadAll
-// keep a process in sync with several files.
+// Publish replaces a file in memory for less privileged readers. ReadUntrusted reads a file that a
+// less trusted party can replace, AllowList opens only files that a client may read, InMemory makes
+// an anonymous file for another process, Inherited takes over an open file of the parent process,
+// and SHA256 computes the digest of a file. StampAll and ReadAll keep a process in sync with
+// several files.
 package safefile
 
 import (

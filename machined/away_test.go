@@ -1,0 +1,19 @@
+package main
+
+import (
+	"testing"
+
+	guard "github.com/orlop-os/orlop/machined/disruption"
+	"github.com/orlop-os/orlop/pkg/disruption"
+)
+
+// TestNotInCluster checks that a machine without a configuration asks no cluster.
+func TestNotInCluster(t *testing.T) {
+	m := newMachine()
+	if in := machineInCluster(m); in != (guard.Machine{}) {
+		t.Errorf("%+v", in)
+	}
+	if _, err := m.guard.Permit(t.Context(), disruption.Request{Operation: disruption.Shutdown}); err != nil {
+		t.Error(err)
+	}
+}

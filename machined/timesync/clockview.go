@@ -1,0 +1,13 @@
+package timesync
+
+import (
+	"time"
+
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// ClockView returns the knowledge of the time for the verification of certificates. A machine
+// without time servers relies on its hardware clock.
+func ClockView(s Status, floor *Floor, now time.Time) pki.ClockView {
+	return pki.ClockView{Now: now, Floor: floor.Now(now), Unknown: s.LastSync.IsZero() && len(s.Servers) > 0}
+}

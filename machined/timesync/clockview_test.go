@@ -1,0 +1,25 @@
+package timesync
+
+import (
+	"testing"
+	"time"
+)
+
+// TestClockView checks that the time is unknown until a configured server has answered.
+func TestClockView(t *testing.T) {
+	now := time.Now()
+	floor := NewFloor(now.Add(-time.Hour), now)
+	for _, c := range []struct {
+		status  Status
+		unknown bool
+	}{
+		{Status{}, false},
+		{Status{Servers: []string{"10.0.0.1"}}, true},
+		{Status{Servers: []string{"10.0.0.1"}, LastSync: now}, false},
+	} {
+		v := ClockView(c.status, floor, now)
+		if v.Unknown != c.unknown || !v.Now.Equal(now) || !v.Floor.Equal(floor.Now(now)) {
+			t.Errorf("%+v: %+v", c.status, v)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package volumes
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+)
+
+// TestEarlyReset checks that a reset before the first reading of the disks does not report the
+// parts as wiped.
+func TestEarlyReset(t *testing.T) {
+	c := controller(t, &[]Disk{})
+	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PrepareReset(); err != nil {
+		t.Fatal(err)
+	}
+	say := func(line string) { t.Error(line) }
+	if err := c.WipeParts([]string{layout.State}, say); err != nil {
+		t.Errorf("a reset of STATE alone wipes parts of DATA: %v", err)
+	}
+	if err := c.WipeParts([]string{layout.Data, layout.State}, say); err == nil || !strings.Contains(err.Error(), "volume e: etcd cannot be wiped") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestUnknownRecords checks that nothing is erased while it is unknown which partitions are
+// volumes.
+func TestUnknownRecords(t *testing.T) {
+	for want, change := range map[string]func(*Deps){
+		"the system runs from memory":            func(d *Deps) { d.InMemory = true },
+		"the volumes of the machine are unknown": func(d *Deps) { d.StorageProblem = func() string { return "STATE is damaged" } },
+	} {
+		c := controller(t, &[]Disk{})
+		change(&c.deps)
+		for _, wipe := range []func(context.Context, string) (string, error){c.WipeDisk, c.WipeVolume} {
+			if _, err := wipe(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+	}
+}

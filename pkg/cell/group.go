@@ -1,0 +1,43 @@
+package cell
+
+import (
+	"context"
+	"reflect"
+	"time"
+)
+
+// Group waits for the changes of several cells. It must be used by a single goroutine.
+type Group struct{ watchers []*Watcher[struct{}] }
+
+// NewGroup returns a group of views.
+func NewGroup(views ...View[struct{}]) *Group {
+	g := &Group{}
+	for _, v := range views {
+		g.watchers = append(g.watchers, v.Watch())
+	}
+	return g
+}
+
+// Mark marks the present values as seen. Call it before reading the cells and Wait afterwards; this
+// sequence misses no Set in between.
+func (g *Group) Mark() {
+	for _, w := range g.watchers {
+		w.Current()
+	}
+}
+
+// Wait waits until a cell has a value that Mark has not seen, or later (nil: never) receives. The
+// only error is that of the context.
+func (g *Group) Wait(ctx context.Context, later <-chan time.Time) error {
+	receive := func(channel any) reflect.SelectCase {
+		return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(channel)}
+	}
+	cases := []reflect.SelectCase{receive(ctx.Done()), receive(later)}
+	for _, w := range g.watchers {
+		cases = append(cases, receive(w.Changed()))
+	}
+	if chosen, _, _ := reflect.Select(cases); chosen == 0 {
+		return ctx.Err()
+	}
+	return nil
+}
