@@ -1,11 +1,15 @@
 package nodeplan
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // TestWithoutCluster checks the values of a machine without a configuration, without a cluster, and
@@ -33,6 +37,51 @@ func TestWithoutCluster(t *testing.T) {
 	} {
 		if grace, logs, audit := PodsGrace(c.config), LogShipping(c.config), KubernetesAudit(c.config); grace != c.grace || logs.Machine != c.machine || audit != c.audit {
 			t.Errorf("%s: %v, %q, %q", name, grace, logs.Machine, audit)
+		}
+	}
+}
+
+// TestExpected checks that a machine expects services only in a cluster, and those of its role.
+func TestExpected(t *testing.T) {
+	c := config.New("m1", config.RoleWorker)
+	if got := slices.Concat(Expected(nil), Expected(c)); len(got) != 0 {
+		t.Errorf("without a cluster: %q", got)
+	}
+	c.Cluster = &config.Cluster{}
+	if got := Expected(c); slices.Contains(got, nodespec.ServiceAPI) || !slices.Contains(got, nodespec.ServiceNode) {
+		t.Errorf("a worker: %q", got)
+	}
+	c.Machine.Spec.Role = config.RoleControlPlane
+	if got := Expected(c); !slices.Contains(got, nodespec.ServiceAPI) || !slices.Contains(got, nodespec.ServiceNode) {
+		t.Errorf("a control-plane machine: %q", got)
+	}
+}
+
+// TestCallerCAs checks that operators stay accepted and issued certificates do not, while it is
+// unknown which ones are revoked.
+func TestCallerCAs(t *testing.T) {
+	ca, err := pki.NewCA("clients", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.New("m1", config.RoleControlPlane)
+	c.Cluster = &config.Cluster{}
+	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
+		t.Fatal(err)
+	}
+	c.Cluster.Spec.PKI.Machine = c.Cluster.Spec.PKI.Client // any CA will do
+	for name, want := range map[string]struct {
+		config            *config.Config
+		damaged           error
+		clients, machines bool
+	}{
+		"no configuration": {nil, nil, false, false},
+		"a cluster":        {c, nil, true, true},
+		"a damaged ledger": {c, errors.New("torn"), false, true},
+	} {
+		got := CallerCAs(want.config, []byte("operators"), want.damaged)
+		if string(got.Operators) != "operators" || (len(got.Clients) > 0) != want.clients || (len(got.Machines) > 0) != want.machines {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
