@@ -67,7 +67,7 @@ func (f fixture) exchange(t *testing.T) *Session {
 }
 
 func query(s *Session) (*ntp.Response, error) {
-	return ntp.QueryWithOptions(s.Address(), ntp.QueryOptions{Timeout: 2 * time.Second, Extensions: []ntp.Extension{s}})
+	return ntp.QueryWithOptions(s.Address(), ntp.QueryOptions{Timeout: 5 * time.Second, Extensions: []ntp.Extension{s}})
 }
 
 func TestSession(t *testing.T) {
