@@ -65,14 +65,18 @@ SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machin
 # collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
 WAITING  = -p 6 -parallel 8
 
+# The failures once more at the end, because a log of CI is often cut in its middle.
+FAILURES = 2>&1 | tee $(BUILD)/$@.log || { echo "Failures of make $@ (all output is in $(BUILD)/$@.log):"; \
+	grep -v -E '^(ok|\?) ' $(BUILD)/$@.log | grep -E -A 15 '^ *--- FAIL: |^panic: |^fatal error: |^FAIL|^kernel test: ' | tail -n 400; exit 1; }
+
 unit: packages tools ## pure tests and their goldens
-	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT))
-	$(TEST) -timeout 30m -tags providerless $(HEAVY)/...
+	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
+	$(TEST) -timeout 30m -tags providerless $(HEAVY)/... $(FAILURES)
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./vm/cmd/qemu
 	rm -f $(REPEATS)
-	$(TEST) -count=1 -p 1 -timeout 30m -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -repeats $(CURDIR)/$(REPEATS) -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+	$(TEST) -count=1 -p 1 -timeout 30m -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -repeats $(CURDIR)/$(REPEATS) -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL) $(FAILURES)
 	@if test -e $(REPEATS); then cat $(REPEATS); fi
 	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./vm/kerneltest
 
