@@ -26,6 +26,8 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
+# Kernel tests that ran again because the emulator broke the guest's kernel: go test hides the output of a package that passes.
+REPEATS = $(BUILD)/kernel-repeats.txt
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
 
@@ -63,13 +65,19 @@ SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machin
 # collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
 WAITING  = -p 6 -parallel 8
 
+# The failures once more at the end, because a log of CI is often cut in its middle.
+FAILURES = 2>&1 | tee $(BUILD)/$@.log || { echo "Failures of make $@ (all output is in $(BUILD)/$@.log):"; \
+	grep -v -E '^(ok|\?) ' $(BUILD)/$@.log | grep -E -A 15 '^ *--- FAIL: |^panic: |^fatal error: |^FAIL|^kernel test: ' | tail -n 400; exit 1; }
+
 unit: packages tools ## pure tests and their goldens
-	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT))
-	$(TEST) -timeout 30m -tags providerless $(HEAVY)/...
+	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
+	$(TEST) -timeout 30m -tags providerless $(HEAVY)/... $(FAILURES)
 
 kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./vm/cmd/qemu
-	$(TEST) -count=1 -p 1 -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL)
+	rm -f $(REPEATS)
+	$(TEST) -count=1 -p 1 -timeout 30m -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -repeats $(CURDIR)/$(REPEATS) -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL) $(FAILURES)
+	@if test -e $(REPEATS); then cat $(REPEATS); fi
 	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./vm/kerneltest
 
 stories: versions ## boot the image and tell the stories of test/integration

@@ -186,13 +186,13 @@ func TestUnexpectedEnds(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the machine ended first: exit status 0") || !strings.Contains(err.Error(), "orlop: stage one") {
 		t.Errorf("QEMU ended silently: %v", err)
 	}
-	exit, err := m.Wait(within(t, time.Second))
+	exit, err := m.Wait(within(t, 20*time.Second))
 	if err != nil || exit.Err() == nil || exit.Reason != "" {
 		t.Errorf("a silent end counts as wanted: %s, %v", exit, err)
 	}
 	spec := fakeSpec(t, "serve")
 	spec.QEMU.Command = "/nonexistent/qemu"
-	if _, err := Start(within(t, time.Second), spec); err == nil || !strings.Contains(err.Error(), "qemu-system-x86") {
+	if _, err := Start(within(t, 20*time.Second), spec); err == nil || !strings.Contains(err.Error(), "qemu-system-x86") {
 		t.Errorf("no QEMU: %v", err)
 	}
 }

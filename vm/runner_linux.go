@@ -70,7 +70,7 @@ func Run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer release()
-	server := &http.Server{Handler: r.handler(), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: r.handler(), ReadHeaderTimeout: time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	ready(nil)

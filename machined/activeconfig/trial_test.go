@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -174,43 +175,45 @@ func TestRevertTrial(t *testing.T) {
 		"neither":                 {document("eth0"), document("eth1"), [][]string{{"none"}}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := testManager(t, c.before)
-			reboots, reads := make(chan string, 1), 0
-			m.deps.Reboot = func(why string) error { reboots <- why; return nil }
-			m.deps.UnrestoredSysctls = func(active *config.Config, names []string) ([]string, error) {
-				if active != m.Current().Config || !slices.Equal(names, []string{"vm.swappiness"}) {
-					t.Errorf("asks for %q", names)
+			synctest.Test(t, func(t *testing.T) {
+				m := testManager(t, c.before)
+				reboots, reads := make(chan string, 1), 0
+				m.deps.Reboot = func(why string) error { reboots <- why; return nil }
+				m.deps.UnrestoredSysctls = func(active *config.Config, names []string) ([]string, error) {
+					if active != m.Current().Config || !slices.Equal(names, []string{"vm.swappiness"}) {
+						t.Errorf("asks for %q", names)
+					}
+					reads++
+					return c.left[min(reads, len(c.left))-1], c.err
 				}
-				reads++
-				return c.left[min(reads, len(c.left))-1], c.err
-			}
-			if err := m.Store().StartTrial(c.tried); err != nil {
-				t.Fatal(err)
-			}
-			tried, err := m.Reload()
-			if err != nil {
-				t.Fatal(err)
-			}
-			tried.TrialEnd = time.Now()
-			m.cell.Set(tried)
-			left, err := m.revertTrial(tried.TrialEnd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(left.names) > 0 {
-				m.awaitRestored(t.Context(), left, 50*time.Millisecond, time.Millisecond)
-			}
-			got := ""
-			select {
-			case got = <-reboots:
-			default:
-			}
-			if got != c.want {
-				t.Errorf("reboots %q, want %q", got, c.want)
-			}
-			if text, err := m.Store().Confirmed(); err != nil || string(text) != string(c.before) {
-				t.Errorf("it returns to %s, %v", text, err)
-			}
+				if err := m.Store().StartTrial(c.tried); err != nil {
+					t.Fatal(err)
+				}
+				tried, err := m.Reload()
+				if err != nil {
+					t.Fatal(err)
+				}
+				tried.TrialEnd = time.Now()
+				m.cell.Set(tried)
+				left, err := m.revertTrial(tried.TrialEnd)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(left.names) > 0 {
+					m.awaitRestored(t.Context(), left, 50*time.Millisecond, time.Millisecond)
+				}
+				got := ""
+				select {
+				case got = <-reboots:
+				default:
+				}
+				if got != c.want {
+					t.Errorf("reboots %q, want %q", got, c.want)
+				}
+				if text, err := m.Store().Confirmed(); err != nil || string(text) != string(c.before) {
+					t.Errorf("it returns to %s, %v", text, err)
+				}
+			})
 		})
 	}
 }

@@ -42,6 +42,8 @@ func recording(t *testing.T, size int) *AuditLog {
 		t.Fatal(err)
 	}
 	l.inProgress.Dir = filepath.Join(dir, "going")
+	// The default is too short for the disk of a busy computer.
+	l.timeout = time.Minute
 	return l
 }
 

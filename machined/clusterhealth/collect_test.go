@@ -75,44 +75,46 @@ func collector(t *testing.T, others []Machine, call func(context.Context, Machin
 // TestPartialAnswer checks that the collector answers without the machines that do not: each has a
 // deadline, and the reason is in the answer.
 func TestPartialAnswer(t *testing.T) {
-	c, _ := collector(t, []Machine{
-		{Name: "hangs", Address: "10.0.0.21"}, {Name: "off", Address: "10.0.0.22"}, {Name: "old", Address: "10.0.0.23"}, {Name: "panics", Address: "10.0.0.24"}, {Name: "answers", Address: "10.0.0.25"},
-	}, func(ctx context.Context, m Machine) (peer, error) {
-		switch m.Name {
-		case "hangs":
-			<-ctx.Done()
-			return nil, ctx.Err()
-		case "off":
-			return nil, fmt.Errorf("machine %s: cannot connect: %w: no answer", m.Address, client.ErrUnreachable)
-		case "old":
-			return func(*api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
-				return nil, status.Error(codes.PermissionDenied, "ReportMachine: cannot call: "+api.UnknownMethod)
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := collector(t, []Machine{
+			{Name: "hangs", Address: "10.0.0.21"}, {Name: "off", Address: "10.0.0.22"}, {Name: "old", Address: "10.0.0.23"}, {Name: "panics", Address: "10.0.0.24"}, {Name: "answers", Address: "10.0.0.25"},
+		}, func(ctx context.Context, m Machine) (peer, error) {
+			switch m.Name {
+			case "hangs":
+				<-ctx.Done()
+				return nil, ctx.Err()
+			case "off":
+				return nil, fmt.Errorf("machine %s: cannot connect: %w: no answer", m.Address, client.ErrUnreachable)
+			case "old":
+				return func(*api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
+					return nil, status.Error(codes.PermissionDenied, "ReportMachine: cannot call: "+api.UnknownMethod)
+				}, nil
+			case "panics":
+				return nil, errors.New("it has panicked")
+			}
+			return func(r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
+				return &api.ReportMachineResponse{Name: m.Name, Version: "0.2.0", Health: &api.HealthResponse{Healthy: true}, Fields: config.ClusterDigests(reference(t), r.DigestKey)}, nil
 			}, nil
-		case "panics":
-			return nil, errors.New("it has panicked")
+		})
+		got, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{MachineTimeout: durationpb.New(50 * time.Millisecond)})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return func(r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
-			return &api.ReportMachineResponse{Name: m.Name, Version: "0.2.0", Health: &api.HealthResponse{Healthy: true}, Fields: config.ClusterDigests(reference(t), r.DigestKey)}, nil
-		}, nil
+		want := map[string]string{
+			"m1": "", "answers": "", "hangs": "it has not answered within 50ms", "off": "it cannot be reached: machine 10.0.0.22", "old": "its version of Orlop OS has no such call", "panics": "it has panicked",
+		}
+		if got.Etcd.Leader != "m1" {
+			t.Errorf("etcd: %v", got.Etcd)
+		}
+		if got.Healthy || len(got.Machines) != len(want) || len(got.Problems) != 4 {
+			t.Errorf("healthy %t, %d machines, problems %v", got.Healthy, len(got.Machines), got.Problems)
+		}
+		for _, m := range got.Machines {
+			if !strings.HasPrefix(m.Problem, want[m.Name]) || (m.Problem == "") != (want[m.Name] == "") {
+				t.Errorf("%s: problem %q, want %q", m.Name, m.Problem, want[m.Name])
+			}
+		}
 	})
-	got, err := c.ClusterHealth(t.Context(), &api.ClusterHealthRequest{MachineTimeout: durationpb.New(50 * time.Millisecond)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{
-		"m1": "", "answers": "", "hangs": "it has not answered within 50ms", "off": "it cannot be reached: machine 10.0.0.22", "old": "its version of Orlop OS has no such call", "panics": "it has panicked",
-	}
-	if got.Etcd.Leader != "m1" {
-		t.Errorf("etcd: %v", got.Etcd)
-	}
-	if got.Healthy || len(got.Machines) != len(want) || len(got.Problems) != 4 {
-		t.Errorf("healthy %t, %d machines, problems %v", got.Healthy, len(got.Machines), got.Problems)
-	}
-	for _, m := range got.Machines {
-		if !strings.HasPrefix(m.Problem, want[m.Name]) || (m.Problem == "") != (want[m.Name] == "") {
-			t.Errorf("%s: problem %q, want %q", m.Name, m.Problem, want[m.Name])
-		}
-	}
 }
 
 // TestEtcdDoesNotAnswer checks that an error of etcd is a problem, and not the end of the call.

@@ -556,8 +556,8 @@ func TestRestartKernel(t *testing.T) {
 	s, server, _ := launchLeased(t, hourLease())
 	before := len(server.Seen())
 	again := s.restart(t)
-	again.wait(t, 3*time.Second, "leased", has("eth0", "192.0.2.55/24"))
-	seen := server.Wait(t, 3*time.Second, func(seen []string) bool { return len(seen) > before })
+	again.wait(t, slowTimeout, "leased", has("eth0", "192.0.2.55/24"))
+	seen := server.Wait(t, slowTimeout, func(seen []string) bool { return len(seen) > before })
 	if seen[before] != "REQUEST rebooting" {
 		t.Errorf("the server saw %q after the restart", seen[before:])
 	}
@@ -599,7 +599,7 @@ func TestGatewayKernel(t *testing.T) {
 	if len(gateways) != 1 || gateways[0].Via != dhcpServer.Addr() {
 		t.Fatalf("gateways are %+v", gateways)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := network.AwaitGateway(ctx, gateways[0]); err != nil {
 		t.Error(err)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gotest.tools/v3/golden"
@@ -124,7 +125,7 @@ func TestShutdownWhenEverythingHangs(t *testing.T) {
 	if err := f.Shutdown(Reboot, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 8*time.Second {
+	if took := time.Since(start); took > 30*time.Second { // 5 s, or without an end
 		t.Errorf("took %v", took)
 	}
 	for _, want := range []string{"end pods: 2 pods are left", "terminate the remaining processes: 3 processes are left", "write caches to disk: not finished in time", "|reboot"} {
@@ -209,42 +210,44 @@ func TestReadButton(t *testing.T) {
 }
 
 func TestFeeder(t *testing.T) {
-	var pets atomic.Int64
-	var sick atomic.Bool
-	reports := make(chan error, 8)
-	hang := make(chan struct{})
-	f := WatchdogFeeder{Every: 5 * time.Millisecond, Pet: func() error { pets.Add(1); return nil },
-		Alive: func(context.Context) error {
-			if sick.Load() {
-				<-hang
+	synctest.Test(t, func(t *testing.T) {
+		var pets atomic.Int64
+		var sick atomic.Bool
+		reports := make(chan error, 8)
+		hang := make(chan struct{})
+		f := WatchdogFeeder{Every: 5 * time.Millisecond, Pet: func() error { pets.Add(1); return nil },
+			Alive: func(context.Context) error {
+				if sick.Load() {
+					<-hang
+				}
+				return nil
+			},
+			Report: func(err error) { reports <- err }}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		ended := make(chan struct{})
+		go func() { defer close(ended); f.Run(ctx) }()
+		for pets.Load() < 3 {
+			if ctx.Err() != nil {
+				t.Fatal("is not fed")
 			}
-			return nil
-		},
-		Report: func(err error) { reports <- err }}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ended := make(chan struct{})
-	go func() { defer close(ended); f.Run(ctx) }()
-	for pets.Load() < 3 {
-		if ctx.Err() != nil {
-			t.Fatal("is not fed")
+			time.Sleep(f.Every)
 		}
-		<-time.After(time.Millisecond)
-	}
-	sick.Store(true)
-	if err := <-reports; err == nil || !strings.Contains(err.Error(), "machined does not answer") {
-		t.Errorf("report %v", err)
-	}
-	fed := pets.Load()
-	<-time.After(10 * f.Every)
-	if pets.Load() != fed {
-		t.Error("a machined that hangs is fed for")
-	}
-	sick.Store(false)
-	close(hang)
-	if err := <-reports; err != nil {
-		t.Errorf("report %v; want that it continues", err)
-	}
-	cancel()
-	<-ended
+		sick.Store(true)
+		if err := <-reports; err == nil || !strings.Contains(err.Error(), "machined does not answer") {
+			t.Errorf("report %v", err)
+		}
+		fed := pets.Load()
+		time.Sleep(10 * f.Every)
+		if pets.Load() != fed {
+			t.Error("a machined that hangs is fed for")
+		}
+		sick.Store(false)
+		close(hang)
+		if err := <-reports; err != nil {
+			t.Errorf("report %v; want that it continues", err)
+		}
+		cancel()
+		<-ended
+	})
 }

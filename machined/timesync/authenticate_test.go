@@ -206,25 +206,25 @@ func TestUnreachableServer(t *testing.T) {
 
 // TestSilentKeyExchange: a server that says nothing does not delay the next list.
 func TestSilentKeyExchange(t *testing.T) {
-	mute, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mute.Close()
-	b := newBench(t)
-	b.sources.Set(Sources{Servers: []string{mute.Addr().String()}, NTS: true})
-	conn, err := mute.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	good := newResponder(t, 0)
-	began := time.Now()
-	b.use(good.address)
-	b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
-	if d := time.Since(began); d > queryTimeout/2 {
-		t.Errorf("the next list waited %v", d)
-	}
+	promptly(t, func() time.Duration {
+		mute, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mute.Close()
+		b := newBench(t)
+		b.sources.Set(Sources{Servers: []string{mute.Addr().String()}, NTS: true})
+		conn, err := mute.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		good := newResponder(t, 0)
+		began := time.Now()
+		b.use(good.address)
+		b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
+		return time.Since(began)
+	})
 }
 
 func TestKeyServer(t *testing.T) {

@@ -130,7 +130,7 @@ func newBench(t *testing.T, servers ...string) *bench {
 
 func (b *bench) wait(t *testing.T, what string, ok func(Status) bool) Status {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	st, err := cell.Wait(ctx, b.status, ok)
 	if err != nil {
@@ -241,15 +241,30 @@ func TestNoServer(t *testing.T) {
 
 // TestSilentServer: a silent server does not delay the next list.
 func TestSilentServer(t *testing.T) {
-	mute, good := newResponder(t, 0), newResponder(t, 0)
-	mute.silent.Store(true)
-	b := newBench(t, mute.address)
-	start := time.Now()
-	b.use(good.address)
-	b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
-	if d := time.Since(start); d > queryTimeout/2 {
-		t.Errorf("the next list waited %v", d)
+	promptly(t, func() time.Duration {
+		mute, good := newResponder(t, 0), newResponder(t, 0)
+		mute.silent.Store(true)
+		b := newBench(t, mute.address)
+		start := time.Now()
+		b.use(good.address)
+		b.wait(t, "synchronised", func(s Status) bool { return s.Synced && s.Server == good.address })
+		return time.Since(start)
+	})
+}
+
+// promptly fails if the next list waits for the timeout of a query in each of ten attempts: a fault
+// delays every attempt, a busy computer only some.
+func promptly(t *testing.T, attempt func() time.Duration) {
+	t.Helper()
+	var waited []time.Duration
+	for range 10 {
+		took := attempt()
+		if took < queryTimeout/2 {
+			return
+		}
+		waited = append(waited, took)
 	}
+	t.Errorf("the next list waited %v", waited)
 }
 
 // answering is a connection to a server that answers every request with the same bytes. It copies

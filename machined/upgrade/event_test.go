@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
@@ -205,25 +206,27 @@ func (h *fakeHealth) Wait(ctx context.Context) error {
 // TestAwaitResult checks that a trial ends at its deadline with the last failed check, and at once
 // after a panic.
 func TestAwaitResult(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		health fakeHealth
-		want   string
-	}{
-		{"at the deadline", fakeHealth{failed: []string{"a", "b"}}, "version 2.0.0 did not pass its checks within 1h0m0s: b"},
-		{"a failed probe", fakeHealth{failed: []string{"a", ""}}, "version 2.0.0 did not pass its checks within 1h0m0s: network: no link has an address"},
-		{"after a panic", fakeHealth{failed: []string{"a"}, panics: "panicked"}, "panicked"},
-	} {
-		m := newTestMachine(t, proving)
-		d := m.Controller.deps
-		d.Trial.Started = time.Now().Add(100*time.Millisecond - time.Hour)
-		d.Trial.Events = func() []Event { return nil }
-		d.Trial.Services = supervise.NewManager(supervise.Config{})
-		d.Trial.KernelStart = func() (time.Time, error) { return time.Time{}, errors.New("no kernel") }
-		d.Network.Addresses = func(*config.Config) []netip.Addr { return nil }
-		e, _ := m.Controller.awaitResult(t.Context(), &c.health).(slot.ChecksFailed)
-		if e.Reason != c.want {
-			t.Errorf("%s: %q, want %q", c.name, e.Reason, c.want)
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name   string
+			health fakeHealth
+			want   string
+		}{
+			{"at the deadline", fakeHealth{failed: []string{"a", "b"}}, "version 2.0.0 did not pass its checks within 1h0m0s: b"},
+			{"a failed probe", fakeHealth{failed: []string{"a", ""}}, "version 2.0.0 did not pass its checks within 1h0m0s: network: no link has an address"},
+			{"after a panic", fakeHealth{failed: []string{"a"}, panics: "panicked"}, "panicked"},
+		} {
+			m := newTestMachine(t, proving)
+			d := m.Controller.deps
+			d.Trial.Started = time.Now().Add(100*time.Millisecond - time.Hour)
+			d.Trial.Events = func() []Event { return nil }
+			d.Trial.Services = supervise.NewManager(supervise.Config{})
+			d.Trial.KernelStart = func() (time.Time, error) { return time.Time{}, errors.New("no kernel") }
+			d.Network.Addresses = func(*config.Config) []netip.Addr { return nil }
+			e, _ := m.Controller.awaitResult(t.Context(), &c.health).(slot.ChecksFailed)
+			if e.Reason != c.want {
+				t.Errorf("%s: %q, want %q", c.name, e.Reason, c.want)
+			}
 		}
-	}
+	})
 }

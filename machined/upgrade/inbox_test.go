@@ -187,24 +187,26 @@ func TestWrongBundle(t *testing.T) {
 // TestStalled checks that a source without data is abandoned, and that its earlier data is
 // retained.
 func TestStalled(t *testing.T) {
-	content, digest := some(t, 1<<20)
-	in := emptyInbox(t, 1<<20)
-	in.StallTimeout = 10 * time.Millisecond
-	if _, err := in.Offer(digest, 1<<20); err != nil {
-		t.Fatal(err)
-	}
-	silent, end := io.Pipe()
-	defer end.Close()
-	err := in.Receive(t.Context(), io.MultiReader(bytes.NewReader(content[:1000]), silent), welcome, quiet)
-	if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "no data was received for 10ms") {
-		t.Errorf("silent: %v", err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("the machine is shutting down"))
-	in.StallTimeout = time.Minute
-	if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine is shutting down") {
-		t.Errorf("stopped: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		content, digest := some(t, 1<<20)
+		in := emptyInbox(t, 1<<20)
+		in.StallTimeout = 10 * time.Millisecond
+		if _, err := in.Offer(digest, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		silent, end := io.Pipe()
+		defer end.Close()
+		err := in.Receive(t.Context(), io.MultiReader(bytes.NewReader(content[:1000]), silent), welcome, quiet)
+		if u := (Unfinished{}); !errors.As(err, &u) || u.Bundle.Have != 1000 || !strings.Contains(err.Error(), "no data was received for 10ms") {
+			t.Errorf("silent: %v", err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the machine is shutting down"))
+		in.StallTimeout = time.Minute
+		if err := in.Receive(ctx, silent, welcome, quiet); !errors.As(err, new(Unfinished)) || !strings.Contains(err.Error(), "the machine is shutting down") {
+			t.Errorf("stopped: %v", err)
+		}
+	})
 }
 
 // trickle delivers a byte each 10 s.

@@ -55,8 +55,9 @@ func newGoBGP(t *testing.T, password string, oneHop bool) *gobgp {
 		Transport:   &api.Transport{PassiveMode: true},
 		AfiSafis:    families,
 		TtlSecurity: &api.TtlSecurity{Enabled: oneHop, TtlMin: 255},
-		Timers:      &api.Timers{Config: &api.TimersConfig{HoldTime: 3, KeepaliveInterval: 1}},
+		Timers:      &api.Timers{Config: &api.TimersConfig{HoldTime: uint64(holdTime / time.Second), KeepaliveInterval: 2}},
 	}}))
+	g.accepts()
 	own, err := bgp.NewIPAddrPrefix(netip.MustParsePrefix("0.0.0.0/0"))
 	g.check(err)
 	hop, err := bgp.NewPathAttributeNextHop(netip.MustParseAddr("192.0.2.1"))
@@ -72,6 +73,22 @@ func (g *gobgp) check(err error) {
 	g.t.Helper()
 	if err != nil {
 		g.t.Fatal(err)
+	}
+}
+
+// accepts waits until the router accepts a connection of its peer. In the first state, idle, the
+// router closes each connection.
+func (g *gobgp) accepts() {
+	g.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
+		state := api.PeerState_SESSION_STATE_UNSPECIFIED
+		g.check(g.server.ListPeer(g.t.Context(), &api.ListPeerRequest{}, func(p *api.Peer) { state = p.State.SessionState }))
+		if state == api.PeerState_SESSION_STATE_ACTIVE {
+			return
+		}
+		if time.Now().After(deadline) {
+			g.t.Fatalf("the router does not accept its peer: %s", state)
+		}
 	}
 }
 
@@ -159,8 +176,11 @@ func (s *speaker) establish(t *testing.T) {
 	}
 }
 
+// holdTime is long enough for keepalives on a busy computer.
+const holdTime = 6 * time.Second
+
 var config = Config{
-	ASN: 64512, PeerASN: routerASN, RouterID: netip.MustParseAddr("192.0.2.11"), HoldTime: 3 * time.Second,
+	ASN: 64512, PeerASN: routerASN, RouterID: netip.MustParseAddr("192.0.2.11"), HoldTime: holdTime,
 	NextHops: []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::11")},
 }
 
@@ -174,9 +194,9 @@ func TestGoBGP(t *testing.T) {
 	one, six := netip.MustParsePrefix("203.0.113.70/32"), netip.MustParsePrefix("2001:db8:1::70/128")
 	const routeOne, routeSix = "203.0.113.70/32 via 192.0.2.11 path [64512]", "2001:db8:1::70/128 via 2001:db8::11 path [64512]"
 	s.routes.Set([]netip.Prefix{one, six})
-	g.await(5*time.Second, routeSix, routeOne)
+	g.await(20*time.Second, routeSix, routeOne)
 	s.routes.Set([]netip.Prefix{one})
-	g.await(5*time.Second, routeOne)
+	g.await(20*time.Second, routeOne)
 	// Keepalives in both directions: without them the session would end after the hold time.
 	alive := time.NewTimer(config.HoldTime + time.Second)
 	defer alive.Stop()
@@ -185,9 +205,9 @@ func TestGoBGP(t *testing.T) {
 		t.Fatalf("the session ended: %v", err)
 	case <-alive.C:
 	}
-	g.await(time.Second, routeOne)
+	g.await(20*time.Second, routeOne)
 	s.stop()
-	g.await(time.Second)
+	g.await(holdTime - time.Second)
 	if err := <-s.ended; err == nil || err.Error() != "this machine stops" {
 		t.Errorf("the session ended with %v", err)
 	}
@@ -206,9 +226,9 @@ func TestGoBGPPowerLoss(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(t.Context(), c, config, routes.Watch(), Hooks{State: state.Set}) }()
 	(&speaker{state: state}).establish(t)
-	g.await(5*time.Second, "203.0.113.70/32 via 192.0.2.11 path [64512]")
+	g.await(20*time.Second, "203.0.113.70/32 via 192.0.2.11 path [64512]")
 	close(c.off)
-	g.await(config.HoldTime + 2*time.Second)
+	g.await(config.HoldTime + 20*time.Second)
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "hold timer expired") {
 		t.Errorf("the session ended with %v", err)
 	}

@@ -77,7 +77,13 @@ func TestUnreachable(t *testing.T) {
 			if c.pin {
 				e.CA, e.Fingerprint = nil, pki.Fingerprint(leaf.Cert)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			// Some servers that are no machines let the client wait until its deadline. The others
+			// have answered before it, also on a busy computer.
+			limit := 2 * time.Second
+			if c.want == ErrUntrusted {
+				limit = time.Minute
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			_, err := Dial(ctx, e)
 			if errors.Is(err, ErrRevoked) || errors.Is(err, ErrRefused) || !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "machine "+address+": cannot connect: ") {

@@ -8,14 +8,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// short is the deadline of examinations in these tests.
-const short = 50 * time.Millisecond
+// short is the deadline of examinations that pass it, in a bubble of synctest; long is the deadline
+// of examinations that end before it, also on a busy computer.
+const (
+	short = 50 * time.Millisecond
+	long  = time.Minute
+)
 
 func device(name string) Device {
 	return Device{Name: name, Path: "/dev/" + name, Size: 1 << 30, SectorSize: 512, Identity: "1 2097152 0", Written: "0 0 0 0"}
@@ -26,39 +31,41 @@ func blank(d Device) Result { return Result{Disk: d.Path, Size: d.Size} }
 // TestOneBadDisk checks that a failing or hanging examination of one disk ends within the deadline
 // with an error, and that the other disks are examined.
 func TestOneBadDisk(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
-	for name, bad := range map[string]Run{
-		"it never returns": func(context.Context, Device, *File) (Result, error) { <-release; return Result{}, nil },
-		"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Result, error) {
-			<-ctx.Done()
-			return Result{}, errors.New("killed")
-		},
-		"it fails": func(context.Context, Device, *File) (Result, error) {
-			return Result{}, errors.New("no answer within its memory")
-		},
-		"it panics": func(context.Context, Device, *File) (Result, error) { panic("no answer within reason") },
-	} {
-		p := New(func(ctx context.Context, d Device, f *File) (Result, error) {
-			if d.Name == "bad" {
-				return bad(ctx, d, f)
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		for name, bad := range map[string]Run{
+			"it never returns": func(context.Context, Device, *File) (Result, error) { <-release; return Result{}, nil },
+			"it ends when it is told": func(ctx context.Context, _ Device, _ *File) (Result, error) {
+				<-ctx.Done()
+				return Result{}, errors.New("killed")
+			},
+			"it fails": func(context.Context, Device, *File) (Result, error) {
+				return Result{}, errors.New("no answer within its memory")
+			},
+			"it panics": func(context.Context, Device, *File) (Result, error) { panic("no answer within reason") },
+		} {
+			p := New(func(ctx context.Context, d Device, f *File) (Result, error) {
+				if d.Name == "bad" {
+					return bad(ctx, d, f)
+				}
+				return blank(d), nil
+			}, short, func() {})
+			began := time.Now()
+			results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Cached)
+			if took := time.Since(began); took > short {
+				t.Errorf("%s: took %v", name, took)
 			}
-			return blank(d), nil
-		}, short, func() {})
-		began := time.Now()
-		results := p.All(t.Context(), []Device{device("sda"), device("bad"), device("sdb")}, Cached)
-		if took := time.Since(began); took > 20*short {
-			t.Errorf("%s: took %v", name, took)
+			for _, r := range results {
+				if bad := r.Device.Name == "bad"; bad != (r.Err != nil) {
+					t.Errorf("%s: %s: %v", name, r.Device.Name, r.Err)
+				}
+				if r.Err != nil && !strings.Contains(r.Err.Error(), "no answer within") {
+					t.Errorf("%s: %v", name, r.Err)
+				}
+			}
 		}
-		for _, r := range results {
-			if bad := r.Device.Name == "bad"; bad != (r.Err != nil) {
-				t.Errorf("%s: %s: %v", name, r.Device.Name, r.Err)
-			}
-			if r.Err != nil && !strings.Contains(r.Err.Error(), "no answer within") {
-				t.Errorf("%s: %v", name, r.Err)
-			}
-		}
-	}
+	})
 }
 
 // TestBackoff checks that the delay after a failure increases, independent of other disks and of
@@ -75,7 +82,7 @@ func TestBackoff(t *testing.T) {
 			return Result{}, errors.New("nonsense")
 		}
 		return blank(d), nil
-	}, short, func() {})
+	}, long, func() {})
 	p.now = func() time.Time { return now }
 	bad, good := device("bad"), device("good")
 	look := func(fresh Freshness, want int) {
@@ -123,7 +130,7 @@ func TestBackoff(t *testing.T) {
 // removable medium is always examined again.
 func TestCached(t *testing.T) {
 	var asked atomic.Int64
-	p := New(func(_ context.Context, d Device, _ *File) (Result, error) { asked.Add(1); return blank(d), nil }, short, func() {})
+	p := New(func(_ context.Context, d Device, _ *File) (Result, error) { asked.Add(1); return blank(d), nil }, long, func() {})
 	look := func(d Device, fresh Freshness, want int64) {
 		t.Helper()
 		if r := p.All(t.Context(), []Device{d}, fresh); r[0].Err != nil || r[0].Answer.Disk != d.Path || asked.Load() != want {
@@ -138,7 +145,7 @@ func TestCached(t *testing.T) {
 	look(d, Cached, 3)
 	d.Removable = true
 	look(d, Cached, 4)
-	if p := New(func(context.Context, Device, *File) (Result, error) { return Result{}, ErrNoMedium }, short, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Cached)[0].Err, ErrNoMedium) {
+	if p := New(func(context.Context, Device, *File) (Result, error) { return Result{}, ErrNoMedium }, long, func() {}); !errors.Is(p.All(t.Context(), []Device{d}, Cached)[0].Err, ErrNoMedium) {
 		t.Errorf("an empty drive is a disk")
 	} else if _, waits := p.Next(); waits {
 		t.Error("an empty drive rests")
@@ -183,41 +190,43 @@ func TestConcurrentCallers(t *testing.T) {
 // TestStuck checks that the number of examinations that do not end after they are killed is
 // limited, in total and to one for each disk.
 func TestStuck(t *testing.T) {
-	var running atomic.Int64
-	release := make(chan struct{})
-	p := New(func(context.Context, Device, *File) (Result, error) {
-		running.Add(1)
-		<-release
-		return Result{}, nil
-	}, time.Millisecond, func() {})
-	now := time.Unix(1000, 0)
-	p.now = func() time.Time { return now }
-	for i := range 2 * maxStuck {
-		d := device("sda")
-		d.Identity = fmt.Sprint(i / 2) // examined twice, then replaced by another disk
-		now = now.Add(maxBackoff)
-		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil {
-			t.Fatal("a stuck disk has an answer")
+	synctest.Test(t, func(t *testing.T) {
+		var running atomic.Int64
+		release := make(chan struct{})
+		p := New(func(context.Context, Device, *File) (Result, error) {
+			running.Add(1)
+			<-release
+			return Result{}, nil
+		}, time.Millisecond, func() {})
+		now := time.Unix(1000, 0)
+		p.now = func() time.Time { return now }
+		for i := range 2 * maxStuck {
+			d := device("sda")
+			d.Identity = fmt.Sprint(i / 2) // examined twice, then replaced by another disk
+			now = now.Add(maxBackoff)
+			if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil {
+				t.Fatal("a stuck disk has an answer")
+			}
 		}
-	}
-	for i := range 4 {
-		d := device("sdb")
-		d.Identity = fmt.Sprint(i)
-		if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "hang") {
-			t.Errorf("with %d stuck: %v", running.Load(), r.Err)
+		for i := range 4 {
+			d := device("sdb")
+			d.Identity = fmt.Sprint(i)
+			if r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err == nil || !strings.Contains(r.Err.Error(), "hang") {
+				t.Errorf("with %d stuck: %v", running.Load(), r.Err)
+			}
 		}
-	}
-	if running.Load() != maxStuck {
-		t.Errorf("%d examinations were left behind, want %d", running.Load(), maxStuck)
-	}
-	close(release)
-	d := device("sdc")
-	for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "hang"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
-		now = now.Add(maxBackoff)
-		if t.Context().Err() != nil {
-			t.Fatal(r.Err)
+		if running.Load() != maxStuck {
+			t.Errorf("%d examinations were left behind, want %d", running.Load(), maxStuck)
 		}
-	}
+		close(release)
+		d := device("sdc")
+		for r := p.All(t.Context(), []Device{d}, Cached)[0]; r.Err != nil && strings.Contains(r.Err.Error(), "hang"); r = p.All(t.Context(), []Device{d}, Cached)[0] {
+			now = now.Add(maxBackoff)
+			if t.Context().Err() != nil {
+				t.Fatal(r.Err)
+			}
+		}
+	})
 }
 
 // TestDecode checks that a result is rejected if no examination can return it.

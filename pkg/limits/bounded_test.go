@@ -15,9 +15,9 @@ import (
 func TestRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Bounded
-		started := 0
+		var started atomic.Int32
 		read := func(ctx context.Context, f func(context.Context) (int, error)) (int, error) {
-			return Read(ctx, &b, "test", time.Second, func(ctx context.Context) (int, error) { started++; return f(ctx) })
+			return Read(ctx, &b, "test", time.Second, func(ctx context.Context) (int, error) { started.Add(1); return f(ctx) })
 		}
 		seven := func(context.Context) (int, error) { return 7, nil }
 		if n, err := read(t.Context(), seven); n != 7 || err != nil {
@@ -42,9 +42,9 @@ func TestRead(t *testing.T) {
 			t.Errorf("a read that hangs: %v after %v", err, time.Since(start))
 		}
 		synctest.Wait()
-		before := started
-		if _, err := read(t.Context(), seven); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "an earlier read has not returned") || started != before {
-			t.Errorf("after a late read: %v, %d reads", err, started-before)
+		before := started.Load()
+		if _, err := read(t.Context(), seven); !errors.Is(err, ErrUnknown) || !strings.HasSuffix(err.Error(), "an earlier read has not returned") || started.Load() != before {
+			t.Errorf("after a late read: %v, %d reads", err, started.Load()-before)
 		}
 		close(answers)
 		synctest.Wait()

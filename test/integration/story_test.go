@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,27 +47,24 @@ func TestStories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for again := 0; ; again++ {
 				a := &attempt{t: t}
-				oops := a.tell(file)
+				broke := a.tell(file)
 				if !a.failed {
 					return
 				}
-				if oops == "" || again == mostRepeats {
+				if broke == "" || again == mostRepeats {
 					broken = append(broken, a.said...)
 					t.FailNow()
 				}
-				t.Logf("%s is told again (%d of at most %d), because the guest's kernel broke under the emulator:\n%s", name, again+1, mostRepeats, oops)
+				t.Logf("%s is told again (%d of at most %d), because the guest's kernel broke under the emulator:\n%s", name, again+1, mostRepeats, broke)
 				fmt.Printf("story %s is told again: the guest's kernel broke under the emulator\n", name)
 			}
 		})
 	}
 }
 
-// mostRepeats is the number of repetitions of a failed story with an oops in the kernel of one of
-// its machines. QEMU's emulation of several processors (TCG, seen with 7.2) has a race between a
-// processor that patches kernel code (static keys, during the creation of the first control group
-// and the loading of drivers) and a processor that executes the code: "Oops: int3" in the middle of
-// kmem_cache_free, in about one boot of ten on a busy computer. Machines recover from that, and so
-// do most stories. A real fault of the system occurs again and fails the story.
+// mostRepeats is the number of repetitions of a failed story in which the emulator broke the kernel
+// of a machine (vm.KernelBreak). Machines recover from such a break, and so do most stories. A real
+// fault of the system occurs again and fails the story.
 const mostRepeats = 2
 
 // attempt is one run of a story. It implements testscript.T.
@@ -94,7 +90,8 @@ func dilationOf(story string) int {
 	return 1
 }
 
-// tell runs the story. It returns the oops of a machine's kernel, or an empty string.
+// tell runs the story. It returns the console around a break of a machine's kernel
+// (vm.KernelBreak), or an empty string.
 func (a *attempt) tell(file string) string {
 	s := newStory(a)
 	text, err := os.ReadFile(file)
@@ -205,9 +202,9 @@ func (s *story) connect(dilation int, six vm.IPv6Spec) (err error) {
 	return err
 }
 
-// close switches all machines off, and prints the log if the story failed. It returns the oops of a
-// kernel.
-func (s *story) close() (oops string) {
+// close switches all machines off, and prints the log if the story failed. It returns the console
+// around a break of a machine's kernel.
+func (s *story) close() (broke string) {
 	if s.write != nil {
 		s.write.stop()
 	}
@@ -224,35 +221,22 @@ func (s *story) close() (oops string) {
 		s.t.t.Logf("what happened:\n%s", strings.Join(s.timeline, "\n"))
 	}
 	for name, m := range s.machines {
-		last := around(m.Console().String(), "Kernel panic - not syncing")
+		console := m.Console().String()
+		last := vm.KernelPanic(console)
 		if s.t.failed {
 			s.t.t.Logf("console of %s, the last 60 lines (all of it in %s while the test runs):\n%s", name, m.Console().Path(), m.ConsoleTail(60))
 		} else if last != "" {
 			s.note("the kernel of %s ended with a panic, and came back:\n%s", name, last)
 		}
-		// After an oops, a dead init or a damaged root prints a different message.
-		all := m.Console().String()
-		if last := around(all, "Kernel panic - not syncing: Fatal exception"); last != "" && strings.Contains(all, "Oops: int3") {
-			oops = fmt.Sprintf("%s:\n%s", name, last)
+		if last := vm.KernelBreak(console); last != "" {
+			broke = fmt.Sprintf("%s:\n%s", name, last)
 		}
 		if err := m.Close(); err != nil {
 			s.t.t.Logf("machine %s: %v", name, err)
 		}
 	}
 	s.network.Close()
-	return oops
-}
-
-// around returns the lines of a console around the first line with a text; empty without such a
-// line. A machine that panics reboots, so a story may succeed nevertheless; the panic is reported
-// in any case.
-func around(console, text string) string {
-	lines := strings.Split(console, "\n")
-	i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
-	if i < 0 {
-		return ""
-	}
-	return strings.Join(lines[max(0, i-40):min(len(lines), i+10)], "\n")
+	return broke
 }
 
 // ask runs a user program with the story's latest settings, to get the state of a machine or its

@@ -9,6 +9,11 @@
 // eth0 on a closed network whose gateway answers DHCP, DNS and NTP. The variable
 // ORLOP_KERNEL_TEST=1 marks this environment.
 //
+// An emulator with several processors sometimes breaks the kernel of the guest (vm.KernelBreak).
+// The program then runs a second time, unless a test has failed. go test hides the output of a
+// program that passes, so -repeats FILE stores the reason. The two runs share the time of go test's
+// -timeout.
+//
 // The guest's files are in memory and end with it: a test that rewrites golden files has to run on
 // the host. The init of the machine is minimal; machined is not started.
 package kerneltest

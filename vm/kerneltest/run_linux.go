@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/orlop-os/orlop/vm"
 	"github.com/orlop-os/orlop/vm/kerneltest/protocol"
@@ -55,9 +56,15 @@ type Options struct {
 	Machine vm.MachineSpec
 	// Append is appended to the kernel's command line.
 	Append string
-	// Stdout and Stderr receive the program's output as it arrives.
+	// Stdout and Stderr receive the program's output as it arrives. Stderr also tells of each
+	// repetition and its reason.
 	Stdout, Stderr io.Writer
-	// Started, if set, is called with the machine once it runs, for tests that press its buttons.
+	// Limit bounds each run of the program, with the boot of its machine; 0: no limit.
+	Limit time.Duration
+	// Repeated, if set, is called with the reason of each repetition.
+	Repeated func(why string)
+	// Started, if set, is called with the machine of each boot once it runs, for tests that press
+	// its buttons.
 	Started func(*vm.Machine)
 }
 
@@ -69,9 +76,14 @@ type Result struct {
 	// Reported reports whether the guest reported the end of the program. If not, ExitCode has no
 	// meaning.
 	Reported bool
+	// Failed reports whether the output has a mark of a failed test.
+	Failed bool
 	// Exit is QEMU's end, Console the end of the kernel's messages.
 	Exit    vm.Exit
 	Console string
+	// Break is the part of the console that shows a kernel that the emulator broke
+	// (vm.KernelBreak); empty without such a break.
+	Break string
 }
 
 // Err returns nil if the program ran and reported its exit status, including a nonzero status.
@@ -86,7 +98,9 @@ func (r Result) Err() error {
 }
 
 // Run boots the kernel and runs the program. The error is about the run; the result has the end of
-// the program. When ctx ends, the machine loses its power and the result has the console.
+// the program and of the console, also with an error. When ctx ends or the limit of the run has
+// passed, the machine loses its power. If the emulator broke the machine, the program runs again
+// (again).
 func Run(ctx context.Context, o Options) (Result, error) {
 	dir, err := os.MkdirTemp("", "orlop-kernel-test-")
 	if err != nil {
@@ -113,27 +127,19 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	spec.Dir, spec.Kernel.Image, spec.Kernel.Initrd = filepath.Join(dir, "machine"), k.image, initrd
 	// panic=-1 resets immediately, and QEMU ends instead of a reset.
+	// oops=panic: a broken kernel ends at once, as in the product (pkg/sysctl), and not in a test
+	// that waits for the dead thread of the kernel until its deadline.
 	// no_timer_check: on a busy host the kernel takes late timer interrupts for broken hardware.
-	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
+	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic no_timer_check rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
-	for boot := 1; ; boot++ {
-		result, err := once(ctx, spec, o)
-		if err != nil || result.Begun || result.Reported || boot == maxBoots {
-			return result, err
-		}
-		if o.Stderr != nil {
-			fmt.Fprintf(o.Stderr, "kernel test: the machine died before the program began (boot %d of at most %d): %s\n%s\n", boot, maxBoots, result.Exit, result.Console)
-		}
-	}
+	return repeat(ctx, o, func(ctx context.Context) (Result, error) { return once(ctx, spec, o) })
 }
 
-// maxBoots bounds the boots of a machine that ends before the program starts. An emulator with
-// several processors sometimes breaks a kernel that patches its own code during its boot (seen: an
-// oops in the middle of a jump label). Such a failure is unrelated to the program; after the
-// program's start, every failure counts.
-const maxBoots = 3
-
+// once boots a machine, with blank disks also after an earlier run.
 func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
+	if err := os.RemoveAll(spec.Dir); err != nil {
+		return Result{}, fmt.Errorf("kernel test: cannot remove the disks of the earlier run: %w", err)
+	}
 	m, err := vm.Start(ctx, spec)
 	if err != nil {
 		return Result{}, err
@@ -159,10 +165,8 @@ func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
 		}
 		ports[name] = port
 	}
-	for name, to := range map[string]io.Writer{protocol.StdoutPort: o.Stdout, protocol.StderrPort: o.Stderr} {
-		if to == nil {
-			to = io.Discard
-		}
+	outputs := map[string]*marks{protocol.StdoutPort: {to: o.Stdout}, protocol.StderrPort: {to: o.Stderr}}
+	for name, to := range outputs {
 		reading.Go(func() { io.Copy(to, ports[name]) }) // ends with QEMU
 	}
 	reading.Go(func() {
@@ -182,7 +186,10 @@ func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
 	for _, p := range ports {
 		p.Close()
 	}
-	result.Exit, result.Console = exit, m.ConsoleTail(60)
+	for _, to := range outputs {
+		result.Failed = result.Failed || to.failed()
+	}
+	result.Exit, result.Console, result.Break = exit, m.ConsoleTail(60), vm.KernelBreak(m.Console().String())
 	return result, err
 }
 

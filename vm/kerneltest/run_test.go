@@ -75,9 +75,10 @@ func TestBoot(t *testing.T) {
 	o := Options{Kernel: kernel, Program: build(t, "./testdata/bootprobe"), Modules: []string{"virtio_net", "button", "evdev"}, Tools: []string{},
 		Machine: vm.MachineSpec{MemoryMiB: 256, NIC: vm.NIC{Network: network}, RTC: time.Date(1971, 2, 3, 4, 5, 6, 0, time.UTC)},
 		Stdout:  &stdout, Stderr: &stderr}
-	pressed := make(chan error, 1)
+	var pressed chan error // of the last boot
 	o.Started = func(m *vm.Machine) {
-		go func() { pressed <- useProbe(ctx, network, m) }()
+		pressed = make(chan error, 1)
+		go func(pressed chan<- error) { pressed <- useProbe(ctx, network, m) }(pressed)
 	}
 	result, err := Run(ctx, o)
 	if err == nil { // otherwise it may never have started

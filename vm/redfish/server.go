@@ -41,7 +41,7 @@ func New(uuid, user, password string, systems func() []System) *Server {
 
 // HTTP returns an HTTP server of the service. The caller serves TLS with it.
 func (s *Server) HTTP() *http.Server {
-	return &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+	return &http.Server{Handler: s.handler(), ReadHeaderTimeout: time.Minute, ReadTimeout: time.Minute,
 		WriteTimeout: requestTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 

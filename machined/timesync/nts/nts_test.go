@@ -67,7 +67,7 @@ func (f fixture) exchange(t *testing.T) *Session {
 }
 
 func query(s *Session) (*ntp.Response, error) {
-	return ntp.QueryWithOptions(s.Address(), ntp.QueryOptions{Timeout: 2 * time.Second, Extensions: []ntp.Extension{s}})
+	return ntp.QueryWithOptions(s.Address(), ntp.QueryOptions{Timeout: 5 * time.Second, Extensions: []ntp.Extension{s}})
 }
 
 func TestSession(t *testing.T) {
@@ -194,7 +194,7 @@ func TestSilentExchange(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if _, err := Exchange(ctx, f.address, f.config); err == nil || time.Since(began) > exchangeTimeout/2 {
+	if _, err := Exchange(ctx, f.address, f.config); err == nil || time.Since(began) >= exchangeTimeout {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 	var timeout net.Error

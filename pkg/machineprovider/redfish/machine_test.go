@@ -146,7 +146,7 @@ func hostile(t *testing.T, handler http.HandlerFunc) *Machine {
 	mux.HandleFunc("/redfish/v1/Systems/", handler)
 	s := httptest.NewTLSServer(mux)
 	t.Cleanup(s.Close)
-	return machine(t, Config{Name: "w1", Endpoint: s.URL, User: "admin", Password: "secret", Fingerprint: pki.Fingerprint(s.Certificate()), Timeout: 5 * time.Second})
+	return machine(t, Config{Name: "w1", Endpoint: s.URL, User: "admin", Password: "secret", Fingerprint: pki.Fingerprint(s.Certificate()), Timeout: 30 * time.Second})
 }
 
 // TestHostileController checks the bounds against a controller that an attacker has taken over.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -27,7 +28,8 @@ func kernelTest(ctx context.Context, args []string) error {
 		cpus                             = flags.Int("cpus", 2, "CPUs")
 		nic                              = flags.Bool("nic", true, "plug eth0 into a closed network with DHCP, DNS and NTP")
 		watchdog                         = flags.Bool("watchdog", false, "add an i6300esb watchdog")
-		timeout                          = flags.Duration("timeout", 0, "when to give up; default: the program's -test.timeout, or 5 m")
+		timeout                          = flags.Duration("timeout", 0, "when to give up a run; default: a part of the program's -test.timeout, or 5 m")
+		repeats                          = flags.String("repeats", "", "`file` to which a line about each repeated run is added; go test hides the output of a program that passes")
 		appended                         = flags.String("append", "", "words after the kernel's command line")
 		console                          = flags.Bool("console", false, "print the end of the console even if all went well")
 		modules, tools, files, env, disk list
@@ -50,13 +52,15 @@ func kernelTest(ctx context.Context, args []string) error {
 	if len(tools) > 0 {
 		o.Tools = append(append(o.Tools, kerneltest.DefaultTools...), tools...)
 	}
-	var limit time.Duration
 	var err error
-	if o.Args, limit, err = testArguments(flags.Args()[1:]); err != nil {
+	if o.Args, o.Limit, err = testArguments(flags.Args()[1:]); err != nil {
 		return err
 	}
 	if *timeout > 0 {
-		limit = *timeout
+		o.Limit = *timeout
+	}
+	if *repeats != "" {
+		o.Repeated = func(why string) { note(*repeats, fmt.Sprintf("%s: %s", filepath.Base(o.Program), why)) }
 	}
 	if o.Machine.Disks, err = blankDisks(disk); err != nil {
 		return err
@@ -70,8 +74,6 @@ func kernelTest(ctx context.Context, args []string) error {
 		defer network.Close()
 		o.Machine.NIC.Network = network
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("deadline of %s passed", limit))
-	defer cancel()
 	result, err := kerneltest.Run(ctx, o)
 	if err == nil {
 		err = result.Err()
@@ -89,7 +91,23 @@ func kernelTest(ctx context.Context, args []string) error {
 	return nil
 }
 
-// testArguments removes the flags of go test with files of the host, and returns the time limit.
+// note adds a line to a file. A failure is only printed, because the result of the tests is valid
+// without the line.
+func note(path, line string) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(file, line)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernel-test: cannot note a repeated run:", err)
+	}
+}
+
+// testArguments removes the flags of go test with files of the host, and returns the limit of each
+// run. go test ends this command after -test.timeout and a minute, so each of kerneltest.MaxRuns
+// runs gets an equal part. The program gets nine tenths of its part: its own timeout, with the
+// stacks of its goroutines, comes first.
 func testArguments(args []string) ([]string, time.Duration, error) {
 	limit := 5 * time.Minute
 	var kept []string
@@ -106,7 +124,8 @@ func testArguments(args []string) ([]string, time.Duration, error) {
 				return nil, 0, fmt.Errorf("kernel-test: %s: %w", a, err)
 			}
 			if d > 0 {
-				limit = d + 30*time.Second // so the program's own timeout comes first
+				limit = d / kerneltest.MaxRuns
+				a = fmt.Sprintf("%s=%s", name, limit*9/10)
 			}
 		}
 		kept = append(kept, a)

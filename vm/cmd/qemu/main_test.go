@@ -2,21 +2,35 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 )
 
 func TestTestArguments(t *testing.T) {
-	got, limit, err := testArguments([]string{"-test.paniconexit0", "-test.testlogfile=/tmp/x", "-test.timeout=2m0s", "-test.run=A", "b"})
-	if err != nil || limit != 150*time.Second || !slices.Equal(got, []string{"-test.paniconexit0", "-test.timeout=2m0s", "-test.run=A", "b"}) {
+	got, limit, err := testArguments([]string{"-test.paniconexit0", "-test.testlogfile=/tmp/x", "-test.timeout=20m0s", "-test.run=A", "b"})
+	if err != nil || limit != 10*time.Minute || !slices.Equal(got, []string{"-test.paniconexit0", "-test.timeout=9m0s", "-test.run=A", "b"}) {
 		t.Errorf("%v, %s, %v", got, limit, err)
+	}
+	if got, limit, err := testArguments([]string{"-test.timeout=0s"}); err != nil || limit != 5*time.Minute || !slices.Equal(got, []string{"-test.timeout=0s"}) {
+		t.Errorf("a program without a timeout: %v, %s, %v", got, limit, err)
 	}
 	if _, limit, err := testArguments(nil); err != nil || limit != 5*time.Minute {
 		t.Errorf("no arguments: %s, %v", limit, err)
 	}
 	if _, _, err := testArguments([]string{"-test.coverprofile=c.out"}); err == nil {
 		t.Error("a profile that would be lost was promised")
+	}
+}
+
+func TestNote(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "repeats")
+	note(file, "disk.test: the program runs again")
+	note(file, "host.test: the machine boots again")
+	if got, err := os.ReadFile(file); err != nil || string(got) != "disk.test: the program runs again\nhost.test: the machine boots again\n" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
