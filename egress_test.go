@@ -21,6 +21,7 @@ var ownConnections = map[string]string{
 	"machined/images/registries.go":         "the client of a transport that package egress completes",
 	"machined/logship/shipper.go":           "TLS above a connection of package egress",
 	"machined/logship/sender/sender.go":     "TLS above a connection of package egress",
+	"machined/logship/sender/batches.go":    "HTTP above a connection of sender.go",
 	"orchestrator/apiready/apiready.go":     "API servers of the cluster",
 	"orchestrator/etcd/discovery.go":        "etcd members of the cluster",
 	"orchestrator/etcd/s3/s3.go":            "the client of a transport that package egress completes",

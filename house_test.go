@@ -44,7 +44,7 @@ var layers = []layer{
 		// the kernel
 		"pkg/cgroup", "pkg/confine", "pkg/kmod", "pkg/kmsg", "pkg/mount", "pkg/rtnl/...", "pkg/sysctl", "pkg/watchdog",
 		// processes and their records
-		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/otlp", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagesignature/...", "pkg/imagestore", "pkg/registry",
 	}},

@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	logs "go.opentelemetry.io/proto/otlp/logs/v1"
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -176,14 +179,17 @@ func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receive
 	if err != nil {
 		return nil, err
 	}
-	encode := sender.JSON
-	if r.Format == config.FormatSyslog {
-		encode = sender.Syslog
-	}
 	c := sender.Config{
 		Name: r.Name, Address: r.Address.String(), TLS: secure, Egress: from.Egress, Sources: s.sources(r.Sources),
-		Encode: func(l sender.Record) []byte { return encode(from.Machine, l) },
-		Event:  s.deps.Event,
+		Event: s.deps.Event,
+	}
+	switch r.Format {
+	case config.FormatOTLP:
+		c.Batch = func(batch []sender.Record) *logs.LogsData { return sender.OTLP(from.Machine, batch, time.Now()) }
+	case config.FormatSyslog:
+		c.Encode = func(l sender.Record) []byte { return sender.Syslog(from.Machine, l) }
+	default:
+		c.Encode = func(l sender.Record) []byte { return sender.JSON(from.Machine, l) }
 	}
 	if dir != "" {
 		c.Cursors = filepath.Join(dir, r.Name+".json")

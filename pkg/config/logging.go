@@ -36,10 +36,13 @@ type LogFormat string
 const (
 	FormatJSON   LogFormat = "json"
 	FormatSyslog LogFormat = "syslog"
+	FormatOTLP   LogFormat = "otlp"
 )
 
 // Names returns the formats.
-func (LogFormat) Names() []string { return []string{string(FormatJSON), string(FormatSyslog)} }
+func (LogFormat) Names() []string {
+	return []string{string(FormatJSON), string(FormatSyslog), string(FormatOTLP)}
+}
 
 // LogSource is a source of log lines on the machine.
 type LogSource string
