@@ -24,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/egress/egresstest"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -212,7 +213,7 @@ func TestChainOverOTLP(t *testing.T) {
 	previous := ""
 	lines, _ := a.lines.Get()
 	for _, text := range lines {
-		var line logshiptest.Line
+		var line otlptest.Line
 		check(t, json.Unmarshal([]byte(text), &line))
 		e, err := chain.Check([]byte(line.Text))
 		if err != nil || e.Number != line.Number || previous != "" && line.Before != previous {

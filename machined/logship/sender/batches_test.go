@@ -18,29 +18,30 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
 // otlpReceiver answers by a script of statuses, then with success.
 type otlpReceiver struct {
 	*logshiptest.Receiver
-	lines *cell.Cell[[]logshiptest.Line] // of successful requests
-	asked *cell.Cell[int]                // number of requests
+	lines *cell.Cell[[]otlptest.Line] // of successful requests
+	asked *cell.Cell[int]             // number of requests
 }
 
 func newOTLPReceiver(t *testing.T, answers ...int) *otlpReceiver {
 	t.Helper()
 	base, err := logshiptest.New(func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }, pki.Spec{CN: "logs", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	check(t, err)
-	r := &otlpReceiver{base, cell.New([]logshiptest.Line(nil)), cell.New(0)}
-	base.ServeHTTP(logshiptest.OTLP(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
+	r := &otlpReceiver{base, cell.New([]otlptest.Line(nil)), cell.New(0)}
+	base.ServeHTTP(otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
 		n, _ := r.asked.Get()
 		r.asked.Set(n + 1)
 		if n < len(answers) && answers[n] != http.StatusOK {
 			return nil, answers[n]
 		}
-		r.lines.Update(func(all []logshiptest.Line) []logshiptest.Line {
-			return append(slices.Clip(all), logshiptest.Lines(request)...)
+		r.lines.Update(func(all []otlptest.Line) []otlptest.Line {
+			return append(slices.Clip(all), otlptest.Lines(request)...)
 		})
 		return &collector.ExportLogsServiceResponse{}, http.StatusOK
 	}))
@@ -83,7 +84,7 @@ func (r *otlpReceiver) wait(t *testing.T, n int) (numbers []uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	lines, err := cell.Wait(ctx, r.lines, func(all []logshiptest.Line) bool { return len(all) >= n })
+	lines, err := cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool { return len(all) >= n })
 	if err != nil {
 		t.Fatalf("%d lines; want %d", len(lines), n)
 	}
@@ -146,7 +147,7 @@ func TestRejected(t *testing.T) {
 	check(t, err)
 	// batches can be smaller: the receiver gets the rest
 	from.add(1)
-	_, err = cell.Wait(ctx, r.lines, func(all []logshiptest.Line) bool {
+	_, err = cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool {
 		return len(all) > 0 && all[len(all)-1].Number == maxBatch*2+1
 	})
 	check(t, err)

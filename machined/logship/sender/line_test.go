@@ -9,7 +9,7 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/orlop-os/orlop/machined/logship/logshiptest"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 )
 
 // TestForms: the output follows RFC 5424 (6), RFC 5425 (4.3) and docs/decisions/0024-shipping.md.
@@ -68,12 +68,12 @@ func TestOTLP(t *testing.T) {
 	check(t, err)
 	request := &collector.ExportLogsServiceRequest{}
 	check(t, proto.Unmarshal(text, request))
-	want := []logshiptest.Line{
+	want := []otlptest.Line{
 		{Machine: "m1", Source: "audit", Number: 7, Before: "ab", Severity: "notice", Kind: "call", Text: `{"number":7,"before":"ab","at":"<é>"}`},
 		{Machine: "m1", Source: "audit", Number: 9, Missed: 2, Severity: "warning", Kind: "missed", Text: "gone"},
 		{Machine: "m1", Source: "services/apid", Boot: "b", Number: 1, Severity: "info", Kind: "log", Text: `{"before":"forged"}`},
 	}
-	if lines := logshiptest.Lines(request); !reflect.DeepEqual(lines, want) {
+	if lines := otlptest.Lines(request); !reflect.DeepEqual(lines, want) {
 		t.Errorf("got  %+v\nwant %+v", lines, want)
 	}
 	r := request.GetResourceLogs()[0]
