@@ -17,10 +17,10 @@
 //	commands.go        the programs that machined runs
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines
-// a foreign disk (package diskprobe); if its name is bootcheck, it checks the signature of a boot
-// image (package secureboot). One executable for all five means that the image holds the Go runtime
-// and gRPC once.
+// name is metricsd, it serves the metrics (package metricsd); if its name is podlogd, it reads the
+// logs of pods (package podlogd); if its name is diskprobe, it examines a foreign disk (package
+// diskprobe); if its name is bootcheck, it checks the signature of a boot image (package
+// secureboot). One executable for all six means that the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -40,6 +40,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/secureboot"
 	"github.com/orlop-os/orlop/pkg/watchdog"
+	"github.com/orlop-os/orlop/podlogd"
 )
 
 func main() {
@@ -48,6 +49,8 @@ func main() {
 		os.Exit(apid.Main())
 	case filepath.Base(paths.Metricsd):
 		os.Exit(metricsd.Main())
+	case filepath.Base(paths.Podlogd):
+		os.Exit(podlogd.Main())
 	case filepath.Base(paths.Diskprobe):
 		os.Exit(diskprobe.Main())
 	case filepath.Base(paths.Bootcheck):

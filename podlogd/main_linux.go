@@ -26,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// Main is the podlogd process: it waits for the socket of machined, drops its privileges and
+// Main is the podlogd process: it waits for the socket of machined and the directory, drops its privileges and
 // delivers until SIGTERM. It returns the exit status.
 func Main() int {
 	if err := run(); err != nil {
@@ -53,10 +53,15 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// machined creates the directory before the socket
-	for _, err := os.Stat(paths.PodLogsSocket); err != nil; _, err = os.Stat(paths.PodLogsSocket) {
-		if backoff.Sleep(ctx, time.Second) != nil {
-			return nil
+	// machined opens the socket, and the kubelet makes the directory, perhaps later
+	for _, name := range []string{paths.PodLogsSocket, o.Dir} {
+		for {
+			if _, err := os.Stat(name); err == nil {
+				break
+			}
+			if backoff.Sleep(ctx, time.Second) != nil {
+				return nil
+			}
 		}
 	}
 	if err := giveUpPrivileges(filepath.Dir(o.Dir)); err != nil {

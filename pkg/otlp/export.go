@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	neturl "net/url"
 	"strconv"
 	"time"
 
@@ -89,6 +90,9 @@ func Post(ctx context.Context, client *http.Client, url string, body []byte, rec
 	request.Header.Set("Content-Encoding", "gzip")
 	request.Header.Set("User-Agent", "orlop")
 	response, err := client.Do(request)
+	if failure := (*neturl.Error)(nil); errors.As(err, &failure) {
+		err = failure.Err // without the URL, which the caller knows
+	}
 	if err != nil {
 		return Answer{}, err
 	}

@@ -30,7 +30,7 @@ func (s *Sender) sendBatches(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := s.export(ctx, batch); err != nil {
-			return fmt.Errorf("%s: %w", s.config.Address, err)
+			return err
 		}
 	}
 }
@@ -84,9 +84,37 @@ func (s *Sender) export(ctx context.Context, batch []Record) error {
 	if err != nil {
 		return err
 	}
-	answer, err := otlp.Post(last, s.client, "https://"+s.config.Address+otlp.Path, body, len(batch))
-	if err != nil {
+	if err := s.post(last, body, len(batch)); err != nil {
 		return err
+	}
+	s.markDelivered()
+	return nil
+}
+
+// Pass sends a body of package otlp with a number of records, which are not of the sources. Only
+// one call at a time, and no call of Run, is allowed.
+func (s *Sender) Pass(ctx context.Context, body []byte, records int) error {
+	ctx, cancel := context.WithTimeout(ctx, s.times.write)
+	defer cancel()
+	err := s.post(ctx, body, records)
+	s.mu.Lock()
+	if err != nil {
+		s.state.Connected = time.Time{}
+	} else {
+		s.state.Sent += uint64(records)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.fail(err)
+	}
+	return err
+}
+
+// post sends a body with a number of records, and records the answer in the state.
+func (s *Sender) post(ctx context.Context, body []byte, records int) error {
+	answer, err := otlp.Post(ctx, s.client, "https://"+s.config.Address+otlp.Path, body, records)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.config.Address, err)
 	}
 	s.mu.Lock()
 	if s.state.Connected.IsZero() {
@@ -103,7 +131,6 @@ func (s *Sender) export(ctx context.Context, batch []Record) error {
 		s.config.Event("failure", fmt.Sprintf("receiver %s: rejects records, which are not sent again: %s", s.config.Name, answer.Problem))
 	}
 	s.markHealthy()
-	s.markDelivered()
 	return nil
 }
 
