@@ -26,8 +26,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/profile"
 )
 
-// Main is the podlogd process: it waits for the socket of machined and the directory, drops its privileges and
-// delivers until SIGTERM. It returns the exit status.
+// Main is the podlogd process: it waits for the socket of machined and for the directory, drops its
+// privileges and delivers until SIGTERM. It returns the exit status.
 func Main() int {
 	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", nodespec.ServicePodLogs, err)

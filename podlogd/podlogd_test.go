@@ -44,8 +44,11 @@ type bench struct {
 	clock     time.Time // of the next line
 }
 
-func newBench(t *testing.T) *bench {
-	b := &bench{t: t, dir: t.TempDir(), answer: http.StatusOK, clock: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
+func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
+
+// newBenchIn uses a directory that exists.
+func newBenchIn(t *testing.T, dir string) *bench {
+	b := &bench{t: t, dir: dir, answer: http.StatusOK, clock: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
 	receiver := otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
 		if b.answer == http.StatusOK {
 			b.lines = append(b.lines, otlptest.Lines(request)...)

@@ -71,8 +71,8 @@ const turnBytes = 256 << 10
 // more, the parts become records.
 type budget struct{ used, most int }
 
-// turn reads the new lines of a container: each gets the records of a line, and next is called after
-// each line, when the position is behind it. turn returns their first error. A file that the
+// turn reads the new lines of a container: each gets the records of a line, and next is called
+// after each line, when the position is behind it. turn returns their first error. A file that the
 // kubelet renames or removes meanwhile is no error: the next turn finds the rest.
 func (l *log) turn(root *os.Root, dir string, b *budget, each func(record), next func() error) (more bool, err error) {
 	list, err := files(root, dir)

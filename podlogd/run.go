@@ -20,6 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/otlp"
+	"github.com/orlop-os/orlop/pkg/panics"
 )
 
 // Options configure Serve.
@@ -48,19 +49,28 @@ const (
 	lastTime = 2 * time.Second
 )
 
-// Serve delivers the logs of pods to the receivers until ctx ends.
+// Serve delivers the logs of pods to the receivers until ctx ends. After a panic it returns an
+// error, and a restart of the process continues from the stored positions.
 func Serve(ctx context.Context, o Options) error {
 	root, err := os.OpenRoot(o.Dir)
 	if err != nil {
 		return fmt.Errorf("podlogd: cannot open the directory: %w", err)
 	}
 	defer root.Close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
 	var readers sync.WaitGroup
 	for _, name := range o.Settings.Receivers {
 		r := newReader(o, root, name)
-		readers.Go(func() { r.run(ctx) })
+		readers.Go(panics.Guarded("logs of pods for "+name, func() {
+			defer stop()
+			r.run(running)
+		}))
 	}
 	readers.Wait()
+	if ctx.Err() == nil {
+		return errors.New("podlogd: a reader has ended")
+	}
 	return nil
 }
 

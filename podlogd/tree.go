@@ -134,8 +134,8 @@ func single(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() && info.Sys().(*syscall.Stat_t).Nlink == 1
 }
 
-// open opens a regular file with a single name, and no link. os.Root follows links within the directory, so the file is
-// compared with its name.
+// open opens a regular file with a single name, and no link. os.Root follows links within the
+// directory, so the file is compared with its name.
 func open(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -76,11 +76,11 @@ func Encode(data *logs.LogsData) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Post sends a body of Encode with a number of records to a URL. It returns an error, if the
-// receiver has answered a *Refusal, if the caller must repeat the records later. These are the
-// statuses that the protocol calls retryable, and all statuses but 400 and 413: they tell about the
-// configuration or the receiver and not about the records, as a missing certificate does. An attempt
-// with the same records is then a new request after a pause. The client must follow no redirect.
+// Post sends a body of Encode with a number of records to a URL. It returns an error if the caller
+// must send the records again later: a *Refusal if the receiver has answered. A refusal is each
+// status but success, 400 and 413. The protocol calls some of these statuses retryable. The others
+// tell about the configuration or the receiver and not about the records, as a missing certificate
+// does: the next attempt is a new request after a pause. The client must follow no redirect.
 func Post(ctx context.Context, client *http.Client, url string, body []byte, records int) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {

@@ -136,8 +136,8 @@ const (
 	// root, 0700: the objects that pods need to start without an API server
 	// (orchestrator/offlineapi)
 	OfflineAPI = Data + "/lib/stand-in"
-	// root, 0700: the positions of the receivers in the logs of pods (machined/logship), a JSON file
-	// per receiver
+	// root, 0700: the positions of the receivers in the logs of pods (machined/logship), a JSON
+	// file per receiver
 	PodLogPositions = Data + "/lib/pod-log-positions"
 	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle = Data + "/lib/bundle"

@@ -125,9 +125,9 @@ func (s *Sender) post(ctx context.Context, body []byte, records int) error {
 	if answer.Problem != "" {
 		s.problem(fmt.Errorf("%s: %d records of a batch were rejected: %s", s.config.Address, answer.Rejected, answer.Problem))
 	}
-	if answer.Rejected > 0 && !s.rejecting {
+	if answer.Rejected > 0 && !s.told.rejected {
 		// a single event: each event is another record, which the receiver can reject, too
-		s.rejecting = true
+		s.told.rejected = true
 		s.config.Event("failure", fmt.Sprintf("receiver %s: rejects records, which are not sent again: %s", s.config.Name, answer.Problem))
 	}
 	s.markHealthy()

@@ -60,7 +60,8 @@ type Config struct {
 	Egress  egress.Config // how the receiver is reached
 	// Encode returns a record as a line; nil if the receiver gets batches.
 	Encode func(Record) []byte
-	// Batch, if it is not nil, returns records in the form of OTLP; the receiver gets them over HTTP.
+	// Batch, if it is not nil, returns records in the form of OTLP, which the receiver gets over
+	// HTTP.
 	Batch   func([]Record) *logs.LogsData
 	Sources []Source
 	// Cursors is a file that stores, over boots, the delivered numbers of sources with continuing
@@ -140,12 +141,17 @@ type Sender struct {
 	state      State
 
 	// The fields below belong to Run.
-	health     string // "", healthUp or healthLost: the last reported event
-	proxied    bool   // the connection goes through a proxy
-	rejecting  bool   // the receiver has rejected records, and an event says so
+	told       told
+	proxied    bool // the connection goes through a proxy
 	unanswered int
 	orderly    bool    // the receiver has closed a connection in order before
 	stored     cursors // the content of the file Cursors
+}
+
+// told is what events have said about a receiver.
+type told struct {
+	health   string // "", healthUp or healthLost: the last reported event
+	rejected bool   // the receiver has rejected records
 }
 
 // cursors is the stored state in JSON.
@@ -222,8 +228,8 @@ func (s *Sender) Run(ctx context.Context) {
 // fail records why there is no connection.
 func (s *Sender) fail(err error) {
 	s.problem(err)
-	if s.health != healthLost {
-		s.health = healthLost
+	if s.told.health != healthLost {
+		s.told.health = healthLost
 		s.config.Event("failure", fmt.Sprintf("receiver %s: unreachable, retrying: %v", s.config.Name, err))
 	}
 }
@@ -280,8 +286,8 @@ func (s *Sender) connect(ctx context.Context) (conn *tls.Conn, err error) {
 	return conn, err
 }
 
-// dial connects, and reports whether the connection goes through a proxy. At its return the receiver has proven its identity, but it may still reject the
-// certificate of this machine.
+// dial connects, and reports whether the connection goes through a proxy. At its return the
+// receiver has proven its identity, but it may still reject the certificate of this machine.
 func (s *Sender) dial(ctx context.Context) (conn *tls.Conn, proxied bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.dial)
 	defer cancel()
@@ -526,8 +532,8 @@ func (s *Sender) hasUnconfirmed() bool {
 
 // markHealthy reports that the receiver is reached.
 func (s *Sender) markHealthy() {
-	if s.health != healthUp {
-		s.health = healthUp
+	if s.told.health != healthUp {
+		s.told.health = healthUp
 		s.config.Event("state", fmt.Sprintf("receiver %s: connected to %s", s.config.Name, s.config.Address))
 	}
 }

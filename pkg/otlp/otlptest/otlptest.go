@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Handler returns a handler of /v1/logs that decodes requests by the types of OTLP. answer returns the
-// answer, or a status of HTTP that is not 200.
+// Handler returns a handler of /v1/logs that decodes requests by the types of OTLP. answer returns
+// the answer, or a status of HTTP that is not 200.
 func Handler(answer func(*collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, r *http.Request) {
