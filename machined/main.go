@@ -36,10 +36,10 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/metricsd"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/secureboot"
-	"github.com/orlop-os/orlop/pkg/watchdog"
 	"github.com/orlop-os/orlop/podlogd"
 )
 

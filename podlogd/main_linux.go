@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/backoff"
-	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/panics"
