@@ -43,7 +43,7 @@ var layers = []layer{
 		// the kernel
 		"pkg/kernel/...",
 		// processes and their records
-		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/otlp/...", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore/...",
 	}},
@@ -62,7 +62,7 @@ var layers = []layer{
 		// subjects: calls and tasks
 		"machined/api", "machined/boot", "machined/clusterhealth", "machined/configstore", "machined/console", "machined/debug/...", "machined/disruption", "machined/drain", "machined/drift", "machined/etcd", "machined/events", "machined/forwarder", "machined/health", "machined/hosts", "machined/identity", "machined/images/...", "machined/lldp", "machined/logship/...", "machined/machinemetrics",
 		"machined/membership/...", "machined/orchestrator", "machined/ownership", "machined/pods", "machined/power", "machined/repair", "machined/resolver", "machined/suspend", "machined/timesync/...", "machined/uevent", "machined/wear",
-		"apid", "metricsd/...", "vm/...",
+		"apid", "metricsd/...", "podlogd", "vm/...",
 	}},
 	// fills the configurations of the domains
 	{"plan of the node", false, []string{"machined/nodeplan"}},
@@ -81,7 +81,7 @@ var layers = []layer{
 var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
 
 // withoutEngines are the parts that import only pkg, and of the engines only cell.
-var withoutEngines = []string{"init", "apid", "metricsd/...", "imager/..."}
+var withoutEngines = []string{"init", "apid", "metricsd/...", "podlogd", "imager/..."}
 
 // heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See
 // CONTRIBUTING.md.
@@ -443,7 +443,7 @@ func pageProblems(name, text string) (problems []string) {
 
 // TestNamedFilesExist: each path that a document names in backquotes exists.
 func TestNamedFilesExist(t *testing.T) {
-	name := regexp.MustCompile("`((?:init|machined|apid|metricsd|orchestrator|orlopctl|imager|profiles|pkg|hack|test|docs|vm)/[A-Za-z0-9_./-]*)`")
+	name := regexp.MustCompile("`((?:init|machined|apid|metricsd|podlogd|orchestrator|orlopctl|imager|profiles|pkg|hack|test|docs|vm)/[A-Za-z0-9_./-]*)`")
 	docs, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)

@@ -31,6 +31,7 @@ var users = []struct {
 	{"kube-controllers", paths.UserControllers},
 	{"diskprobe", paths.UserProbe},
 	{"metricsd", paths.UserMetrics},
+	{"podlogd", paths.UserPodLogs},
 	{"nobody", 65534},
 }
 
@@ -42,7 +43,7 @@ var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", 
 	"/usr/share/ca-certificates", "/usr/src"}
 
 // links are the symbolic links of the root: the merged /usr, files that the running system writes,
-// and apid, metricsd, diskprobe and bootcheck, which are other names of machined.
+// and apid, metricsd, podlogd, diskprobe and bootcheck, which are other names of machined.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
@@ -55,6 +56,7 @@ var links = map[string]string{
 	paths.Diskprobe: path.Base(paths.Machined),
 	paths.Bootcheck: path.Base(paths.Machined),
 	paths.Metricsd:  path.Base(paths.Machined),
+	paths.Podlogd:   path.Base(paths.Machined),
 }
 
 // addSystem adds mount points, links, users and the files about the release.

@@ -17,10 +17,10 @@
 //	state.go           the topics
 //
 // If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is metricsd, it serves the metrics (package metricsd); if its name is diskprobe, it examines
-// a foreign disk (package diskprobe); if its name is bootcheck, it checks the signature of a boot
-// image (package secureboot). One executable for all five means that the image holds the Go runtime
-// and gRPC once.
+// name is metricsd, it serves the metrics (package metricsd); if its name is podlogd, it reads the
+// logs of pods (package podlogd); if its name is diskprobe, it examines a foreign disk (package
+// diskprobe); if its name is bootcheck, it checks the signature of a boot image (package
+// secureboot). One executable for all six means that the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -39,6 +39,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/secureboot"
+	"github.com/orlop-os/orlop/podlogd"
 )
 
 func main() {
@@ -47,6 +48,8 @@ func main() {
 		os.Exit(apid.Main())
 	case filepath.Base(paths.Metricsd):
 		os.Exit(metricsd.Main())
+	case filepath.Base(paths.Podlogd):
+		os.Exit(podlogd.Main())
 	case filepath.Base(paths.Diskprobe):
 		os.Exit(diskprobe.Main())
 	case filepath.Base(paths.Bootcheck):

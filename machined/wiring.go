@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"time"
 
@@ -345,7 +346,16 @@ func newLogShipping(m *machine) *logship.Shipper {
 				})
 			},
 		},
-		Services:  m.processes.services,
+		Services: m.processes.services,
+		Pods: logship.PodDeps{
+			Positions: func() string {
+				if m.domains.disks.StorageProblem() != "" {
+					return ""
+				}
+				return paths.PodLogPositions
+			},
+			Listen: func() (net.Listener, error) { return machinedapi.Listen(paths.PodLogsSocket, paths.UserPodLogs) },
+		},
 		Restarter: m.reports.panics.Restarter(),
 		Event:     m.reports.events.From("log-shipping"),
 	})

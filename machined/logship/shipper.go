@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	logs "go.opentelemetry.io/proto/otlp/logs/v1"
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
@@ -44,6 +47,8 @@ type Deps struct {
 	KubernetesAudit func() string
 	Events          Events             // source "events"
 	Services        *supervise.Manager // source "services"
+	// Pods is the environment for the logs of pods.
+	Pods PodDeps
 	// Restarter runs the senders.
 	Restarter panics.Restarter
 	// Event adds an event about log shipping to the machine's events.
@@ -61,6 +66,7 @@ type Shipper struct {
 	// kubernetes is the audit log of Kubernetes. Its files are synced while the configuration has a
 	// receiver for it, reachable or not.
 	kubernetes syncing
+	listens    bool // for podlogd
 }
 
 // New returns a Shipper without receivers; Run starts it.
@@ -73,6 +79,7 @@ type shipment struct {
 	kubernetes *kubeaudit.Log // nil without source kubernetes-audit
 	to         config.Receiver
 	sender     *sender.Sender
+	pods       *podShipment // nil without source pods
 	stop       context.CancelFunc
 	ended      chan struct{}
 }
@@ -107,6 +114,7 @@ func (s *Shipper) set(ctx context.Context, c Config) error {
 	}
 	dir, err := s.cursors(c.Receivers)
 	s.syncKubernetes(ctx, c.Receivers)
+	err = errors.Join(err, s.preparePods(c.Receivers))
 	before := s.all
 	s.all = nil
 	for _, r := range c.Receivers {
@@ -176,22 +184,26 @@ func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receive
 	if err != nil {
 		return nil, err
 	}
-	encode := sender.JSON
-	if r.Format == config.FormatSyslog {
-		encode = sender.Syslog
-	}
 	c := sender.Config{
 		Name: r.Name, Address: r.Address.String(), TLS: secure, Egress: from.Egress, Sources: s.sources(r.Sources),
-		Encode: func(l sender.Record) []byte { return encode(from.Machine, l) },
-		Event:  s.deps.Event,
+		Event: s.deps.Event,
 	}
+	switch r.Format {
+	case config.FormatOTLP:
+		c.Batch = func(batch []sender.Record) *logs.LogsData { return sender.OTLP(from.Machine, batch, time.Now()) }
+	case config.FormatSyslog:
+		c.Encode = func(l sender.Record) []byte { return sender.Syslog(from.Machine, l) }
+	default:
+		c.Encode = func(l sender.Record) []byte { return sender.JSON(from.Machine, l) }
+	}
+	pods := newPodShipment(r, c)
 	if dir != "" {
 		c.Cursors = filepath.Join(dir, r.Name+".json")
 	}
 	ctx, stop := context.WithCancel(ctx)
 	one := &shipment{
 		machine: from.Machine, egress: from.Egress, kubernetes: s.kubernetesLog(r), to: r,
-		sender: sender.New(c), stop: stop, ended: make(chan struct{}),
+		sender: sender.New(c), pods: pods, stop: stop, ended: make(chan struct{}),
 	}
 	go func() {
 		defer close(one.ended)
@@ -203,16 +215,21 @@ func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receive
 	return one, nil
 }
 
-// cursors returns the directory of the cursor files; empty without a disk. It removes the cursors
-// of former receivers, but only at the next change: the configuration may be on trial.
+// cursors returns the directory of the cursor files; empty without a disk.
 func (s *Shipper) cursors(receivers []config.Receiver) (string, error) {
 	dir := s.deps.Dir()
 	if dir == "" {
 		return "", nil
 	}
+	return dir, s.prepare(dir, receivers)
+}
+
+// prepare creates a directory with a file per receiver. It removes the files of former receivers,
+// but only at the next change: the configuration may be on trial.
+func (s *Shipper) prepare(dir string, receivers []config.Receiver) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
-		return "", fmt.Errorf("log shipping: %w", err)
+		return fmt.Errorf("log shipping: %w", err)
 	}
 	known := func(name string) bool {
 		name = strings.TrimSuffix(filepath.Base(name), ".json")
@@ -226,9 +243,9 @@ func (s *Shipper) cursors(receivers []config.Receiver) (string, error) {
 		}
 	}
 	if err := errors.Join(append(problems, os.MkdirAll(dir, 0o700))...); err != nil {
-		return dir, fmt.Errorf("log shipping: %w", err)
+		return fmt.Errorf("log shipping: %w", err)
 	}
-	return dir, nil
+	return nil
 }
 
 // Close ends all connections in order, so that sent records count as delivered.
@@ -267,6 +284,9 @@ func (s *Shipper) States() ([]sender.State, error) {
 	list := []sender.State{}
 	for _, one := range all {
 		list = append(list, one.sender.State())
+		if one.pods != nil {
+			list = append(list, one.pods.sender.State())
+		}
 	}
 	return list, nil
 }

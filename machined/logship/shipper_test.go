@@ -2,8 +2,10 @@ package logship
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"net"
 	"net/http/httptest"
@@ -22,6 +24,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/egress/egresstest"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -186,6 +189,44 @@ func TestShipping(t *testing.T) {
 	}
 }
 
+// TestChainOverOTLP checks that a receiver of OTLP can verify the chain of the audit log, by the
+// texts and by the attributes.
+func TestChainOverOTLP(t *testing.T) {
+	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
+	check(t, err)
+	m := New(Deps{
+		Dir: func() string { return "" }, AuditLogs: func() (changes, refused *audit.Log) { return l, nil }, Event: func(string, string) {},
+	})
+	a := newArchive(t)
+	a.ReceiveOTLP()
+	for range 40 {
+		check(t, l.Append(time.Now(), audit.Call{Subject: "CN=é,O=<orlop>", Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"}))
+	}
+	to := a.receiver(t, "archive", config.SourceAudit)
+	to.Format = config.FormatOTLP
+	check(t, m.set(t.Context(), Config{Machine: "m1", Receivers: []config.Receiver{to}}))
+	a.wait(t, "audit", 40)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	check(t, m.Close(ctx))
+	var chain audit.Chain
+	previous := ""
+	lines, _ := a.lines.Get()
+	for _, text := range lines {
+		var line otlptest.Line
+		check(t, json.Unmarshal([]byte(text), &line))
+		e, err := chain.Check([]byte(line.Text))
+		if err != nil || e.Number != line.Number || previous != "" && line.Before != previous {
+			t.Errorf("%s: %v", text, err)
+		}
+		sum := sha256.Sum256([]byte(line.Text))
+		previous = hex.EncodeToString(sum[:])
+	}
+	if chain.First.Number != 1 || chain.Last.Number != 40 {
+		t.Errorf("lines %v to %v", chain.First, chain.Last)
+	}
+}
+
 // TestMachineCertificate checks that a receiver gets the machine's certificate only if it trusts
 // the issuer.
 func TestMachineCertificate(t *testing.T) {
@@ -218,10 +259,19 @@ func TestMachineCertificate(t *testing.T) {
 // TestShippingThroughProxy checks that lines go through the proxy of the site, by the CA of the
 // site only, and that their delivery is confirmed although the proxy ends the TCP connections.
 func TestShippingThroughProxy(t *testing.T) {
+	t.Run("json", func(t *testing.T) { shipThroughProxy(t, config.FormatJSON, `{"taken":{"audit":1},"orderly":true}`) })
+	t.Run("otlp", func(t *testing.T) { shipThroughProxy(t, config.FormatOTLP, `{"taken":{"audit":1}}`) })
+}
+
+// shipThroughProxy checks a format with the position that is stored at the end.
+func shipThroughProxy(t *testing.T, format config.LogFormat, position string) {
 	l, err := audit.Open(t.TempDir(), audit.DefaultSize, audit.DefaultFiles)
 	check(t, err)
 	check(t, l.Append(time.Now(), audit.Call{Method: "/orlop.v1alpha1.Machine/Reboot", Status: "OK"}))
 	a := newArchive(t)
+	if format == config.FormatOTLP {
+		a.ReceiveOTLP()
+	}
 	p := &egresstest.Proxy{Username: "machines", Password: "word", Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, a.Addr().String())
 	}}
@@ -237,7 +287,7 @@ func TestShippingThroughProxy(t *testing.T) {
 		},
 	})
 	to := a.receiver(t, "archive", config.SourceAudit)
-	to.Address, to.CA = config.HostPort{Host: "logs.example.com", Port: 6514}, config.Bundle{}
+	to.Address, to.CA, to.Format = config.HostPort{Host: "logs.example.com", Port: 6514}, config.Bundle{}, format
 	c := Config{Machine: "m1", Receivers: []config.Receiver{to}}
 	if err := m.set(t.Context(), c); err == nil || !strings.Contains(err.Error(), "receiver archive: no CA is given") {
 		t.Errorf("without any CA: %v", err)
@@ -251,7 +301,7 @@ func TestShippingThroughProxy(t *testing.T) {
 	if got := p.Targets(); !slices.Equal(got, []string{"logs.example.com:6514"}) {
 		t.Errorf("%q", got)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "archive.json")); err != nil || string(text) != `{"taken":{"audit":1},"orderly":true}`+"\n" {
+	if text, err := os.ReadFile(filepath.Join(dir, "archive.json")); err != nil || string(text) != position+"\n" {
 		t.Errorf("%s, %v", text, err)
 	}
 }

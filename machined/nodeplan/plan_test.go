@@ -155,7 +155,7 @@ func TestHold(t *testing.T) {
 		hold   Hold
 		now    string
 	}{
-		"control plane":                      {plane, nil, HoldNothing, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node metricsd"},
+		"control plane":                      {plane, nil, HoldNothing, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node metricsd podlogd"},
 		"no cluster":                         {alone, nil, HoldNoNode, "apid"},
 		"in memory":                          {plane, func(f *Facts) { f.InMemory = true }, HoldNoNode, "apid"},
 		"refused":                            {plane, func(f *Facts) { f.Services.Refusal, f.Services.Exposed = errors.New("memory"), true }, HoldRefused, "apid"},
@@ -165,7 +165,7 @@ func TestHold(t *testing.T) {
 		"no address":                         {plane, func(f *Facts) { f.Network = network.State{} }, HoldNoAddress, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
 		"no address long":                    {plane, func(f *Facts) { f.Network, f.Services.AddressLost = network.State{}, true }, HoldNoAddress, "apid containerd"},
 		"not joined":                         {worker, func(f *Facts) { f.Member.Joined = false }, HoldNotJoined, "apid"},
-		"joined":                             {worker, nil, HoldNothing, "apid containerd orchestrator-node metricsd"},
+		"joined":                             {worker, nil, HoldNothing, "apid containerd orchestrator-node metricsd podlogd"},
 		"removed":                            {worker, func(f *Facts) { f.Member.Removed = true }, HoldRemoved, "apid containerd orchestrator-api orchestrator-controllers orchestrator-node"},
 		"removed, and its pods have stopped": {worker, func(f *Facts) { f.Member.Removed, f.Member.PodsStopped = true, true }, HoldRemoved, "apid containerd"},
 	} {

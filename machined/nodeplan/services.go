@@ -1,6 +1,7 @@
 package nodeplan
 
 import (
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -73,6 +74,31 @@ func Metricsd() supervise.Service {
 		StartTimeout: 30 * time.Second,
 		GracePeriod:  5 * time.Second,
 	}
+}
+
+// Podlogd is the service that reads the logs of pods (package podlogd), with a receiver for them
+// only. Group 0 can read the files of containerd and the kubelet.
+func Podlogd(settings nodespec.PodLogs) (supervise.Service, error) {
+	text, err := json.Marshal(settings)
+	return supervise.Service{
+		Name: nodespec.ServicePodLogs,
+		Process: supervise.Spec{
+			Args:        []string{paths.Podlogd, string(text)},
+			Env:         []string{"GOMEMLIMIT=40MiB", "GOGC=50", "GOMAXPROCS=2"},
+			UID:         paths.UserPodLogs,
+			GID:         paths.UserPodLogs,
+			Groups:      []uint32{0},
+			NoNewPrivs:  true,
+			OOMScoreAdj: new(-100),
+		},
+		Cgroup:  group + nodespec.ServicePodLogs,
+		Limits:  cgroup.Limits{MemoryMax: 64 * mib, CPUWeight: 20, PidsMax: 64},
+		Profile: profileSocket(nodespec.ServicePodLogs),
+		Ready:   supervise.Probe{Notify: true},
+		// It waits for the directory, which the kubelet makes.
+		StartTimeout: 5 * time.Minute,
+		GracePeriod:  5 * time.Second,
+	}, err
 }
 
 // Extensions returns the services of the active extensions, which run with and without a
@@ -162,7 +188,7 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 // OfNode reports whether a service is of a node, and can use the parts of DATA. apid and the
 // services of extensions run without a node.
 func OfNode(s supervise.Service) bool {
-	return slices.ContainsFunc(Kubernetes(true), func(k supervise.Service) bool { return k.Name == s.Name })
+	return s.Name == nodespec.ServicePodLogs || slices.ContainsFunc(Kubernetes(true), func(k supervise.Service) bool { return k.Name == s.Name })
 }
 
 // controlPlaneServices returns the services that only control-plane machines have.

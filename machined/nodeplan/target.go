@@ -67,6 +67,10 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	if c.Machine.Spec.Metrics != nil {
 		node = append(withContainerdMetrics(node), Metricsd())
 	}
+	node, err := withPodLogs(node, c.Machine)
+	if err != nil && s.Problem == nil {
+		s.Problem = err
+	}
 	s.All = slices.Concat(apid, node)
 	switch facts := f.Services; {
 	case facts.Refusal != nil:
@@ -99,6 +103,26 @@ func withProxy(services []supervise.Service, proxy string) []supervise.Service {
 		}
 	}
 	return services
+}
+
+// withPodLogs adds podlogd if a receiver gets the logs of pods.
+func withPodLogs(services []supervise.Service, m config.Machine) ([]supervise.Service, error) {
+	settings := nodespec.PodLogs{Machine: m.Metadata.Name}
+	for _, r := range m.Spec.Logging.Receivers {
+		if r.GetsPods() {
+			settings.Receivers = append(settings.Receivers, r.Name)
+		}
+	}
+	pods := m.Spec.Logging.Pods
+	if len(settings.Receivers) == 0 || pods == nil {
+		return services, nil
+	}
+	settings.Namespaces, settings.Exclude, settings.LinesPerSecond = pods.Namespaces, pods.Exclude, pods.LinesPerSecond
+	service, err := Podlogd(settings)
+	if err != nil {
+		return nil, fmt.Errorf("logs of pods: cannot describe: %w", err)
+	}
+	return append(services, service), nil
 }
 
 // withContainerdMetrics restarts containerd when its metrics begin or end: its configuration, which

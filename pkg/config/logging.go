@@ -11,8 +11,21 @@ import (
 
 // Logging configures log shipping.
 type Logging struct {
-	Receivers []Receiver `yaml:"receivers,omitempty"`
+	Receivers []Receiver  `yaml:"receivers,omitempty"`
+	Pods      *PodLogging `yaml:"pods,omitempty"`
 }
+
+// PodLogging selects the logs of pods for the receivers with SourcePods.
+type PodLogging struct {
+	Namespaces     []string `yaml:"namespaces,omitempty"`
+	Exclude        []string `yaml:"exclude"`
+	LinesPerSecond int      `yaml:"linesPerSecond" limits:"1 to 100000"`
+}
+
+func (p *PodLogging) defaults() { p.Exclude, p.LinesPerSecond = []string{"kube-system"}, 200 }
+
+// maxLogNamespaces bounds the namespaces of PodLogging: each is compared with each pod.
+const maxLogNamespaces = 64
 
 // Receiver is a remote receiver of logs. While it is unreachable, lines are lost only if the
 // machine no longer stores them.
@@ -36,10 +49,13 @@ type LogFormat string
 const (
 	FormatJSON   LogFormat = "json"
 	FormatSyslog LogFormat = "syslog"
+	FormatOTLP   LogFormat = "otlp"
 )
 
 // Names returns the formats.
-func (LogFormat) Names() []string { return []string{string(FormatJSON), string(FormatSyslog)} }
+func (LogFormat) Names() []string {
+	return []string{string(FormatJSON), string(FormatSyslog), string(FormatOTLP)}
+}
 
 // LogSource is a source of log lines on the machine.
 type LogSource string
@@ -51,8 +67,11 @@ const (
 	SourceEvents     LogSource = "events"
 	SourceServices   LogSource = "services"
 	SourceKernel     LogSource = "kernel"
+	// SourcePods are the logs of pods, which only receivers with FormatOTLP can get.
+	SourcePods LogSource = "pods"
 )
 
+// logSources returns the sources of a receiver without a list.
 func logSources() []LogSource {
 	return []LogSource{SourceAudit, SourceKubernetes, SourceEvents, SourceServices, SourceKernel}
 }
@@ -60,11 +79,14 @@ func logSources() []LogSource {
 // Names returns the sources.
 func (LogSource) Names() []string {
 	var names []string
-	for _, s := range logSources() {
+	for _, s := range append(logSources(), SourcePods) {
 		names = append(names, string(s))
 	}
 	return names
 }
+
+// GetsPods reports whether the receiver gets the logs of pods.
+func (r Receiver) GetsPods() bool { return slices.Contains(r.Sources, SourcePods) }
 
 func (r *Receiver) defaults() { r.Format, r.Sources = FormatJSON, logSources() }
 
@@ -119,6 +141,12 @@ func (v machineValidator) logging(path string, l *Logging, siteCA Bundle) {
 	if len(l.Receivers) > maxReceivers {
 		v.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})
 	}
+	if l.Pods != nil {
+		v.podLogging(path+".pods", l.Pods)
+		if !slices.ContainsFunc(l.Receivers, Receiver.GetsPods) && !v.broken[path+".receivers"] {
+			v.on(path+".pods", wrong{reason: "no receiver gets the logs of pods", expected: fmt.Sprintf("a receiver with the source %s", SourcePods)})
+		}
+	}
 	names := map[string]int{}
 	for i := range l.Receivers {
 		at, r := fmt.Sprintf("%s.receivers[%d]", path, i), &l.Receivers[i]
@@ -143,6 +171,41 @@ func (v machineValidator) logging(path string, l *Logging, siteCA Bundle) {
 			if slices.Contains(r.Sources[:j], source) && source != "" {
 				v.on(fmt.Sprintf("%s.sources[%d]", at, j), wrong{reason: fmt.Sprintf("%s is given twice", quote(string(source)))})
 			}
+			if source == SourcePods && l.Pods == nil && !v.broken[path+".pods"] {
+				v.on(fmt.Sprintf("%s.sources[%d]", at, j), wrong{reason: fmt.Sprintf("%s needs the selection of pods", quote(string(source))), expected: "Machine.spec.logging.pods; {} selects all pods outside of kube-system"})
+			}
+			if source == SourcePods && r.Format != FormatOTLP && !v.broken[at+".format"] {
+				v.on(fmt.Sprintf("%s.sources[%d]", at, j), wrong{
+					reason: fmt.Sprintf("%s needs a receiver of OTLP, because the format %s has no place for the names of a pod", quote(string(source)), r.Format), expected: "format: otlp",
+				})
+			}
+		}
+	}
+}
+
+// podLogging validates the selection of pods.
+func (v machineValidator) podLogging(path string, p *PodLogging) {
+	v.logNamespaces(path+".namespaces", p.Namespaces)
+	v.logNamespaces(path+".exclude", p.Exclude)
+	for i, name := range p.Namespaces {
+		if slices.Contains(p.Exclude, name) {
+			v.on(fmt.Sprintf("%s.namespaces[%d]", path, i), wrong{
+				reason: fmt.Sprintf("%s is in exclude, too", quote(name)), expected: "a namespace that exclude does not contain", hint: "without the field, exclude contains kube-system",
+			})
+		}
+	}
+}
+
+func (v machineValidator) logNamespaces(path string, list []string) {
+	if len(list) > maxLogNamespaces {
+		v.on(path, wrong{reason: fmt.Sprintf("%d namespaces", len(list)), expected: fmt.Sprintf("at most %d", maxLogNamespaces)})
+	}
+	for i, name := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if err := dnsLabel(name); err != nil {
+			v.on(at, wrong{reason: fmt.Sprintf("%s %v", quote(name), err), expected: "the name of a namespace"})
+		} else if slices.Contains(list[:i], name) {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is given twice", quote(name))})
 		}
 	}
 }

@@ -11,6 +11,7 @@ const (
 	ServiceApid        = "apid"
 	ServiceMachined    = "machined" // not a service: PID 1 itself
 	ServiceMetrics     = "metricsd"
+	ServicePodLogs     = "podlogd"
 	ServiceContainerd  = "containerd"
 	ServiceNode        = "orchestrator-node"
 	ServiceAPI         = "orchestrator-api"

@@ -13,6 +13,7 @@ const (
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Bootcheck    = "/usr/bin/bootcheck" // the same
 	Metricsd     = "/usr/bin/metricsd"  // likewise
+	Podlogd      = "/usr/bin/podlogd"   // likewise
 	Orchestrator = "/usr/bin/orchestrator"
 	Containerd   = "/usr/bin/containerd"
 	Runc         = "/usr/bin/runc"
@@ -135,6 +136,9 @@ const (
 	// root, 0700: the objects that pods need to start without an API server
 	// (orchestrator/offlineapi)
 	OfflineAPI = Data + "/lib/stand-in"
+	// root, 0700: the positions of the receivers in the logs of pods (machined/logship), a JSON
+	// file per receiver
+	PodLogPositions = Data + "/lib/pod-log-positions"
 	// root, 0700: the upgrade bundle of the present or the last transfer
 	Bundle = Data + "/lib/bundle"
 	// root, 0700: the extensions (machined/extensions), a file per manifest, statement and image
@@ -189,6 +193,9 @@ const (
 	// MetricsdDir is metricsd's own directory: server certificate, key, the CAs of its callers and
 	// its settings.
 	MetricsdDir = Run + "/metricsd"
+	// PodLogsSocket is machined's socket for podlogd; its owner is root:UserPodLogs, mode 0660. It
+	// exists with a receiver for the logs of pods only.
+	PodLogsSocket = Run + "/pod-logs.sock"
 	// ESP is the mount point of the ESP while machined uses it.
 	ESP = Run + "/esp"
 	// ApidDir is apid's own directory: server certificate, key and the operator CAs (machined
@@ -225,6 +232,7 @@ const (
 	UserControllers = 102
 	UserProbe       = 103 // of the process that parses foreign disks
 	UserMetrics     = 104 // of the process that serves the metrics of the machine
+	UserPodLogs     = 105 // of the process that reads the logs of pods
 )
 
 // Ports on the addresses of the machine, in addition to etcd's (pkg/etcdjoin). All other listeners

@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -20,6 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/vm"
 )
@@ -68,29 +70,19 @@ func texts(lines []string, source string) (list []string) {
 	return list
 }
 
-const receiverUsage = "receiver start FILE | kill | again | has DEADLINE REGEXP | audit DEADLINE | requests DEADLINE REGEXP"
+const receiverUsage = "receiver start FILE | otlp FILE | kill | again | has DEADLINE REGEXP | pod DEADLINE POD TEXT NUMBER | audit DEADLINE | requests DEADLINE REGEXP"
 
 func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, receiverUsage)
+	need(ts, neg, args, 1, 5, receiverUsage)
 	r := s.receiver
-	if r == nil && args[0] != "start" {
+	if r == nil && args[0] != "start" && args[0] != "otlp" {
 		ts.Fatalf("receiver: there is none; begin with: receiver start FILE")
 	}
 	switch {
-	case args[0] == "start" && len(args) == 2:
-		machines := x509.NewCertPool()
-		// the file of the verb trust
-		machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
-		r, err := newReceiver(s.network, machines)
-		ts.Check(err)
-		ts.Check(r.Start())
-		s.receiver = r
-		patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"logging": map[string]any{"receivers": []any{
-			map[string]any{"name": "archive", "address": fmt.Sprintf("%s:%d", r.host.Addr(), receiverPort), "ca": string(r.CA.CertPEM())},
-		}}}})
-		ts.Check(err)
-		ts.Check(os.WriteFile(ts.MkAbs(args[1]), patch, 0o600))
-		s.note("a receiver of logs is at %s", r.host.Addr())
+	case (args[0] == "start" || args[0] == "otlp") && len(args) == 2:
+		s.startReceiver(ts, args[0] == "otlp", args[1])
+	case args[0] == "pod" && len(args) == 5:
+		s.receivedPod(ts, args[1], args[2], args[3], args[4])
 	case args[0] == "kill" && len(args) == 1:
 		r.Kill()
 		s.note("the receiver is killed")
@@ -118,6 +110,53 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	default:
 		ts.Fatalf("usage: %s", receiverUsage)
 	}
+}
+
+// startReceiver starts the receiver. The file becomes the patch that ships logs to it.
+func (s *story) startReceiver(ts *testscript.TestScript, otlp bool, file string) {
+	machines := x509.NewCertPool()
+	// the file of the verb trust
+	machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
+	r, err := newReceiver(s.network, machines)
+	ts.Check(err)
+	to := map[string]any{"name": "archive", "address": fmt.Sprintf("%s:%d", r.host.Addr(), receiverPort), "ca": string(r.CA.CertPEM())}
+	logging := map[string]any{"receivers": []any{to}}
+	if otlp {
+		r.ReceiveOTLP()
+		to["format"], to["sources"] = "otlp", []string{"audit", "kubernetes-audit", "events", "services", "kernel", "pods"}
+		logging["pods"] = map[string]any{}
+	}
+	ts.Check(r.Start())
+	s.receiver = r
+	patch, err := yaml.Marshal(map[string]any{"kind": "Machine", "spec": map[string]any{"logging": logging}})
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(file), patch, 0o600))
+	s.note("a receiver of logs is at %s", r.host.Addr())
+}
+
+// receivedPod waits for the numbered lines of a pod. A line can arrive twice after an outage, and
+// counts once.
+func (s *story) receivedPod(ts *testscript.TestScript, deadline, pod, text, number string) {
+	n, err := strconv.Atoi(number)
+	ts.Check(err)
+	var want []string
+	for i := range n {
+		want = append(want, fmt.Sprintf("%s %d", text, i+1))
+	}
+	of := func(lines []string) (got []string) {
+		for _, line := range lines {
+			var l otlptest.Line
+			if json.Unmarshal([]byte(line), &l) == nil && l.Source == "" && l.Pod["k8s.pod.name"] == pod && strings.HasPrefix(l.Text, text+" ") && !slices.Contains(got, l.Text) {
+				got = append(got, l.Text)
+			}
+		}
+		return got
+	}
+	got := of(s.received(ts, deadline, fmt.Sprintf("the last line of pod %s", pod), func(lines []string) bool { return len(of(lines)) >= n }))
+	if !slices.Equal(got, want) {
+		ts.Fatalf("receiver: the lines of pod %s came as\n%s", pod, strings.Join(got, "\n"))
+	}
+	s.note("the receiver has %d lines of pod %s", n, pod)
 }
 
 // receivedRequests waits until a line of the audit log of Kubernetes matches, and verifies the

@@ -185,10 +185,14 @@ import (
 //	receiver start FILE
 //	    a host in the network receives JSON lines over TLS from machines of the cluster; FILE
 //	    becomes the patch that ships logs to it, as receiver archive
+//	receiver otlp FILE
+//	    the same over OTLP, also with the logs of pods
 //	receiver kill, receiver again
 //	    stop it with the data in its sockets, or start it again
 //	receiver has DEADLINE REGEXP
 //	    wait until a matching line has arrived
+//	receiver pod DEADLINE POD TEXT NUMBER
+//	    wait until it has the lines "TEXT 1" to "TEXT NUMBER" of a pod, in order
 //	receiver audit DEADLINE
 //	    wait until it has the whole audit log, in order, and verify its chain
 //	receiver requests DEADLINE REGEXP

@@ -2,8 +2,14 @@ package sender
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 )
 
 // TestForms: the output follows RFC 5424 (6), RFC 5425 (4.3) and docs/decisions/0024-shipping.md.
@@ -47,5 +53,33 @@ func TestForms(t *testing.T) {
 	var got struct{ Text string }
 	if err := json.Unmarshal(JSON("m1", Record{Text: call}), &got); err != nil || got.Text != call {
 		t.Errorf("%v: %s", err, got.Text)
+	}
+}
+
+// TestOTLP: records of OTLP have the fields of JSON, in the form of OTLP, and the text unchanged.
+func TestOTLP(t *testing.T) {
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	got := OTLP("m1", []Record{
+		{Source: "audit", Number: 7, Time: at, Facility: 13, Severity: 5, App: "audit", Kind: "call", Text: `{"number":7,"before":"ab","at":"<é>"}`},
+		{Source: "services/apid", Boot: "b", Number: 1, Time: at, Severity: 6, App: "apid", Kind: "log", Text: `{"before":"forged"}`},
+		{Source: "audit", Number: 9, Missed: 2, Severity: 4, App: "audit", Kind: "missed", Text: "gone"},
+	}, at.Add(time.Second))
+	text, err := proto.Marshal(got)
+	check(t, err)
+	request := &collector.ExportLogsServiceRequest{}
+	check(t, proto.Unmarshal(text, request))
+	want := []otlptest.Line{
+		{Machine: "m1", Source: "audit", Number: 7, Before: "ab", Severity: "notice", Kind: "call", Text: `{"number":7,"before":"ab","at":"<é>"}`},
+		{Machine: "m1", Source: "audit", Number: 9, Missed: 2, Severity: "warning", Kind: "missed", Text: "gone"},
+		{Machine: "m1", Source: "services/apid", Boot: "b", Number: 1, Severity: "info", Kind: "log", Text: `{"before":"forged"}`},
+	}
+	if lines := otlptest.Lines(request); !reflect.DeepEqual(lines, want) {
+		t.Errorf("got  %+v\nwant %+v", lines, want)
+	}
+	r := request.GetResourceLogs()[0]
+	record := r.GetScopeLogs()[0].GetLogRecords()[0]
+	if name := r.GetResource().GetAttributes()[1]; name.GetKey() != "service.name" || name.GetValue().GetStringValue() != "audit" ||
+		record.GetTimeUnixNano() != uint64(at.UnixNano()) || record.GetObservedTimeUnixNano() != uint64(at.Add(time.Second).UnixNano()) {
+		t.Errorf("%v", r)
 	}
 }

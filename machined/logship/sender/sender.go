@@ -27,12 +27,16 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
 
+	logs "go.opentelemetry.io/proto/otlp/logs/v1"
+
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/egress"
+	"github.com/orlop-os/orlop/pkg/otlp"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
@@ -54,7 +58,11 @@ type Config struct {
 	Address string // host:port
 	TLS     *tls.Config
 	Egress  egress.Config // how the receiver is reached
-	Encode  func(Record) []byte
+	// Encode returns a record as a line; nil if the receiver gets batches.
+	Encode func(Record) []byte
+	// Batch, if it is not nil, returns records in the form of OTLP, which the receiver gets over
+	// HTTP.
+	Batch   func([]Record) *logs.LogsData
 	Sources []Source
 	// Cursors is a file that stores, over boots, the delivered numbers of sources with continuing
 	// numbers. Its directory exists. Empty: nothing is stored.
@@ -74,6 +82,8 @@ type State struct {
 	Pending uint64 `json:"waiting"` // lines not sent yet
 	// lines lost before their delivery was confirmed
 	Dropped uint64 `json:"dropped"`
+	// records that the receiver has rejected (OTLP)
+	Rejected uint64 `json:"rejected,omitempty"`
 	// the last error; it stays after the recovery
 	Problem string `json:"problem,omitempty"`
 }
@@ -90,11 +100,13 @@ type times struct {
 	minBackoff  time.Duration // first delay between connection attempts
 	maxBackoff  time.Duration // longest delay between connection attempts
 	sourceRetry time.Duration // retry interval of a failed source
+	gather      time.Duration // time from the first record of a batch to its export
 }
 
 var defaultTimes = times{
 	dial: 10 * time.Second, write: 30 * time.Second, closeAfter: 30 * time.Second, closeEarly: 5 * time.Second, answer: 30 * time.Second,
 	shutdown: 2 * time.Second, steady: 10 * time.Second, minBackoff: time.Second, maxBackoff: 30 * time.Second, sourceRetry: 30 * time.Second,
+	gather: time.Second,
 }
 
 const (
@@ -118,6 +130,7 @@ const (
 type Sender struct {
 	config Config
 	times  times
+	client *http.Client // for batches
 
 	mu         sync.Mutex
 	taken      map[string]uint64 // delivered numbers by source
@@ -128,11 +141,17 @@ type Sender struct {
 	state      State
 
 	// The fields below belong to Run.
-	health     string // "", healthUp or healthLost: the last reported event
-	proxied    bool   // the connection goes through a proxy
+	told       told
+	proxied    bool // the connection goes through a proxy
 	unanswered int
 	orderly    bool    // the receiver has closed a connection in order before
 	stored     cursors // the content of the file Cursors
+}
+
+// told is what events have said about a receiver.
+type told struct {
+	health   string // "", healthUp or healthLost: the last reported event
+	rejected bool   // the receiver has rejected records
 }
 
 // cursors is the stored state in JSON.
@@ -149,7 +168,11 @@ const healthUp, healthLost = "up", "lost"
 
 // New returns a sender. The caller starts it with Run.
 func New(c Config) *Sender {
-	return &Sender{config: c, times: defaultTimes, taken: map[string]uint64{}, sent: map[string]uint64{}, continuing: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
+	s := &Sender{config: c, times: defaultTimes, taken: map[string]uint64{}, sent: map[string]uint64{}, continuing: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
+	if c.Batch != nil {
+		s.client = s.newClient()
+	}
+	return s
 }
 
 // State returns the state of the sender.
@@ -175,7 +198,7 @@ func (s *Sender) Run(ctx context.Context) {
 		s.config.Event("failure", err.Error())
 	}
 	for failures := 1; ; failures++ {
-		err := s.stream(ctx)
+		err := s.deliver(ctx)
 		s.mu.Lock()
 		since := s.state.Connected
 		s.state.Connected = time.Time{}
@@ -192,7 +215,11 @@ func (s *Sender) Run(ctx context.Context) {
 		}
 		pause := backoff.Backoff{Min: s.times.minBackoff, Max: s.times.maxBackoff}.Delay(failures)
 		// jitter, so that the machines of a cluster do not connect all at once
-		if backoff.Sleep(ctx, pause*2/3+rand.N(pause/3)) != nil {
+		pause = pause*2/3 + rand.N(pause/3)
+		if refusal := (*otlp.Refusal)(nil); errors.As(err, &refusal) {
+			pause += refusal.Wait
+		}
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -201,8 +228,8 @@ func (s *Sender) Run(ctx context.Context) {
 // fail records why there is no connection.
 func (s *Sender) fail(err error) {
 	s.problem(err)
-	if s.health != healthLost {
-		s.health = healthLost
+	if s.told.health != healthLost {
+		s.told.health = healthLost
 		s.config.Event("failure", fmt.Sprintf("receiver %s: unreachable, retrying: %v", s.config.Name, err))
 	}
 }
@@ -213,55 +240,73 @@ func (s *Sender) problem(err error) {
 	s.mu.Unlock()
 }
 
+// deliver sends until the receiver is lost or the context ends.
+func (s *Sender) deliver(ctx context.Context) error {
+	if s.config.Batch != nil {
+		return s.sendBatches(ctx)
+	}
+	return s.stream(ctx)
+}
+
 // stream sends over a sequence of connections until a connection breaks.
 func (s *Sender) stream(ctx context.Context) error {
-	conn, err := s.dial(ctx)
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.state.Connected = time.Now()
 	s.mu.Unlock()
-	inner, stop := context.WithCancel(ctx)
-	var followers sync.WaitGroup
-	defer followers.Wait()
+	lines, stop := s.follow(ctx)
 	defer stop()
-	lines := make(chan Record, batchSize)
-	for _, source := range s.config.Sources {
-		followers.Go(panics.Guarded("log-shipping", func() { s.readSource(inner, source, lines) }))
-	}
 	for {
 		if err := s.sendOver(ctx, conn, lines); err != nil || ctx.Err() != nil {
 			return err
 		}
-		if conn, err = s.dial(ctx); err != nil {
+		if conn, err = s.connect(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// dial connects. At its return the receiver has proven its identity, but it may still reject the
-// certificate of this machine.
-func (s *Sender) dial(ctx context.Context) (*tls.Conn, error) {
+// follow returns the lines of all sources, and a function that ends the reading.
+func (s *Sender) follow(ctx context.Context) (<-chan Record, func()) {
+	inner, stop := context.WithCancel(ctx)
+	var followers sync.WaitGroup
+	lines := make(chan Record, batchSize)
+	for _, source := range s.config.Sources {
+		followers.Go(panics.Guarded("log-shipping", func() { s.readSource(inner, source, lines) }))
+	}
+	return lines, func() { stop(); followers.Wait() }
+}
+
+// connect opens a connection for lines.
+func (s *Sender) connect(ctx context.Context) (conn *tls.Conn, err error) {
+	conn, s.proxied, err = s.dial(ctx)
+	return conn, err
+}
+
+// dial connects, and reports whether the connection goes through a proxy. At its return the
+// receiver has proven its identity, but it may still reject the certificate of this machine.
+func (s *Sender) dial(ctx context.Context) (conn *tls.Conn, proxied bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.dial)
 	defer cancel()
 	raw, proxied, err := s.config.Egress.Dial(ctx, &net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 4},
 	}, s.config.Address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot connect: %w", s.config.Address, err)
+		return nil, proxied, fmt.Errorf("%s: cannot connect: %w", s.config.Address, err)
 	}
-	s.proxied = proxied
 	c := tls.Client(raw, s.config.TLS)
 	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: cannot connect: %w", s.config.Address, err), raw.Close())
+		return nil, proxied, errors.Join(fmt.Errorf("%s: cannot connect: %w", s.config.Address, err), raw.Close())
 	}
 	if raw, ok := c.NetConn().(*net.TCPConn); ok {
 		if err := raw.SetWriteBuffer(inFlight); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: cannot set size of send buffer: %w", s.config.Address, err), c.Close())
+			return nil, proxied, errors.Join(fmt.Errorf("%s: cannot set size of send buffer: %w", s.config.Address, err), c.Close())
 		}
 	}
-	return c, nil
+	return c, proxied, nil
 }
 
 // readSource forwards the lines of a source.
@@ -487,8 +532,8 @@ func (s *Sender) hasUnconfirmed() bool {
 
 // markHealthy reports that the receiver is reached.
 func (s *Sender) markHealthy() {
-	if s.health != healthUp {
-		s.health = healthUp
+	if s.told.health != healthUp {
+		s.told.health = healthUp
 		s.config.Event("state", fmt.Sprintf("receiver %s: connected to %s", s.config.Name, s.config.Address))
 	}
 }

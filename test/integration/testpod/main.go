@@ -77,6 +77,17 @@ var commands = []command{
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
 	}},
+	// print this number of lines with a text and their number, and serve
+	{"say", "TEXT NUMBER", func(_ context.Context, args []string) error {
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			fmt.Println(args[0], i+1)
+		}
+		return serve(":8080")
+	}},
 	// run this number of processes that keep a processor busy
 	{"copies", "NUMBER", func(_ context.Context, args []string) error {
 		n, err := strconv.Atoi(args[0])

@@ -1,0 +1,181 @@
+package sender
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	logs "go.opentelemetry.io/proto/otlp/logs/v1"
+
+	"github.com/orlop-os/orlop/machined/logship/logshiptest"
+	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
+	"github.com/orlop-os/orlop/pkg/pki"
+)
+
+// otlpReceiver answers by a script of statuses, then with success.
+type otlpReceiver struct {
+	*logshiptest.Receiver
+	lines *cell.Cell[[]otlptest.Line] // of successful requests
+	asked *cell.Cell[int]             // number of requests
+}
+
+func newOTLPReceiver(t *testing.T, answers ...int) *otlpReceiver {
+	t.Helper()
+	base, err := logshiptest.New(func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }, pki.Spec{CN: "logs", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+	check(t, err)
+	r := &otlpReceiver{base, cell.New([]otlptest.Line(nil)), cell.New(0)}
+	base.ServeHTTP(otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
+		n, _ := r.asked.Get()
+		r.asked.Set(n + 1)
+		if n < len(answers) && answers[n] != http.StatusOK {
+			return nil, answers[n]
+		}
+		r.lines.Update(func(all []otlptest.Line) []otlptest.Line {
+			return append(slices.Clip(all), otlptest.Lines(request)...)
+		})
+		return &collector.ExportLogsServiceResponse{}, http.StatusOK
+	}))
+	check(t, r.Start())
+	t.Cleanup(r.Kill)
+	return r
+}
+
+// sender returns a sender with short delays.
+func (r *otlpReceiver) sender(t *testing.T, cursors string, events *cell.Cell[[]string], from ...*store) *Sender {
+	t.Helper()
+	pool := x509.NewCertPool()
+	pool.AddCert(r.CA.Cert)
+	c := Config{
+		Name: "archive", Address: r.Addr().String(), TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}, Cursors: cursors,
+		Batch: func(batch []Record) *logs.LogsData { return OTLP("m1", batch, time.Now()) },
+		Event: func(kind, message string) {
+			events.Update(func(all []string) []string { return append(slices.Clip(all), kind+": "+message) })
+		},
+	}
+	for _, one := range from {
+		c.Sources = append(c.Sources, one.source())
+	}
+	s := New(c)
+	s.times.gather, s.times.minBackoff, s.times.maxBackoff = time.Millisecond, 3*time.Millisecond, 9*time.Millisecond
+	return s
+}
+
+// sendTo starts a sender, and returns it with a function that stops it.
+func (r *otlpReceiver) sendTo(t *testing.T, cursors string, events *cell.Cell[[]string], from *store) (*Sender, func()) {
+	t.Helper()
+	s := r.sender(t, cursors, events, from)
+	stop := run(t, s)
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// wait waits until the receiver has n lines, and returns their numbers.
+func (r *otlpReceiver) wait(t *testing.T, n int) (numbers []uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	lines, err := cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool { return len(all) >= n })
+	if err != nil {
+		t.Fatalf("%d lines; want %d", len(lines), n)
+	}
+	for _, l := range lines {
+		if l.Machine != "m1" || l.Source != "audit" || l.Text != fmt.Sprint("line ", l.Number) {
+			t.Errorf("%+v", l)
+		}
+		numbers = append(numbers, l.Number)
+	}
+	return numbers
+}
+
+func upTo(n uint64) (all []uint64) {
+	for i := range n {
+		all = append(all, i+1)
+	}
+	return all
+}
+
+// TestBatches checks that refused records are sent again, that an accepted record is sent once, and
+// that another sender with the same cursors continues.
+func TestBatches(t *testing.T) {
+	r := newOTLPReceiver(t, http.StatusServiceUnavailable, http.StatusUnauthorized)
+	from, events, cursors := newStore("audit", "", 1000), cell.New([]string(nil)), filepath.Join(t.TempDir(), "archive.json")
+	from.add(600)
+	s, stop := r.sendTo(t, cursors, events, from)
+	if got := r.wait(t, 600); !slices.Equal(got, upTo(600)) {
+		t.Errorf("got %v", got)
+	}
+	stop()
+	if state := s.State(); state.Pending != 0 || state.Dropped != 0 || state.Rejected != 0 {
+		t.Errorf("%+v", state)
+	}
+	from.add(10)
+	_, stop = r.sendTo(t, cursors, events, from)
+	if got := r.wait(t, 610); !slices.Equal(got, upTo(610)) {
+		t.Errorf("got %v", got)
+	}
+	stop()
+	all, _ := events.Get()
+	want := []string{
+		fmt.Sprintf("failure: receiver archive: unreachable, retrying: %s: the receiver answers 503 Service Unavailable: not now", r.Addr()),
+		fmt.Sprintf("state: receiver archive: connected to %s", r.Addr()),
+		fmt.Sprintf("state: receiver archive: connected to %s", r.Addr()),
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("events %q; want %q", all, want)
+	}
+}
+
+// TestRejected checks that rejected records are counted, reported once, and not sent again.
+func TestRejected(t *testing.T) {
+	r := newOTLPReceiver(t, http.StatusBadRequest, http.StatusBadRequest)
+	from, events := newStore("audit", "", 1000), cell.New([]string(nil))
+	from.add(maxBatch * 2)
+	s, stop := r.sendTo(t, "", events, from)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	_, err := cell.Wait(ctx, r.asked, func(n int) bool { return n >= 2 })
+	check(t, err)
+	// batches can be smaller: the receiver gets the rest
+	from.add(1)
+	_, err = cell.Wait(ctx, r.lines, func(all []otlptest.Line) bool {
+		return len(all) > 0 && all[len(all)-1].Number == maxBatch*2+1
+	})
+	check(t, err)
+	stop()
+	lines, _ := r.lines.Get()
+	if state := s.State(); int(state.Rejected)+len(lines) != maxBatch*2+1 || state.Rejected == 0 || state.Dropped != 0 {
+		t.Errorf("%+v, and %d lines arrived", state, len(lines))
+	}
+	all, _ := events.Get()
+	if want := "failure: receiver archive: rejects records, which are not sent again: the receiver answers 400 Bad Request: not now"; len(all) != 2 || all[0] != want {
+		t.Errorf("events %q; want %q", all, want)
+	}
+}
+
+// TestLastBatch checks that the records of a batch are delivered at the end of Run.
+func TestLastBatch(t *testing.T) {
+	r := newOTLPReceiver(t)
+	s := r.sender(t, "", cell.New([]string(nil)))
+	s.times.gather = testTimeout // no batch is due before the end
+	ctx, cancel := context.WithCancel(t.Context())
+	lines, gathered := make(chan Record), make(chan []Record)
+	go func() { gathered <- s.gather(ctx, lines) }()
+	for n := range uint64(3) {
+		lines <- Record{Source: "audit", Number: n + 1, Text: fmt.Sprint("line ", n+1)}
+	}
+	cancel()
+	check(t, s.export(ctx, <-gathered))
+	if got := r.wait(t, 3); !slices.Equal(got, upTo(3)) {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,201 @@
+package otlp
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	neturl "net/url"
+	"strconv"
+	"time"
+
+	logs "go.opentelemetry.io/proto/otlp/logs/v1"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/orlop-os/orlop/pkg/sanitize"
+)
+
+const (
+	// contentType is the media type of binary protobuf.
+	contentType = "application/x-protobuf"
+	// maxAnswer is the maximum size of the body of an answer that is read, in bytes.
+	maxAnswer = 16 << 10
+	// maxText is the maximum size of a receiver's text in an error, in bytes.
+	maxText = 300
+	// MaxWait is the longest time for which a receiver can stop the export by Retry-After.
+	MaxWait = 5 * time.Minute
+)
+
+// Answer is the answer of a receiver that needs no repetition of the records.
+type Answer struct {
+	// Rejected is the number of records that the receiver has rejected. The protocol forbids their
+	// repetition.
+	Rejected uint64
+	// Problem is the receiver's reason, or its warning if it has rejected none; empty for none.
+	Problem string
+}
+
+// Refusal is the answer of a receiver that has not taken the records, but can take them later.
+type Refusal struct {
+	Status int           // of HTTP
+	Wait   time.Duration // requested time until the next attempt; 0 to MaxWait
+	Text   string        // the receiver's reason; empty for none
+}
+
+func (r *Refusal) Error() string {
+	text := fmt.Sprintf("the receiver answers %d %s", r.Status, http.StatusText(r.Status))
+	if r.Text != "" {
+		text += ": " + r.Text
+	}
+	return text
+}
+
+// Encode returns records as the compressed body of a request.
+func Encode(data *logs.LogsData) ([]byte, error) {
+	plain, err := proto.Marshal(data)
+	if err != nil {
+		return nil, fmt.Errorf("otlp: cannot encode: %w", err)
+	}
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err == nil {
+		_, err = w.Write(plain)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("otlp: cannot compress: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// Post sends a body of Encode with a number of records to a URL. It returns an error if the caller
+// must send the records again later: a *Refusal if the receiver has answered. A refusal is each
+// status but success, 400 and 413. The protocol calls some of these statuses retryable. The others
+// tell about the configuration or the receiver and not about the records, as a missing certificate
+// does: the next attempt is a new request after a pause. The client must follow no redirect.
+func Post(ctx context.Context, client *http.Client, url string, body []byte, records int) (Answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return Answer{}, err
+	}
+	request.Header.Set("Content-Type", contentType)
+	request.Header.Set("Content-Encoding", "gzip")
+	request.Header.Set("User-Agent", "orlop")
+	response, err := client.Do(request)
+	if failure := (*neturl.Error)(nil); errors.As(err, &failure) {
+		err = failure.Err // without the URL, which the caller knows
+	}
+	if err != nil {
+		return Answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return Answer{}, fmt.Errorf("cannot read the answer: %w", err)
+	}
+	return interpret(response.StatusCode, response.Header, text, records, time.Now())
+}
+
+// interpret returns the meaning of an answer to a request with a number of records.
+func interpret(code int, header http.Header, body []byte, records int, now time.Time) (Answer, error) {
+	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	isProtobuf := err == nil && kind == contentType
+	switch {
+	case code >= 200 && code <= 299:
+		switch {
+		case isProtobuf:
+			return partial(body, records)
+		case len(body) == 0 || err == nil && kind == "application/json":
+			return Answer{}, nil // several receivers answer so
+		}
+		return Answer{}, errAnswer // a portal or another server answers in the receiver's place
+	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
+		return Answer{Rejected: uint64(records), Problem: (&Refusal{Status: code, Text: reason(isProtobuf, body)}).Error()}, nil
+	}
+	return Answer{}, &Refusal{Status: code, Wait: retryAfter(header.Get("Retry-After"), now), Text: reason(isProtobuf, body)}
+}
+
+// errAnswer says that a successful answer is not an ExportLogsServiceResponse.
+var errAnswer = errors.New("the answer of the receiver is no answer of OTLP")
+
+// partial decodes an ExportLogsServiceResponse: field 1 is partial_success, with the fields 1
+// rejected_log_records and 2 error_message.
+func partial(body []byte, records int) (a Answer, err error) {
+	err = fields(body, func(number protowire.Number, _ uint64, message []byte) error {
+		if number != 1 || message == nil {
+			return nil
+		}
+		return fields(message, func(number protowire.Number, value uint64, text []byte) error {
+			switch {
+			case number == 1 && text == nil:
+				a.Rejected = min(value, uint64(records))
+			case number == 2 && text != nil:
+				a.Problem = sanitize.ASCII(string(text), maxText)
+			}
+			return nil
+		})
+	})
+	return a, err
+}
+
+// fields calls each for every field of a message that is a number or has a length.
+func fields(message []byte, each func(number protowire.Number, value uint64, content []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return errAnswer
+		}
+		message = message[n:]
+		var value uint64
+		var content []byte
+		switch kind {
+		case protowire.VarintType:
+			value, n = protowire.ConsumeVarint(message)
+		case protowire.BytesType:
+			if content, n = protowire.ConsumeBytes(message); content == nil {
+				content = []byte{}
+			}
+		default:
+			n = protowire.ConsumeFieldValue(number, kind, message)
+		}
+		if n < 0 {
+			return errAnswer
+		}
+		message = message[n:]
+		if kind != protowire.VarintType && kind != protowire.BytesType {
+			continue
+		}
+		if err := each(number, value, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reason returns the text of a failed request, by the protocol a google.rpc.Status.
+func reason(isProtobuf bool, body []byte) string {
+	var s status.Status
+	if isProtobuf && proto.Unmarshal(body, &s) == nil {
+		return sanitize.ASCII(s.GetMessage(), maxText)
+	}
+	return sanitize.ASCII(string(bytes.TrimSpace(body)), maxText)
+}
+
+// retryAfter returns the time of a header Retry-After (RFC 9110, 10.2.3), at most MaxWait.
+func retryAfter(text string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, MaxWait)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(at.Sub(now), 0), MaxWait)
+	}
+	return 0
+}

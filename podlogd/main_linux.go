@@ -1,0 +1,106 @@
+package podlogd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/profile"
+)
+
+// Main is the podlogd process: it waits for the socket of machined and for the directory, drops its
+// privileges and delivers until SIGTERM. It returns the exit status.
+func Main() int {
+	if err := run(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", nodespec.ServicePodLogs, err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	if len(os.Args) != 2 {
+		return errors.New("usage: podlogd SETTINGS")
+	}
+	o := Options{Dir: paths.PodLogs, Client: client(paths.PodLogsSocket), Log: slog.New(slog.NewJSONHandler(os.Stdout, nil))}
+	if err := json.Unmarshal([]byte(os.Args[1]), &o.Settings); err != nil {
+		return fmt.Errorf("settings: cannot decode: %w", err)
+	}
+	reports, err := notify.FromEnv()
+	if err != nil {
+		return err
+	}
+	if err := profile.FromEnv(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	// machined opens the socket, and the kubelet makes the directory, perhaps later
+	for _, name := range []string{paths.PodLogsSocket, o.Dir} {
+		for {
+			if _, err := os.Stat(name); err == nil {
+				break
+			}
+			if backoff.Sleep(ctx, time.Second) != nil {
+				return nil
+			}
+		}
+	}
+	if err := giveUpPrivileges(filepath.Dir(o.Dir)); err != nil {
+		return err
+	}
+	panics.OnPanic(func(e *panics.Error) { o.Log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
+	// If machined no longer reads, it is about to stop the process.
+	_ = reports.Send(nodespec.ServicePodLogs, true, fmt.Sprintf("reads the logs of pods for %d receivers", len(o.Settings.Receivers)))
+	return Serve(ctx, o)
+}
+
+// client returns a client that connects to a Unix socket. A receiver has up to 30 seconds to
+// answer machined.
+func client(socket string) *http.Client {
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+		IdleConnTimeout: 30 * time.Second,
+	}}
+}
+
+// giveUpPrivileges drops all privileges and restricts the process to a directory, which it can
+// read, and Unix sockets. Before the call, the log must be connected.
+func giveUpPrivileges(dir string) error {
+	return confine.Process(confine.Rules{Dirs: []string{dir}, Calls: systemCalls, UnixSockets: true})
+}
+
+// systemCalls are the system calls that podlogd needs: for Go's runtime, connections to machined,
+// files, its log. They permit no execution of programs and no creation of files; the only sockets
+// that they create are Unix sockets.
+var systemCalls = slices.Concat(confine.Runtime, []uint32{
+	// Connections and polling.
+	unix.SYS_CONNECT, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_SHUTDOWN,
+	unix.SYS_ACCEPT4, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_SENDTO, unix.SYS_SENDMSG,
+	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, unix.SYS_PIPE2, unix.SYS_PPOLL,
+	// Files; Landlock restricts them.
+	unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_READV, unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_LSEEK,
+	unix.SYS_FSTAT, unix.SYS_NEWFSTATAT, unix.SYS_FCNTL, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
+	// CPU profiles.
+	unix.SYS_SETITIMER, unix.SYS_TIMER_CREATE, unix.SYS_TIMER_SETTIME, unix.SYS_TIMER_DELETE,
+})

@@ -1,0 +1,449 @@
+package podlogd
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bench is a directory of logs, and machined with a receiver.
+type bench struct {
+	t         *testing.T
+	dir       string
+	socket    *httptest.Server
+	lines     []otlptest.Line // that the receiver has taken
+	answer    int             // of the receiver; 200 if it takes records
+	positions []byte
+	clock     time.Time // of the next line
+}
+
+func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
+
+// newBenchIn uses a directory that exists.
+func newBenchIn(t *testing.T, dir string) *bench {
+	b := &bench{t: t, dir: dir, answer: http.StatusOK, clock: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
+	receiver := otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
+		if b.answer == http.StatusOK {
+			b.lines = append(b.lines, otlptest.Lines(request)...)
+		}
+		return &collector.ExportLogsServiceResponse{}, b.answer
+	})
+	mux := http.NewServeMux()
+	mux.Handle("POST /archive/", http.StripPrefix("/archive", receiver))
+	mux.HandleFunc("GET /archive/positions", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b.positions) })
+	mux.HandleFunc("PUT /archive/positions", func(_ http.ResponseWriter, r *http.Request) {
+		text, err := io.ReadAll(r.Body)
+		check(t, err)
+		b.positions = text
+	})
+	b.socket = httptest.NewServer(mux)
+	t.Cleanup(b.socket.Close)
+	return b
+}
+
+// reader starts a reader with the stored positions.
+func (b *bench) reader(settings nodespec.PodLogs) *reader {
+	b.t.Helper()
+	settings.Machine = "m1"
+	if settings.LinesPerSecond == 0 {
+		settings.LinesPerSecond = 1000
+	}
+	root, err := os.OpenRoot(b.dir)
+	check(b.t, err)
+	b.t.Cleanup(func() { _ = root.Close() }) // it is only read
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, b.socket.Listener.Addr().String())
+	}}}
+	b.t.Cleanup(client.CloseIdleConnections)
+	r := newReader(Options{Dir: b.dir, Settings: settings, Client: client, Log: slog.New(slog.DiscardHandler)}, root, "archive")
+	check(b.t, r.load(b.t.Context()))
+	return r
+}
+
+// deliver reads all lines, delivers them, and stores the positions.
+func (b *bench) deliver(r *reader) {
+	b.t.Helper()
+	for more := true; more; {
+		var err error
+		more, err = r.pass(b.t.Context())
+		check(b.t, err)
+	}
+	check(b.t, r.deliver(b.t.Context()))
+	check(b.t, r.store(b.t.Context()))
+}
+
+// texts returns the texts of the delivered records by container, in order, and forgets them.
+func (b *bench) texts() map[string][]string {
+	all := map[string][]string{}
+	for _, l := range b.lines {
+		name := l.Pod["k8s.namespace.name"] + "/" + l.Pod["k8s.pod.name"] + "/" + l.Pod["k8s.container.name"]
+		all[name] = append(all[name], l.Text)
+	}
+	b.lines = nil
+	return all
+}
+
+// want compares the records of the container app/p/c since the last call.
+func (b *bench) want(what string, want ...string) {
+	b.t.Helper()
+	if got := b.texts()["app/p/c"]; !slices.Equal(got, want) {
+		b.t.Errorf("%s: got %.300q; want %.300q", what, got, want)
+	}
+}
+
+const container = "app_p_0a1b/c"
+
+// write appends entries to a file of a container, each a millisecond after the last.
+func (b *bench) write(dir, name string, entries ...string) {
+	b.t.Helper()
+	check(b.t, os.MkdirAll(filepath.Join(b.dir, dir), 0o755))
+	f, err := os.OpenFile(filepath.Join(b.dir, dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	check(b.t, err)
+	for _, e := range entries {
+		b.clock = b.clock.Add(time.Millisecond)
+		_, err := fmt.Fprintf(f, "%s %s\n", b.clock.Format(time.RFC3339Nano), e)
+		check(b.t, err)
+	}
+	check(b.t, f.Close())
+}
+
+// out returns entries of standard output with the numbers of a range.
+func out(from, to int) (entries []string) {
+	for _, text := range numbered(from, to) {
+		entries = append(entries, "stdout F "+text)
+	}
+	return entries
+}
+
+func numbered(from, to int) (texts []string) {
+	for n := from; n <= to; n++ {
+		texts = append(texts, fmt.Sprint("line ", n))
+	}
+	return texts
+}
+
+// rotate renames the present file as the kubelet does, and compresses the previous one.
+func (b *bench) rotate(second int) {
+	b.t.Helper()
+	at := filepath.Join(b.dir, container)
+	old, err := filepath.Glob(at + "/0.log.*")
+	check(b.t, err)
+	for _, name := range old {
+		if strings.HasSuffix(name, ".gz") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		check(b.t, err)
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		_, err = w.Write(text)
+		check(b.t, errors.Join(err, w.Close(), os.WriteFile(name+".gz", packed.Bytes(), 0o644), os.Remove(name)))
+	}
+	check(b.t, os.Rename(at+"/0.log", fmt.Sprintf("%s/0.log.20261129-1200%02d", at, second)))
+}
+
+// TestRotation checks that each line is delivered once, over rotations, compression, restarts of
+// the container and of the process.
+func TestRotation(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 3)...)
+	b.deliver(r)
+	b.want("the first lines", numbered(1, 3)...)
+	b.deliver(r)
+	b.want("no lines")
+	b.write(container, "0.log", out(4, 5)...)
+	b.rotate(1)
+	b.write(container, "0.log", out(6, 7)...)
+	b.deliver(r)
+	b.want("a rotation", numbered(4, 7)...)
+	for n := range 3 { // while nothing reads: the file of the position is compressed
+		b.write(container, "0.log", out(8+10*n, 17+10*n)...)
+		b.rotate(2 + n)
+	}
+	b.write(container, "0.log", out(38, 40)...)
+	b.deliver(b.reader(nodespec.PodLogs{}))
+	b.want("three rotations before a restart", numbered(8, 40)...)
+	b.write(container, "1.log", out(41, 42)...)
+	b.write(container, "0.log", out(43, 43)...) // the last line of the former container
+	b.deliver(b.reader(nodespec.PodLogs{}))
+	b.want("a new container", append(numbered(43, 43), numbered(41, 42)...)...)
+}
+
+// TestRemoved checks that a file that the kubelet removed before its delivery is reported.
+func TestRemoved(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 3)...)
+	b.deliver(r)
+	b.want("the first lines", numbered(1, 3)...)
+	check(t, os.Remove(filepath.Join(b.dir, container, "0.log")))
+	b.deliver(r)
+	b.want("no file")
+	b.write(container, "0.log", out(9, 10)...)
+	b.deliver(r)
+	b.want("another file", append([]string{"lines are missing: the kubelet removed their file before their delivery"}, numbered(9, 10)...)...)
+	check(t, os.RemoveAll(filepath.Join(b.dir, "app_p_0a1b")))
+	b.deliver(r)
+	if len(r.logs) > 0 || string(b.positions) != `{"containers":{}}` {
+		t.Errorf("after the pod: %v, %s", r.logs, b.positions)
+	}
+}
+
+// TestPartial checks that entries of a long line become a record, also over a restart, and that the
+// memory for incomplete lines is limited.
+func TestPartial(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", "stdout P a", "stderr F x", "stdout P b")
+	b.deliver(r)
+	b.want("an incomplete line", "x")
+	b.write(container, "0.log", "stdout F c", "stdout F d")
+	b.deliver(r)
+	b.want("the rest", "abc", "d")
+	b.write(container, "0.log", "stdout P a", "stderr F x", "stdout P b")
+	b.deliver(r)
+	b.want("an incomplete line", "x")
+	b.rotate(1)
+	b.write(container, "0.log", "stdout F c")
+	r = b.reader(nodespec.PodLogs{})
+	b.deliver(r)
+	b.want("the rest after a restart: entries of the other stream are repeated", "x", "abc")
+	part := strings.Repeat("z", maxText/4)
+	b.write(container, "0.log", slices.Repeat([]string{"stdout P " + part}, 6)...)
+	b.deliver(r)
+	b.want("a line without an end", strings.Repeat(part, 4))
+	b.write(container, "1.log", "stdout F new")
+	b.deliver(r)
+	b.want("its rest at the end of the container", strings.Repeat(part, 2), "new")
+	r.budget.most = 10
+	b.write(container, "1.log", "stdout P 123456", "stderr P 123456", "stderr F 7")
+	b.deliver(r)
+	b.want("more than the memory for all", "123456", "7")
+	if r.budget.used != 6 {
+		t.Errorf("%d bytes are used; want 6", r.budget.used)
+	}
+	if last := b.positions; !strings.Contains(string(last), `"restart":1`) {
+		t.Errorf("%s", last)
+	}
+}
+
+// TestHostile checks bytes that a pod, or a pod with a volume of the directory, can write.
+func TestHostile(t *testing.T) {
+	b := newBench(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	check(t, os.WriteFile(secret, []byte("2026-11-29T12:00:00Z stdout F secret\n"), 0o600))
+	b.write(container, "0.log", "stdout F \xff\xfe", "stdout F", "stdin F no", "stdout X no", "stdout P:later tags", "stdout F:later !", "stderr F ")
+	f, err := os.OpenFile(filepath.Join(b.dir, container, "0.log"), os.O_APPEND|os.O_WRONLY, 0)
+	check(t, err)
+	_, err = f.WriteString("no time\n\n\x00\x00\x00\n2026-11-29T12:00:59Z stdout F " + strings.Repeat("l", 1<<20) + "\n2026-11-29T12:00:59Z stdout F end\n2026-11-29T12:00:59Z stdout F torn")
+	check(t, errors.Join(err, f.Close()))
+	b.write("app_p_0a1b/other", "1.log", "stdout F file")
+	check(t, os.Symlink(secret, filepath.Join(b.dir, "app_p_0a1b/other/0.log")))
+	check(t, os.Symlink("../../"+container+"/0.log", filepath.Join(b.dir, "app_p_0a1b/other/2.log")))
+	check(t, os.Link(secret, filepath.Join(b.dir, "app_p_0a1b/other/3.log")))
+	check(t, os.Symlink(container, filepath.Join(b.dir, "app_p_0a1b/link")))
+	check(t, os.Symlink("app_p_0a1b", filepath.Join(b.dir, "kube-public_q_0a1b")))
+	b.write("no-pod/c", "0.log", "stdout F no")
+	b.write("app_p_0a1b/Container", "0.log", "stdout F no")
+	b.write("app_p_0a1b/c2", "x.log", "stdout F no")
+	r := b.reader(nodespec.PodLogs{})
+	b.deliver(r)
+	got := b.texts()
+	want := map[string][]string{"app/p/c": {"\ufffd", "", "tags!", "", "end"}, "app/p/other": {"file"}}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %.500q; want %q", got, want)
+	}
+}
+
+// TestForgery checks that a record of a pod never looks like a record of the machine.
+func TestForgery(t *testing.T) {
+	b := newBench(t)
+	forged := `{"number":7,"before":"ab","record":"changes","source":"audit","orlop.source":"audit"}`
+	b.write(container, "0.log", "stdout F "+forged, "stdout F "+forged)
+	b.deliver(b.reader(nodespec.PodLogs{}))
+	for _, l := range b.lines {
+		if l.Source != "" || l.Number != 0 || l.Before != "" || l.Text != forged || l.Pod["service.name"] != "c" || l.Pod["k8s.pod.uid"] != "0a1b" {
+			t.Errorf("%+v", l)
+		}
+	}
+	if len(b.lines) != 2 {
+		t.Errorf("%d records", len(b.lines))
+	}
+}
+
+// TestSelection checks the namespaces.
+func TestSelection(t *testing.T) {
+	for _, c := range []struct {
+		settings nodespec.PodLogs
+		want     string
+	}{
+		{nodespec.PodLogs{}, "app default kube-system"},
+		{nodespec.PodLogs{Exclude: []string{"kube-system"}}, "app default"},
+		{nodespec.PodLogs{Namespaces: []string{"app", "kube-system"}, Exclude: []string{"kube-system"}}, "app"},
+	} {
+		b := newBench(t)
+		for _, namespace := range []string{"app", "default", "kube-system"} {
+			b.write(namespace+"_p_0a1b/c", "0.log", "stdout F x")
+		}
+		b.deliver(b.reader(c.settings))
+		var got []string
+		for name := range b.texts() {
+			namespace, _, _ := strings.Cut(name, "/")
+			got = append(got, namespace)
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %v; want %s", c.settings, got, c.want)
+		}
+	}
+}
+
+// TestLimit checks that a flood is limited by the times of its lines, that the receiver is told the
+// number of dropped lines, and that other containers lose none.
+func TestLimit(t *testing.T) {
+	b := newBench(t)
+	b.write(container, "0.log", out(1, 2000)...) // in two seconds
+	b.write("app_q_0a1b/c", "0.log", out(1, 50)...)
+	b.deliver(b.reader(nodespec.PodLogs{LinesPerSecond: 100}))
+	var missed uint64
+	for _, l := range b.lines {
+		missed += l.Missed
+		if l.Missed > 0 && (l.Kind != "missed" || l.Severity != "warning" || l.Pod["k8s.pod.name"] != "p") {
+			t.Errorf("%+v", l)
+		}
+	}
+	got := b.texts()
+	// a burst of five seconds, two seconds, and the records about missing lines
+	if n := len(got["app/p/c"]); n < 690 || n > 710 || len(got["app/q/c"]) != 50 {
+		t.Errorf("%d and %d lines", n, len(got["app/q/c"]))
+	}
+	if missed == 0 || missed > 1310 {
+		t.Errorf("%d lines are reported as missing", missed)
+	}
+	l := newLimiter(10)
+	at := b.clock
+	for range 100 {
+		l.allow(at, 0)
+	}
+	if l.dropped != 50 || l.report(at) != 50 || l.report(at) != 0 {
+		t.Errorf("%d lines dropped", l.dropped)
+	}
+	if l.allow(at.Add(-time.Hour), 0) || !l.allow(at, 0) || l.allow(at.Add(time.Second), 1<<20) {
+		t.Error("a clock that was set, or a long line")
+	}
+}
+
+// TestOutage checks that a reader holds one batch while the receiver takes nothing, that a restart
+// loses no line, and repeats none that the receiver has taken.
+func TestOutage(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{LinesPerSecond: 1e6})
+	b.write(container, "0.log", out(1, 10)...)
+	b.deliver(r)
+	b.answer = http.StatusServiceUnavailable
+	b.write(container, "0.log", out(11, 3*maxRecords)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := make(chan error)
+	go func() {
+		_, err := r.pass(ctx)
+		ended <- err
+	}()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if r.batch.Records > maxRecords {
+		t.Errorf("%d records in memory", r.batch.Records)
+	}
+	check(t, r.store(t.Context()))
+	b.answer = http.StatusOK
+	b.deliver(b.reader(nodespec.PodLogs{LinesPerSecond: 1e6}))
+	b.want("all lines", numbered(1, 3*maxRecords)...)
+}
+
+// TestDamagedPositions checks that damaged positions cause a repetition, and no failure.
+func TestDamagedPositions(t *testing.T) {
+	b := newBench(t)
+	for _, text := range []string{"", "{", "null", `{"containers":{"app_p_0a1b/c":{"restart":-1,"first":"x","offset":-5}}}`} {
+		b.positions = []byte(text)
+		b.write(container, "0.log", "stdout F x")
+		b.deliver(b.reader(nodespec.PodLogs{}))
+		if got := b.texts()["app/p/c"]; len(got) == 0 || got[len(got)-1] != "x" {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}
+
+// TestDamagedFile checks that a compressed file that a power cut has damaged does not stop the
+// reading.
+func TestDamagedFile(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 1)...)
+	b.deliver(r)
+	b.want("the first line", numbered(1, 1)...)
+	for n := range 3 {
+		b.write(container, "0.log", out(2+2*n, 3+2*n)...)
+		b.rotate(n + 1)
+	}
+	b.write(container, "0.log", out(8, 9)...)
+	packed, err := filepath.Glob(filepath.Join(b.dir, container, "*.gz"))
+	check(t, err)
+	if len(packed) != 2 {
+		t.Fatalf("%v", packed)
+	}
+	check(t, os.Truncate(packed[0], 40))
+	check(t, os.WriteFile(packed[1], nil, 0o644))
+	b.deliver(r)
+	if got := b.texts()["app/p/c"]; len(got) < 4 || !slices.Equal(got[len(got)-4:], numbered(6, 9)) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestPositions checks the stored form, and that it contains only what was delivered.
+func TestPositions(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 2)...)
+	b.deliver(r)
+	b.write(container, "0.log", out(3, 3)...)
+	_, err := r.pass(t.Context())
+	check(t, err)
+	check(t, r.store(t.Context()))
+	var p positions
+	check(t, json.Unmarshal(b.positions, &p))
+	info, err := os.Stat(filepath.Join(b.dir, container, "0.log"))
+	check(t, err)
+	want := Position{First: "2026-11-29T12:00:00.001Z", Offset: info.Size() / 3 * 2}
+	if p.Containers[container] != want {
+		t.Errorf("%s; want %+v", b.positions, want)
+	}
+}

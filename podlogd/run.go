@@ -1,0 +1,360 @@
+package podlogd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+
+	"github.com/orlop-os/orlop/pkg/backoff"
+	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/otlp"
+	"github.com/orlop-os/orlop/pkg/panics"
+)
+
+// Options configure Serve.
+type Options struct {
+	Dir      string // of the logs of pods; it exists
+	Settings nodespec.PodLogs
+	// Client connects to machined (nodespec.PodLogsURL).
+	Client *http.Client
+	Log    *slog.Logger
+}
+
+// Limits of a batch: the memory of a reader for records.
+const maxRecords, maxBytes = 512, 512 << 10
+
+const (
+	// streamBytes is the memory of a reader for incomplete lines.
+	streamBytes = 2 << 20
+	// gatherTime is the time from the first record of a batch to its delivery.
+	gatherTime = time.Second
+	// pollTime is the pause after a pass that found no more lines.
+	pollTime = time.Second
+	// storeTime is the least time between two writes of the positions. After a power cut, the
+	// records of this time and of the last batch arrive again.
+	storeTime = 10 * time.Second
+	// lastTime is the time for the last batch and the positions at the end.
+	lastTime = 2 * time.Second
+)
+
+// Serve delivers the logs of pods to the receivers until ctx ends. After a panic it returns an
+// error, and a restart of the process continues from the stored positions.
+func Serve(ctx context.Context, o Options) error {
+	root, err := os.OpenRoot(o.Dir)
+	if err != nil {
+		return fmt.Errorf("podlogd: cannot open the directory: %w", err)
+	}
+	defer root.Close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var readers sync.WaitGroup
+	for _, name := range o.Settings.Receivers {
+		r := newReader(o, root, name)
+		readers.Go(panics.Guarded("logs of pods for "+name, func() {
+			defer stop()
+			r.run(running)
+		}))
+	}
+	readers.Wait()
+	if ctx.Err() == nil {
+		return errors.New("podlogd: a reader has ended")
+	}
+	return nil
+}
+
+// reader reads the logs for a receiver.
+type reader struct {
+	Options
+	root *os.Root
+	name string // of the receiver
+
+	logs   map[Container]*log
+	budget budget
+	batch  otlp.Batch
+	bytes  int
+	begun  time.Time // of the batch
+
+	// delivered holds the positions behind the delivered records; touched the containers that were
+	// read since.
+	delivered map[string]Position
+	touched   map[Container]bool
+	stored    []byte // the last stored form of delivered
+	storedAt  time.Time
+	problem   string // the last logged problem
+}
+
+// newReader returns a reader without positions.
+func newReader(o Options, root *os.Root, name string) *reader {
+	return &reader{
+		Options: o, root: root, name: name, logs: map[Container]*log{}, budget: budget{most: streamBytes},
+		delivered: map[string]Position{}, touched: map[Container]bool{},
+	}
+}
+
+// run delivers until ctx ends.
+func (r *reader) run(ctx context.Context) {
+	if r.retry(ctx, func() error { return r.load(ctx) }) != nil {
+		return
+	}
+	for ctx.Err() == nil {
+		more, err := r.pass(ctx)
+		if err == nil && r.due() {
+			err = r.flush(ctx)
+		}
+		r.report(err)
+		if !more || err != nil {
+			_ = backoff.Sleep(ctx, pollTime) // the loop checks ctx
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	defer cancel()
+	if r.deliver(last) == nil {
+		r.storedAt = time.Time{}
+	}
+	r.report(r.store(last))
+}
+
+// report logs a problem once.
+func (r *reader) report(err error) {
+	text := ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != "" && text != r.problem {
+		r.Log.Warn("problem", "receiver", r.name, "error", text)
+	}
+	r.problem = text
+}
+
+// retry repeats an operation until it succeeds or ctx ends.
+func (r *reader) retry(ctx context.Context, do func() error) error {
+	for failures := 1; ; failures++ {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		r.report(err)
+		pause := backoff.Backoff{Min: time.Second, Max: 30 * time.Second}.Delay(failures)
+		if refusal := (*otlp.Refusal)(nil); errors.As(err, &refusal) {
+			pause = max(pause, refusal.Wait)
+		}
+		if backoff.Sleep(ctx, pause) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// selects reports whether the records of a namespace are delivered.
+func (r *reader) selects(namespace string) bool {
+	s := r.Settings
+	return (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) && !slices.Contains(s.Exclude, namespace)
+}
+
+// pass gives each container a turn. more reports whether a container has further lines.
+func (r *reader) pass(ctx context.Context) (more bool, err error) {
+	list, tooMany, err := containers(r.root, r.selects)
+	if err != nil {
+		return false, fmt.Errorf("logs of pods: cannot list: %w", err)
+	}
+	if tooMany {
+		r.report(fmt.Errorf("logs of pods: there are more than %d containers; the others are not read", maxContainers))
+	}
+	r.forget(list)
+	var problems []error
+	for _, c := range list {
+		l := r.logs[c]
+		if l == nil {
+			l = &log{limit: newLimiter(r.Settings.LinesPerSecond), position: r.delivered[c.dir()]}
+			r.logs[c] = l
+		}
+		before := l.position
+		each := func(one record) { r.add(c, l.position.Restart, one) }
+		rest, err := l.turn(r.root, c.dir(), &r.budget, each, func() error {
+			r.touched[c] = true
+			if r.batch.Records < maxRecords && r.bytes < maxBytes {
+				return ctx.Err()
+			}
+			return r.flush(ctx)
+		})
+		if dropped := l.limit.report(time.Now()); dropped > 0 {
+			each(l.droppedRecord(dropped))
+		}
+		if l.position != before {
+			r.touched[c] = true
+		}
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("log of %s: cannot read: %w", c.dir(), err))
+		}
+		more = more || rest
+	}
+	return more, errors.Join(problems...)
+}
+
+// forget drops the containers whose logs the kubelet has deleted.
+func (r *reader) forget(present []Container) {
+	is := map[Container]bool{}
+	names := map[string]bool{}
+	for _, c := range present {
+		is[c], names[c.dir()] = true, true
+	}
+	for c, l := range r.logs {
+		if is[c] {
+			continue
+		}
+		l.flushStreams(&r.budget, func(one record) { r.add(c, l.position.Restart, one) })
+		if l.limit.dropped > 0 {
+			r.add(c, l.position.Restart, l.droppedRecord(l.limit.dropped))
+		}
+		delete(r.logs, c)
+		delete(r.touched, c)
+	}
+	for name := range r.delivered {
+		if !names[name] {
+			delete(r.delivered, name)
+		}
+	}
+}
+
+// scope is the name of the program that makes the records, as their instrumentation scope. The
+// records of the machine have another.
+const scope = "github.com/orlop-os/orlop/podlogd"
+
+// add adds a record to the batch.
+func (r *reader) add(c Container, restart int, one record) {
+	if r.batch.Records == 0 {
+		r.batch.Scope, r.begun = scope, time.Now()
+	}
+	p := one.position
+	attributes := []*common.KeyValue{otlp.String("orlop.position", fmt.Sprintf("%d/%s/%d", p.Restart, p.First, p.Offset))}
+	if one.notice != "" {
+		attributes = append(attributes, otlp.String("orlop.kind", "missed"))
+	} else {
+		name := "stdout"
+		if one.stderr {
+			name = "stderr"
+		}
+		attributes = append(attributes, otlp.String("log.iostream", name))
+	}
+	if one.missed > 0 {
+		attributes = append(attributes, otlp.Int("orlop.missed", int64(one.missed)))
+	}
+	if one.cut {
+		attributes = append(attributes, otlp.String("orlop.kind", "part"))
+	}
+	record := otlp.NewRecord(one.at, time.Now(), one.text+one.notice, attributes...)
+	if one.notice != "" {
+		otlp.SetSeverity(record, 4)
+	}
+	r.batch.Add(c.dir()+"/"+strconv.Itoa(restart), func() []*common.KeyValue {
+		return append(otlp.Resource(r.Settings.Machine, c.Name),
+			otlp.String("k8s.node.name", r.Settings.Machine), otlp.String("k8s.namespace.name", c.Namespace), otlp.String("k8s.pod.name", c.Pod),
+			otlp.String("k8s.pod.uid", c.UID), otlp.String("k8s.container.name", c.Name), otlp.Int("k8s.container.restart_count", int64(restart)))
+	}, record)
+	r.bytes += len(one.text) + len(one.notice)
+}
+
+// due reports whether the batch is to be delivered although it is not full.
+func (r *reader) due() bool {
+	return r.batch.Records == 0 || r.batch.Records >= maxRecords || r.bytes >= maxBytes || time.Since(r.begun) >= gatherTime
+}
+
+// flush delivers the batch, and stores the positions if it is time. It repeats the delivery until
+// the receiver has taken the batch or ctx ends.
+func (r *reader) flush(ctx context.Context) error {
+	if err := r.retry(ctx, func() error { return r.deliver(ctx) }); err != nil {
+		return err
+	}
+	if time.Since(r.storedAt) < storeTime {
+		return nil
+	}
+	return r.store(ctx)
+}
+
+// deliver delivers the batch with one attempt.
+func (r *reader) deliver(ctx context.Context) error {
+	if r.batch.Records > 0 {
+		body, err := otlp.Encode(r.batch.Data())
+		if err != nil {
+			return err
+		}
+		if _, err := otlp.Post(ctx, r.Client, nodespec.PodLogsURL+r.name+otlp.Path+"?records="+strconv.Itoa(r.batch.Records), body, r.batch.Records); err != nil {
+			return err
+		}
+		r.batch, r.bytes = otlp.Batch{}, 0
+	}
+	for c := range r.touched {
+		r.delivered[c.dir()] = r.logs[c].safe()
+	}
+	clear(r.touched)
+	return nil
+}
+
+// store gives machined the positions if they have changed.
+func (r *reader) store(ctx context.Context) error {
+	text, err := json.Marshal(positions{r.delivered})
+	if err != nil || bytes.Equal(text, r.stored) {
+		return err
+	}
+	if _, err := r.call(ctx, http.MethodPut, text); err != nil {
+		return fmt.Errorf("positions: cannot store: %w", err)
+	}
+	r.stored, r.storedAt = text, time.Now()
+	return nil
+}
+
+// load gets the positions from machined. Invalid positions count as none: all lines arrive again.
+func (r *reader) load(ctx context.Context) error {
+	text, err := r.call(ctx, http.MethodGet, nil)
+	if err != nil {
+		return fmt.Errorf("positions: cannot load: %w", err)
+	}
+	p := positions{}
+	if err := json.Unmarshal(text, &p); err != nil && len(text) > 0 {
+		r.Log.Warn("the positions are damaged, so all lines are sent again", "receiver", r.name, "error", err.Error())
+		return nil
+	}
+	if p.Containers != nil {
+		r.delivered = p.Containers
+	}
+	return nil
+}
+
+// positions are the stored positions of a receiver, by the directory of a container.
+type positions struct {
+	Containers map[string]Position `json:"containers"`
+}
+
+// call gets or puts the positions.
+func (r *reader) call(ctx context.Context, method string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, nodespec.PodLogsURL+r.name+nodespec.PodLogsPositions, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := r.Client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, nodespec.MaxPodLogsBody))
+	if err == nil && response.StatusCode/100 != 2 {
+		err = fmt.Errorf("machined answers %s: %s", response.Status, bytes.TrimSpace(text[:min(len(text), 300)]))
+	}
+	return text, err
+}

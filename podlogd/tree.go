@@ -1,0 +1,191 @@
+package podlogd
+
+import (
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of the directory. The kubelet has at most some hundred pods.
+const (
+	maxContainers = 2048
+	maxFiles      = 64 // of a container
+)
+
+// Container identifies a container of a pod.
+type Container struct{ Namespace, Pod, UID, Name string }
+
+// dir returns the directory of the container below the directory of all logs.
+func (c Container) dir() string {
+	return c.Namespace + "_" + c.Pod + "_" + c.UID + "/" + c.Name
+}
+
+var (
+	podDir        = regexp.MustCompile(`^([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([A-Za-z0-9-]{1,64})$`)
+	containerName = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+	fileName      = regexp.MustCompile(`^([0-9]{1,9})\.log(?:\.([0-9]{8}-[0-9]{6})(\.gz)?)?$`)
+)
+
+// containers returns the containers with logs in a selection of namespaces, in order. Links are
+// none. more reports whether there are further containers.
+func containers(root *os.Root, selects func(namespace string) bool) (list []Container, more bool, err error) {
+	pods, err := entries(root, ".")
+	if err != nil {
+		return nil, false, err
+	}
+	for _, pod := range pods {
+		m := podDir.FindStringSubmatch(pod.Name())
+		if m == nil || !pod.IsDir() || !selects(m[1]) {
+			continue
+		}
+		of, err := entries(root, pod.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the pod has just been deleted
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		for _, c := range of {
+			if !c.IsDir() || !containerName.MatchString(c.Name()) {
+				continue
+			}
+			if len(list) == maxContainers {
+				return list, true, nil
+			}
+			list = append(list, Container{m[1], m[2], m[3], c.Name()})
+		}
+	}
+	return list, false, nil
+}
+
+// entries returns the entries of a directory by name, at most four times maxContainers.
+func entries(root *os.Root, name string) ([]fs.DirEntry, error) {
+	d, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	list, err := d.ReadDir(4 * maxContainers)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return list, nil
+}
+
+// logFile is a file of a container.
+type logFile struct {
+	name    string
+	restart int    // number of the container in its pod, from 0
+	rotated string // time of the rotation; empty for the present file
+	packed  bool
+}
+
+// files returns the files of a container, the oldest first: by restart, then by rotation. A file
+// that is being compressed exists twice; the plain one counts. Links and files with several names
+// are none: a pod with a volume of the directory could put them there.
+func files(root *os.Root, dir string) (list []logFile, err error) {
+	all, err := entries(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		m := fileName.FindStringSubmatch(e.Name())
+		if m == nil || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := root.Lstat(dir + "/" + e.Name())
+		if err != nil {
+			return nil, err
+		}
+		restart, err := strconv.Atoi(m[1])
+		if err != nil || !single(info) {
+			continue
+		}
+		f := logFile{name: e.Name(), restart: restart, rotated: m[2], packed: m[3] != ""}
+		twin := func(other logFile) bool { return other.restart == f.restart && other.rotated == f.rotated }
+		if i := slices.IndexFunc(list, twin); i >= 0 {
+			if !f.packed {
+				list[i] = f
+			}
+			continue
+		}
+		list = append(list, f)
+	}
+	slices.SortFunc(list, func(a, b logFile) int {
+		return cmp.Or(cmp.Compare(a.restart, b.restart), cmp.Compare(cmp.Or(a.rotated, "~"), cmp.Or(b.rotated, "~")))
+	})
+	return list[max(0, len(list)-maxFiles):], nil
+}
+
+// single reports whether a file is a regular file with a single name.
+func single(info fs.FileInfo) bool {
+	return info.Mode().IsRegular() && info.Sys().(*syscall.Stat_t).Nlink == 1
+}
+
+// open opens a regular file with a single name, and no link. os.Root follows links within the
+// directory, so the file is compared with its name.
+func open(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	var named fs.FileInfo
+	if err == nil {
+		named, err = root.Lstat(name)
+	}
+	if err == nil && (!os.SameFile(info, named) || !single(info)) {
+		err = fmt.Errorf("%s: %w", name, errNoFile)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+// errNoFile says that a name is a link, or no file, or that the file has just been renamed.
+var errNoFile = errors.New("is no regular file with a single name")
+
+// content returns the text of an open file.
+func content(f *os.File, packed bool) (io.Reader, error) {
+	if !packed {
+		return f, nil
+	}
+	return gzip.NewReader(f)
+}
+
+// firstStamp returns the time at the beginning of a file; empty if it has none yet, or is damaged.
+func firstStamp(root *os.Root, name string, packed bool) (string, error) {
+	f, _, err := open(root, name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return stampOf(f, packed), nil
+}
+
+// stampOf returns the time at the beginning of an open file; empty if it has none.
+func stampOf(f *os.File, packed bool) string {
+	text, err := content(f, packed)
+	if err != nil {
+		return "" // damaged by a power cut
+	}
+	start := make([]byte, 64)
+	n, err := io.ReadFull(text, start)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return ""
+	}
+	return stamp(start[:n])
+}
