@@ -36,6 +36,8 @@ type Deps struct {
 	Debug Debug
 	// Etcd does the work of service Etcd.
 	Etcd Etcd
+	// Attestation does the work of service Attestation.
+	Attestation AttestationDeps
 	// Event adds an event.
 	Event func(source, kind, message string)
 }
@@ -54,6 +56,7 @@ type API struct {
 	internal internalService
 	debug    debugService
 	etcd     etcdService
+	attest   attestationService
 }
 
 // New returns the services.
@@ -71,6 +74,7 @@ func New(d Deps) *API {
 		image:    imageService{images: d.Images, containerdReady: d.ContainerdReady},
 		debug:    debugService{debug: d.Debug},
 		etcd:     etcdService{etcd: d.Etcd},
+		attest:   attestationService{deps: d.Attestation},
 	}
 }
 
@@ -88,6 +92,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	api.RegisterAuditServer(s, a.audit)
 	api.RegisterDebugServer(s, a.debug)
 	api.RegisterEtcdServer(s, a.etcd)
+	api.RegisterAttestationServer(s, a.attest)
 }
 
 // caller returns the caller of a call, for events.
