@@ -228,6 +228,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/pki:FuzzParseRequest \
 	pkg/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
+	pkg/attest:FuzzEvidence \
+	pkg/attest:FuzzLog \
 	pkg/secureboot:FuzzAccept \
 	pkg/secureboot:FuzzLists \
 	pkg/slot:FuzzCompare \

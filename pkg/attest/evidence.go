@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/go-tpm/tpm2"
 )
@@ -20,6 +21,10 @@ import (
 // NonceSize is the size of a nonce in bytes. The firmware of a TPM accepts at most 32 bytes for the
 // digest of which the nonce is a part, so that it has this size, too.
 const NonceSize = sha256.Size
+
+// Deadline is the timeout for the TPM. A chip needs seconds for a key, and an emulated one on an
+// emulated processor not more.
+const Deadline = time.Minute
 
 // Keys are the public keys of a TPM.
 type Keys struct {

@@ -8,16 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
-
-// Deadline is the timeout for the TPM. A chip needs seconds for a key, and an emulated one on an
-// emulated processor not more.
-const Deadline = time.Minute
 
 // Start runs the process to its end with a standard input, files from descriptor 3 on, and a limit
 // for the output in bytes. It returns the standard output.

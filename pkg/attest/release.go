@@ -49,12 +49,9 @@ const (
 )
 
 // Fields returns the lines for the section .osrel that name the Authenticode digest of the loader
-// and the contents of the variables PK, KEK and db of Secure Boot; nil without keys.
+// and the contents of the variables PK, KEK and db of Secure Boot; none without keys.
 func Fields(loader Digest, variables map[string][]byte) []byte {
 	out := fmt.Appendf(nil, "%s=%x\n", loaderField, loader)
-	if variables == nil {
-		return out
-	}
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		digest := VariableDigest(name, variables[name])
 		out = fmt.Appendf(out, "%s%s=%x\n", variableField, strings.ToUpper(name), digest)
