@@ -7945,8 +7945,8 @@ func (x *GetAttestationKeysResponse) GetAttestationKey() []byte {
 type AttestRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Nonce []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"` // 32 random bytes
-	// A challenge for the keys, as of TPM2_MakeCredential: the proof that the AK and the EK are in the
-	// same TPM. Both without their sizes.
+	// A challenge for the keys, as of TPM2_MakeCredential: the proof that the AK and the EK are in
+	// the same TPM. Both without their sizes.
 	Credential    []byte `protobuf:"bytes,2,opt,name=credential,proto3" json:"credential,omitempty"` // TPM2B_ID_OBJECT
 	Secret        []byte `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`         // TPM2B_ENCRYPTED_SECRET
 	unknownFields protoimpl.UnknownFields

@@ -3107,8 +3107,8 @@ const (
 // Attestation is the service by which a machine with a TPM 2.0 proves what it booted
 // (docs/decisions/0121-attestation.md).
 type AttestationClient interface {
-	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine has
-	// no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
+	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine
+	// has no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
 	GetKeys(ctx context.Context, in *GetAttestationKeysRequest, opts ...grpc.CallOption) (*GetAttestationKeysResponse, error)
 	// Attest returns a quote of the TPM: its signature on the PCRs and a nonce. INVALID_ARGUMENT: the
 	// nonce has another size. Other errors as of GetKeys.
@@ -3150,8 +3150,8 @@ func (c *attestationClient) Attest(ctx context.Context, in *AttestRequest, opts 
 // Attestation is the service by which a machine with a TPM 2.0 proves what it booted
 // (docs/decisions/0121-attestation.md).
 type AttestationServer interface {
-	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine has
-	// no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
+	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine
+	// has no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
 	GetKeys(context.Context, *GetAttestationKeysRequest) (*GetAttestationKeysResponse, error)
 	// Attest returns a quote of the TPM: its signature on the PCRs and a nonce. INVALID_ARGUMENT: the
 	// nonce has another size. Other errors as of GetKeys.

@@ -10,11 +10,11 @@ import (
 )
 
 // The PCRs that a comparison interprets (TCG PC Client Platform Firmware Profile 1.06, section 3.3;
-// systemd: TPM2 PCR Measurements Made by systemd).
+// systemd, "TPM2 PCR Measurements Made by systemd").
 const (
 	pcrPrograms   = 4  // programs that the firmware and the loader start
 	pcrSecureBoot = 7  // variables of Secure Boot
-	pcrFiles      = 10 // files that the kernel measures (IMA); the log of the firmware does not have them
+	pcrFiles      = 10 // files that the kernel measures (IMA), without the log of the firmware
 	pcrImage      = 11 // sections of the boot image
 	pcrParameters = 12 // command lines and credentials that are not of the boot image
 	pcrExtensions = 13 // extensions of the initramfs that are not of the boot image
@@ -206,7 +206,7 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 		return nil
 	}
 	if state != "on" {
-		out = append(out, Difference{"PCR 7: Secure Boot is " + state + ", and the version is signed for it", "switched off in the setup of the firmware, or the keys are not enrolled"})
+		return []Difference{{"PCR 7: Secure Boot is " + state + ", and the version is signed for it", "switched off in the setup of the firmware, or the keys are not enrolled"}}
 	}
 	events := extended(m.Events, pcrSecureBoot)
 	for _, name := range []string{"PK", "KEK", "db"} {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-tpm/tpm2"
 )
 
 // startTPM starts an emulated TPM and connects to it.
@@ -89,5 +91,57 @@ func TestTPM(t *testing.T) {
 	}
 	if _, err := ask(tpm, question{}); err != nil {
 		t.Errorf("after an error: %v", err)
+	}
+}
+
+// TestCertificate attests with a TPM that has an RSA key with a certificate, in more bytes than the
+// certificate needs.
+func TestCertificate(t *testing.T) {
+	tpm := startTPM(t)
+	certificate := append([]byte{0x30, 0x82, 0x02, 0x58}, bytes.Repeat([]byte{1}, 600)...)
+	stored := append(bytes.Clone(certificate), bytes.Repeat([]byte{0xff}, 100)...)
+	define := tpm2.NVDefineSpace{
+		AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)},
+		PublicInfo: tpm2.New2B(tpm2.TPMSNVPublic{
+			NVIndex: certificateRSA, NameAlg: tpm2.TPMAlgSHA256, DataSize: uint16(len(stored)),
+			Attributes: tpm2.TPMANV{OwnerWrite: true, OwnerRead: true, AuthRead: true, NoDA: true, NT: tpm2.TPMNTOrdinary},
+		}),
+	}
+	if _, err := define.Execute(tpm); err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at < len(stored); at += 256 {
+		public, err := tpm2.NVReadPublic{NVIndex: certificateRSA}.Execute(tpm) // the first write changes the name
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tpm2.NVWrite{
+			AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)},
+			NVIndex:    tpm2.NamedHandle{Handle: certificateRSA, Name: public.NVName},
+			Data:       tpm2.TPM2BMaxNVBuffer{Buffer: stored[at:min(at+256, len(stored))]}, Offset: uint16(at),
+		}.Execute(tpm)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := ask(tpm, question{})
+	if err != nil || !bytes.Equal(first.Keys.Certificate, certificate) {
+		t.Fatalf("a certificate of %d bytes, want %d: %v", len(first.Keys.Certificate), len(certificate), err)
+	}
+	challenge, content, err := first.Keys.NewChallenge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := ask(tpm, question{Data: Binding(content, someClaims), Challenge: challenge})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := out.Evidence
+	e.Claims, e.Log = someClaims, encode()
+	if _, err := e.Verify(out.Keys, content, content, someClaims.MachineKey); err != nil {
+		t.Error(err)
+	}
+	if ek, err := parsePublic("endorsement key", out.Keys.Endorsement); err != nil || ek.Type != tpm2.TPMAlgRSA {
+		t.Errorf("the endorsement key is not RSA: %v", err)
 	}
 }

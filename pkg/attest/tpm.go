@@ -139,8 +139,11 @@ func readCertificate(t transport.TPM, index tpm2.TPMHandle) ([]byte, error) {
 			AuthHandle: tpm2.AuthHandle{Handle: index, Name: public.NVName, Auth: tpm2.PasswordAuth(nil)},
 			NVIndex:    tpm2.NamedHandle{Handle: index, Name: public.NVName}, Size: min(piece, info.DataSize-at), Offset: at,
 		}.Execute(t)
-		if err != nil || len(answer.Data.Buffer) == 0 {
+		if err != nil {
 			return nil, fmt.Errorf("cannot read the certificate of the endorsement key: %w", err)
+		}
+		if len(answer.Data.Buffer) == 0 {
+			return nil, errors.New("the certificate of the endorsement key is truncated")
 		}
 		out = append(out, answer.Data.Buffer...)
 		at += uint16(len(answer.Data.Buffer))

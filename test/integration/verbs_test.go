@@ -341,7 +341,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	profile=NAME  the image of another profile
 //	secureboot    a firmware with Secure Boot, in setup mode; secureboot=NAME: with the keys that
 //	              machine NAME has enrolled, which must be off
-//	tpm           a TPM 2.0, whose state stays with the machine
+//	tpm           a TPM 2.0; its state stays with the machine
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
