@@ -368,8 +368,8 @@ func TestCompare(t *testing.T) {
 	golden.Assert(t, all.String(), "compare.golden")
 }
 
-// TestVariableDigest compares with the event for SecureBoot of a machine with Secure Boot. Each such
-// machine has the same digest.
+// TestVariableDigest compares with the event for SecureBoot of machines with Secure Boot, which is
+// the same on each of them.
 func TestVariableDigest(t *testing.T) {
 	d := VariableDigest("SecureBoot", []byte{1})
 	if got, want := hex.EncodeToString(d[:]), "ccfc4bb32888a345bc8aeadaba552b627d99348c767681ab3141f5b01e40a40e"; got != want {

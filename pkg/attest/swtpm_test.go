@@ -111,7 +111,8 @@ func TestCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < len(stored); at += 256 {
-		public, err := tpm2.NVReadPublic{NVIndex: certificateRSA}.Execute(tpm) // the first write changes the name
+		// the first write changes the name
+		public, err := tpm2.NVReadPublic{NVIndex: certificateRSA}.Execute(tpm)
 		if err != nil {
 			t.Fatal(err)
 		}
