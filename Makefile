@@ -24,7 +24,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/watchdog ./machined/uevent ./pkg/cgroup ./pkg/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
@@ -57,7 +57,7 @@ lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kube
 
 # The light packages with the slowest tests. They come first, because go test starts packages in the order of its arguments.
 SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machined/network machined/membership/workerjoin machined/membership \
-	machined/credentials vm/kerneltest pkg/esp machined/network/dhcp machined/disk machined/logship/sender)
+	machined/credentials vm/kerneltest pkg/slot/esp machined/network/dhcp machined/disk machined/logship/sender)
 # More tests at a time than processors (the default), because the slowest tests mostly wait: on two processors, 6 packages at a
 # time took 74 s where 2 took 125 s, with 105 s of processor time in both cases. Their heaps are small, so a rarer garbage
 # collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
@@ -207,26 +207,26 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	machined/network/domains:FuzzParse \
 	machined/network/ra:FuzzOption \
 	pkg/diskprobe:FuzzAnswer \
-	pkg/esp:FuzzCounted \
-	pkg/esp:FuzzDirectory \
+	pkg/slot/esp:FuzzCounted \
+	pkg/slot/esp:FuzzDirectory \
 	pkg/extension:FuzzParts \
-	pkg/imagesignature:FuzzRead \
+	pkg/imagestore/imagesignature:FuzzRead \
 	pkg/imagestore:FuzzChoose \
 	pkg/imagestore:FuzzRecognised \
-	pkg/claim:FuzzParseList \
-	pkg/claim:FuzzParseRule \
-	pkg/claim:FuzzVerify \
-	pkg/inventory:FuzzParseHost \
-	pkg/inventory:FuzzServe \
-	pkg/joinrequest:FuzzServe \
-	pkg/kmsg:FuzzParse \
+	pkg/admission/claim:FuzzParseList \
+	pkg/admission/claim:FuzzParseRule \
+	pkg/admission/claim:FuzzVerify \
+	pkg/admission/inventory:FuzzParseHost \
+	pkg/admission/inventory:FuzzServe \
+	pkg/admission/joinrequest:FuzzServe \
+	pkg/kernel/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
 	machined/images/mirror:FuzzContent \
 	pkg/notify:FuzzRead \
-	pkg/pairing:FuzzServe \
-	pkg/parttable:FuzzRead \
+	pkg/admission/pairing:FuzzServe \
+	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \
-	pkg/registry:FuzzManifest \
+	pkg/artifact/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
 	pkg/attest:FuzzEvidence \
 	pkg/attest:FuzzLog \
@@ -234,7 +234,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/secureboot:FuzzLists \
 	pkg/slot:FuzzCompare \
 	pkg/slot:FuzzEntry \
-	pkg/superblock:FuzzContent \
+	pkg/disk/superblock:FuzzContent \
 	machined/resolver:FuzzQuery \
 	machined/timesync:FuzzAnswer \
 	machined/timesync/nts:FuzzFields \

@@ -30,7 +30,7 @@ var ownConnections = map[string]string{
 	"orchestrator/health/probe.go":          "components of this machine",
 	"orchestrator/metrics/scrape.go":        "kubelets of the cluster",
 	"orchestrator/offlineapi/run.go":        "it is the offline API server",
-	"pkg/claim/signature.go":                "the operator's CA of a signature; no connection",
+	"pkg/admission/claim/signature.go":      "the operator's CA of a signature; no connection",
 	"pkg/client/client.go":                  "the management API of machines",
 	"pkg/client/exchange.go":                "the management API of machines",
 	"pkg/egress/dial.go":                    "the proxy itself",
@@ -40,7 +40,7 @@ var ownConnections = map[string]string{
 	"pkg/machineprovider/redfish/config.go": "a library for programs on other computers",
 	"pkg/pki/server.go":                     "servers of the cluster",
 	"pkg/profile/profile.go":                "a socket of this machine",
-	"pkg/registry/registry.go":              "the client of a transport that package egress completes",
+	"pkg/artifact/registry/registry.go":     "the client of a transport that package egress completes",
 }
 
 // connectionMakers are the types and functions of the standard library that make such connections,

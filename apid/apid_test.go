@@ -24,15 +24,14 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
+	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
-	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/inventory"
-	"github.com/orlop-os/orlop/pkg/joinrequest"
-	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
@@ -103,18 +102,18 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 
 // callRaw makes a call with an empty message and waits for its end.
 func callRaw(ctx context.Context, c *client.Client, method string) error {
-	stream, err := c.Conn().NewStream(ctx, &callproxy.Bidirectional, method, grpc.ForceCodecV2(callproxy.NewCodec()))
+	stream, err := c.Conn().NewStream(ctx, &relay.Bidirectional, method, grpc.ForceCodecV2(relay.NewCodec()))
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(new(callproxy.Frame)); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.SendMsg(new(relay.Frame)); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {
 		return err
 	}
 	for {
-		if err := stream.RecvMsg(new(callproxy.Frame)); errors.Is(err, io.EOF) {
+		if err := stream.RecvMsg(new(relay.Frame)); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
@@ -232,23 +231,23 @@ func TestMetadata(t *testing.T) {
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 	c := b.dialWith(leaf)
 	ctx := metadata.AppendToOutgoingContext(t.Context(),
-		callerid.KeyRole, "admin", callerid.KeySubject, "root", callerid.KeyPeer, "10.0.0.1:1", callerid.KeyAge, "9999999999", "orlop-new", "x", "authorization", "Bearer x", "x-forwarded-for", "y")
+		api.MetadataRole, "admin", api.MetadataSubject, "root", api.MetadataPeer, "10.0.0.1:1", api.MetadataAge, "9999999999", "orlop-new", "x", "authorization", "Bearer x", "x-forwarded-for", "y")
 	if err := callRaw(ctx, c, "/orlop.v1alpha1.Machine/Version"); err != nil {
 		t.Fatal(err)
 	}
 	md := b.backend.taken("/orlop.v1alpha1.Machine/Version")
-	want := map[string]string{callerid.KeyRole: "reader", callerid.KeySubject: "CN=Zo??,O=orlop:reader", callerid.KeySerial: leaf.Cert.SerialNumber.Text(16),
-		callerid.KeyName: "Zo??", callerid.KeyLineage: leaf.Cert.SerialNumber.Text(16), callerid.KeyIssuer: pki.Fingerprint(b.operator.Cert)}
+	want := map[string]string{api.MetadataRole: "reader", api.MetadataSubject: "CN=Zo??,O=orlop:reader", api.MetadataSerial: leaf.Cert.SerialNumber.Text(16),
+		api.MetadataName: "Zo??", api.MetadataLineage: leaf.Cert.SerialNumber.Text(16), api.MetadataIssuer: pki.Fingerprint(b.operator.Cert)}
 	for key, value := range want {
 		if got := md.Get(key); len(got) != 1 || got[0] != value {
 			t.Errorf("%s: got %q, want %q", key, got, value)
 		}
 	}
-	if got := md.Get(callerid.KeyPeer); len(got) != 1 || !strings.HasPrefix(got[0], "127.0.0.1:") {
-		t.Errorf("%s: got %q", callerid.KeyPeer, got)
+	if got := md.Get(api.MetadataPeer); len(got) != 1 || !strings.HasPrefix(got[0], "127.0.0.1:") {
+		t.Errorf("%s: got %q", api.MetadataPeer, got)
 	}
-	if got := md.Get(callerid.KeyAge); len(got) != 1 || strings.Trim(got[0], "0123456789") != "" || got[0] == "" || len(got[0]) > 6 {
-		t.Errorf("%s: got %q, want the age of a young connection in milliseconds", callerid.KeyAge, got)
+	if got := md.Get(api.MetadataAge); len(got) != 1 || strings.Trim(got[0], "0123456789") != "" || got[0] == "" || len(got[0]) > 6 {
+		t.Errorf("%s: got %q, want the age of a young connection in milliseconds", api.MetadataAge, got)
 	}
 	for _, key := range []string{"orlop-new", "authorization", "x-forwarded-for"} {
 		if got := md.Get(key); got != nil {
@@ -270,7 +269,7 @@ func TestPassesThrough(t *testing.T) {
 			return err
 		}
 		for range 3 {
-			message := new(callproxy.Frame)
+			message := new(relay.Frame)
 			if err := stream.RecvMsg(message); err != nil {
 				return err
 			}
@@ -287,7 +286,7 @@ func TestPassesThrough(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &callproxy.Bidirectional, api.Image_Import_FullMethodName)
+	stream, err := b.dial(pki.RoleOperator).Conn().NewStream(ctx, &relay.Bidirectional, api.Image_Import_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -641,7 +640,7 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 	if err := callRaw(t.Context(), c, api.Machine_Version_FullMethodName); err != nil {
 		t.Fatal(err)
 	}
-	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(callerid.KeyLineage)[0] != "1f" || md.Get(callerid.KeyIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
+	if md := b.backend.taken(api.Machine_Version_FullMethodName); md.Get(api.MetadataLineage)[0] != "1f" || md.Get(api.MetadataIssuer)[0] != pki.Fingerprint(b.operator.Cert) {
 		t.Errorf("got %v", md)
 	}
 	for _, root := range []string{pki.Fingerprint(b.machine.Cert), "sha256:", "sha256:" + strings.Repeat("0", 64)} {

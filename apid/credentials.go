@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
+	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/inventory"
-	"github.com/orlop-os/orlop/pkg/joinrequest"
-	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/safefile"
 	"github.com/orlop-os/orlop/pkg/trust"

@@ -12,7 +12,7 @@
 //  3. forwards the call to machined's Unix socket byte for byte, without decoding it, and
 //  4. writes a log line for each mutating call and each rejected call.
 //
-// machined receives the identity of the caller as metadata (package callerid). apid forwards no
+// machined receives the identity of the caller as metadata (package api). apid forwards no
 // metadata of the client: machined reads none, so a client cannot forge it.
 //
 // apid replaces a former name of a method by the present name (api.PresentName) before step 2, so

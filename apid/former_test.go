@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -42,7 +41,7 @@ func TestFormerNames(t *testing.T) {
 				t.Errorf("%s as %s reached machined by its former name", former, role)
 			}
 			md := b.backend.taken(present)
-			if (md != nil) != allowed || allowed && md.Get(callerid.KeyRole)[0] != (caller{role: role}).roleName() {
+			if (md != nil) != allowed || allowed && md.Get(api.MetadataRole)[0] != (caller{role: role}).roleName() {
 				t.Errorf("%s as %s: machined got %v", former, role, md)
 			}
 			if table.mutates(present) && allowed {

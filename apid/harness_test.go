@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 const day = 24 * time.Hour
@@ -179,7 +179,7 @@ func (r *recorder) serve(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(callproxy.NewCodec()), grpc.UnknownServiceHandler(r.handle))
+	server := grpc.NewServer(grpc.ForceServerCodecV2(relay.NewCodec()), grpc.UnknownServiceHandler(r.handle))
 	go func() {
 		if err := server.Serve(listener); err != nil {
 			t.Errorf("recorder: %v", err)
@@ -199,7 +199,7 @@ func (r *recorder) handle(_ any, stream grpc.ServerStream) error {
 		return answer(method, stream)
 	}
 	for {
-		message := new(callproxy.Frame)
+		message := new(relay.Frame)
 		err := stream.RecvMsg(message)
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/sanitize"
@@ -39,7 +38,7 @@ type caller struct {
 }
 
 func (c caller) metadata() metadata.MD {
-	return callerid.Caller{
+	return api.Caller{
 		Subject: c.subject, Name: c.name, Role: c.roleName(), Serial: c.serial, Lineage: c.origin,
 		Issuer: c.issuer, Ticket: c.ticket, Key: c.key, Peer: c.peer, Age: c.age,
 	}.Metadata()

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/pkg/callproxy"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // proxy forwards calls to machined, message by message, in both directions at once, without
@@ -35,11 +35,11 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), c.metadata()))
 	defer cancel()
-	up, err := p.to(c).NewStream(ctx, &callproxy.Bidirectional, c.method)
+	up, err := p.to(c).NewStream(ctx, &relay.Bidirectional, c.method)
 	if err != nil {
 		return unavailable(err)
 	}
-	return unavailable(callproxy.Copy("call "+sanitized(c.method), down, up, cancel))
+	return unavailable(relay.CopyCall("call "+sanitized(c.method), down, up, cancel))
 }
 
 // unavailable adds an explanation to the error of an unreachable machined; it returns every other

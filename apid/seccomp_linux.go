@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
 // systemCalls are the system calls that apid needs while it serves: for Go's runtime, connections,

@@ -20,8 +20,8 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // Options are the options of Serve.
@@ -77,7 +77,7 @@ func Serve(ctx context.Context, o Options) error {
 func connect(socket string) (*grpc.ClientConn, error) {
 	backend, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(callproxy.NewCodec()), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(relay.NewCodec()), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithReadBufferSize(transportBuffer), grpc.WithWriteBufferSize(transportBuffer),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
@@ -96,7 +96,7 @@ func newServer(store *store, log *slog.Logger, backend, readOnly grpc.ClientConn
 	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: internal, callers: callers{active: map[string]int{}}, logLimit: newLogLimit()}
 	server := grpc.NewServer(
 		grpc.Creds(newServerCredentials(store, log, internal)),
-		grpc.ForceServerCodecV2(callproxy.NewCodec()),
+		grpc.ForceServerCodecV2(relay.NewCodec()),
 		grpc.UnaryInterceptor(g.unary), grpc.StreamInterceptor(g.stream),
 		grpc.UnknownServiceHandler((&proxy{backend: backend, readOnly: readOnly}).handle),
 		grpc.ConnectionTimeout(handshakeTimeout),

@@ -22,10 +22,10 @@ import (
 	"github.com/orlop-os/orlop/imager/secureboot"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/esp"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -223,7 +223,7 @@ func (b *Build) planRoot() error {
 	if days := b.Profile.SupportDays; days > 0 {
 		b.Release.Expires = b.Release.BuildTime + int64(days)*24*60*60
 	}
-	b.Release.Disk = disklayout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
+	b.Release.Disk = layout.Sizes{ESP: uint64(b.Profile.Disk.ESP), Root: uint64(b.Profile.Disk.Root)}
 	if err := addPrograms(b.tree, b.built); err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
 )
 
 // names is the namespace of all GUIDs that are derived from a name, so that equal images have equal
@@ -51,7 +51,7 @@ func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 
 // diskPlan describes the content of a disk image.
 type diskPlan struct {
-	Sizes    disklayout.Sizes
+	Sizes    layout.Sizes
 	RootHash []byte
 	PartUUID uuid.UUID         // of ROOT-A
 	Root     string            // file with the root and its hash tree
@@ -63,8 +63,8 @@ type diskPlan struct {
 // makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges
 // the disk's table and adds its own partitions at first boot.
 func makeDisk(image string, p diskPlan) error {
-	size := int64(disklayout.Reserve)
-	for _, part := range disklayout.System(p.Sizes) {
+	size := int64(layout.Reserve)
+	for _, part := range layout.System(p.Sizes) {
 		size += int64(part.Size)
 	}
 	f, err := os.OpenFile(image, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
@@ -83,9 +83,9 @@ func makeDisk(image string, p diskPlan) error {
 	if err != nil {
 		return fmt.Errorf("%s: cannot make partition table: %w", image, err)
 	}
-	id := map[string]uuid.UUID{disklayout.ESP: derivedGUID(p.RootHash, "ESP"), disklayout.RootA: p.PartUUID, disklayout.RootB: derivedGUID(p.RootHash, "ROOT-B")}
+	id := map[string]uuid.UUID{layout.ESP: derivedGUID(p.RootHash, "ESP"), layout.RootA: p.PartUUID, layout.RootB: derivedGUID(p.RootHash, "ROOT-B")}
 	start := map[string]int64{}
-	for _, part := range disklayout.System(p.Sizes) {
+	for _, part := range layout.System(p.Sizes) {
 		_, made, err := table.AllocatePartition(part.Size, part.Label, part.Type, gpt.WithUniqueGUID(id[part.Label]))
 		if err != nil {
 			return fmt.Errorf("%s: partition %s: %w", image, part.Label, err)
@@ -95,13 +95,13 @@ func makeDisk(image string, p diskPlan) error {
 	if err := table.Write(); err != nil {
 		return fmt.Errorf("%s: cannot write partition table: %w", image, err)
 	}
-	if err := copyInto(f, start[disklayout.RootA], p.Root, int64(p.Sizes.Root)); err != nil {
+	if err := copyInto(f, start[layout.RootA], p.Root, int64(p.Sizes.Root)); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := makeESP(image, start[disklayout.ESP], int64(p.Sizes.ESP), p.Epoch, p.ESP, p.Work); err != nil {
+	if err := makeESP(image, start[layout.ESP], int64(p.Sizes.ESP), p.Epoch, p.ESP, p.Work); err != nil {
 		return fmt.Errorf("ESP: cannot write file system: %w", err)
 	}
 	return nil

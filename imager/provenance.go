@@ -20,7 +20,6 @@ import (
 
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/provenance"
 )
 
 // provenanceFile is the provenance among the artifacts: an envelope in a line.
@@ -51,7 +50,7 @@ func (b *Build) writeProvenance(artifacts []HashedFile) error {
 	if s.Predicate.BuildDefinition.ResolvedDependencies, err = b.materials(); err != nil {
 		return err
 	}
-	envelope, err := provenance.Seal(s, keys...)
+	envelope, err := bundle.SealProvenance(s, keys...)
 	if err != nil {
 		return err
 	}
@@ -59,19 +58,19 @@ func (b *Build) writeProvenance(artifacts []HashedFile) error {
 }
 
 // provenance returns the provenance of files, without the materials.
-func (b *Build) provenance(files []HashedFile) provenance.Statement {
+func (b *Build) provenance(files []HashedFile) bundle.Provenance {
 	version := map[string]string{"go": runtime.Version()}
 	maps.Copy(version, b.tools)
-	s := provenance.Statement{Type: provenance.StatementType, PredicateType: provenance.PredicateType, Predicate: provenance.Predicate{
-		BuildDefinition: provenance.BuildDefinition{
-			BuildType: provenance.BuildType,
-			ExternalParameters: provenance.Parameters{
+	s := bundle.Provenance{Type: bundle.ProvenanceType, PredicateType: bundle.PredicateType, Predicate: bundle.Predicate{
+		BuildDefinition: bundle.BuildDefinition{
+			BuildType: bundle.BuildType,
+			ExternalParameters: bundle.BuildParameters{
 				Profile: b.Release.Profile, Version: b.Release.Version, Epoch: b.Release.Epoch, Kubernetes: b.Release.Kubernetes,
 				Outputs: b.Profile.Outputs, Programs: sortedKeys(b.Programs),
 			},
 			InternalParameters: internalParameters{b.Release.BuildTime, b.Pins},
 		},
-		RunDetails: provenance.RunDetails{Builder: provenance.BuilderID{ID: provenance.Builder, Version: version}},
+		RunDetails: bundle.RunDetails{Builder: bundle.BuilderID{ID: bundle.Builder, Version: version}},
 	}}
 	for _, f := range files {
 		s.Subject = append(s.Subject, fileResource(f))
@@ -79,18 +78,18 @@ func (b *Build) provenance(files []HashedFile) provenance.Statement {
 	return s
 }
 
-func fileResource(f HashedFile) provenance.Resource {
-	return provenance.Resource{Name: f.Name, Digest: map[string]string{provenance.SHA256: f.SHA256}}
+func fileResource(f HashedFile) bundle.Resource {
+	return bundle.Resource{Name: f.Name, Digest: map[string]string{bundle.DigestSHA256: f.SHA256}}
 }
 
 // materials returns the inputs of the build: the source, its files that the manifest lists, the
 // executables that replace a build, the packages of Debian, and the modules in the executables.
-func (b *Build) materials() ([]provenance.Resource, error) {
-	source := provenance.Resource{URI: sourceURI}
+func (b *Build) materials() ([]bundle.Resource, error) {
+	source := bundle.Resource{URI: sourceURI}
 	if b.Commit != "" {
-		source.Digest = map[string]string{provenance.GitCommit: b.Commit}
+		source.Digest = map[string]string{bundle.DigestGitCommit: b.Commit}
 	}
-	all := []provenance.Resource{source}
+	all := []bundle.Resource{source}
 	for _, f := range b.inputs {
 		all = append(all, fileResource(f))
 	}
@@ -106,7 +105,7 @@ func (b *Build) materials() ([]provenance.Resource, error) {
 		return nil, err
 	}
 	for _, p := range packages {
-		all = append(all, provenance.Resource{URI: p.PURL(b.archive.Lock.Suite), Digest: map[string]string{provenance.SHA256: p.SHA256}})
+		all = append(all, bundle.Resource{URI: p.PURL(b.archive.Lock.Suite), Digest: map[string]string{bundle.DigestSHA256: p.SHA256}})
 	}
 	modules, err := moduleResources(b.built)
 	return append(all, modules...), err
@@ -132,8 +131,8 @@ func (b *Build) packages() ([]debian.Package, error) {
 
 // moduleResources returns the Go modules that are linked into executables, sorted by URI, with the
 // digests of go.sum. A module of the source has no digest of its own.
-func moduleResources(built map[string]string) ([]provenance.Resource, error) {
-	modules := map[string]provenance.Resource{}
+func moduleResources(built map[string]string) ([]bundle.Resource, error) {
+	modules := map[string]bundle.Resource{}
 	for _, name := range sortedKeys(built) {
 		info, err := gobuildinfo.ReadFile(built[name])
 		if err != nil {
@@ -148,10 +147,10 @@ func moduleResources(built map[string]string) ([]provenance.Resource, error) {
 				return nil, fmt.Errorf("%s: module %s: %w", name, m.Path, err)
 			}
 			uri := moduleURL(m)
-			modules[uri] = provenance.Resource{URI: uri, Digest: map[string]string{provenance.DirHash: digest}}
+			modules[uri] = bundle.Resource{URI: uri, Digest: map[string]string{bundle.DigestDirHash: digest}}
 		}
 	}
-	var all []provenance.Resource
+	var all []bundle.Resource
 	for _, uri := range sortedKeys(modules) {
 		all = append(all, modules[uri])
 	}
@@ -213,7 +212,7 @@ func signProvenance(file string, key bundle.Key) error {
 	if err != nil {
 		return err
 	}
-	signed, err := bundle.AddSignature(text, provenance.TypePayload, key)
+	signed, err := bundle.AddSignature(text, bundle.TypeInToto, key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}

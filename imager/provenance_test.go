@@ -13,7 +13,6 @@ import (
 
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/provenance"
 )
 
 // checkProvenance checks that the public key alone proves that the provenance belongs to the
@@ -26,12 +25,12 @@ func checkProvenance(t *testing.T, out, keys string) {
 		t.Fatal(err)
 	}
 	trust, of := trustIn(t, keys), statementIn(t, out, keys)
-	s, err := provenance.Verify(envelope, trust, of)
+	s, err := bundle.VerifyProvenance(envelope, trust, of)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range m.Artifacts {
-		if a.Name != provenanceFile && !slices.ContainsFunc(s.Subject, func(r provenance.Resource) bool { return r.Name == a.Name && r.Digest[provenance.SHA256] == a.SHA256 }) {
+		if a.Name != provenanceFile && !slices.ContainsFunc(s.Subject, func(r bundle.Resource) bool { return r.Name == a.Name && r.Digest[bundle.DigestSHA256] == a.SHA256 }) {
 			t.Errorf("%s is no subject", a.Name)
 		}
 	}
@@ -84,7 +83,7 @@ func checkSigned(t *testing.T, out string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provenance.Verify(envelope, trustIn(t, keys), statementIn(t, dir, keys)); err != nil {
+	if _, err := bundle.VerifyProvenance(envelope, trustIn(t, keys), statementIn(t, dir, keys)); err != nil {
 		t.Error(err)
 	}
 	for _, args := range [][]string{{"-key", key}, {"-bundle", "a", "-provenance", "b", "-key", key}, {"-provenance", "b", "-out", "c", "-key", key}} {
@@ -133,10 +132,10 @@ func TestModuleResources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(all, func(r provenance.Resource) bool {
+	at := slices.IndexFunc(all, func(r bundle.Resource) bool {
 		return strings.HasPrefix(r.URI, "pkg:golang/github.com/klauspost/compress@v")
 	})
-	if at < 0 || len(all) < 10 || !slices.IsSortedFunc(all, func(a, b provenance.Resource) int { return strings.Compare(a.URI, b.URI) }) {
+	if at < 0 || len(all) < 10 || !slices.IsSortedFunc(all, func(a, b bundle.Resource) int { return strings.Compare(a.URI, b.URI) }) {
 		t.Fatalf("%d modules: %v", len(all), all)
 	}
 	sums, err := os.ReadFile("../go.sum")
@@ -146,7 +145,7 @@ func TestModuleResources(t *testing.T) {
 	version := strings.TrimPrefix(all[at].URI, "pkg:golang/github.com/klauspost/compress@")
 	_, line, _ := strings.Cut(string(sums), "github.com/klauspost/compress "+version+" ")
 	sum, _, _ := strings.Cut(line, "\n")
-	if want, err := dirHash(sum); err != nil || all[at].Digest[provenance.DirHash] != want {
+	if want, err := dirHash(sum); err != nil || all[at].Digest[bundle.DigestDirHash] != want {
 		t.Errorf("%v, %v; go.sum says %s", all[at], err, sum)
 	}
 	for _, bad := range []string{"", "h1:", "h1:YQ==", "h2:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=", "h1:?"} {

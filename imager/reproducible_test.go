@@ -15,7 +15,7 @@ import (
 
 	"github.com/orlop-os/orlop/imager/debian"
 	"github.com/orlop-os/orlop/imager/kernel"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -131,7 +131,7 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	var got []string
 	for _, part := range table.Partitions() {
 		got = append(got, part.Name)
-		if part.Name == "ROOT-A" && (part.PartGUID != p.PartUUID() || part.TypeGUID != disklayout.TypeRoot) {
+		if part.Name == "ROOT-A" && (part.PartGUID != p.PartUUID() || part.TypeGUID != layout.TypeRoot) {
 			t.Errorf("ROOT-A has GUID %v and type %v", part.PartGUID, part.TypeGUID)
 		}
 	}

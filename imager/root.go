@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // part is the name of the part with the imager's own small files.

@@ -17,9 +17,9 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/orlop-os/orlop/imager/secureboot"
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/paths"
 	machine "github.com/orlop-os/orlop/pkg/secureboot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // SecureBootProfile describes how a build signs the boot loader and the boot images for UEFI Secure

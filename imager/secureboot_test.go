@@ -12,8 +12,8 @@ import (
 
 	"github.com/orlop-os/orlop/imager/secureboot"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/esp"
 	machine "github.com/orlop-os/orlop/pkg/secureboot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // siteKeys makes keys for Secure Boot in a directory.

@@ -17,8 +17,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
 	initramfs "github.com/orlop-os/orlop/imager/boot"
+	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 	"github.com/orlop-os/orlop/pkg/verity"
-	"github.com/orlop-os/orlop/pkg/watchdog"
 	"github.com/orlop-os/orlop/vm"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 )
 
 // eventSocket receives the kernel's device events (NETLINK_KOBJECT_UEVENT, multicast group 1).

@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
-	"github.com/orlop-os/orlop/pkg/vpd"
 )
 
 const (
@@ -81,7 +81,7 @@ func describe(dir string) string {
 	const sector = 512 // the unit of the kernel, independent of the disk
 	var facts []string
 	if sectors, err := strconv.ParseUint(attribute(dir, "size"), 10, 54); err == nil {
-		facts = append(facts, disklayout.FormatSize(sectors*sector))
+		facts = append(facts, layout.FormatSize(sectors*sector))
 	}
 	if model := attribute(dir, "device/model"); model != "" {
 		facts = append(facts, model)

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/pkg/bootenv"
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // switchRoot makes the mount at sysroot the root of the file system tree: the pseudo file systems

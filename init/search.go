@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/watchdog"
+	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 )
 
 const (

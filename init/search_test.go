@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/watchdog"
+	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 )
 
 // TestSearch checks the result of the search for sequences of device events, with a virtual clock.

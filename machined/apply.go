@@ -25,7 +25,6 @@ import (
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -205,7 +204,7 @@ func staticAddresses(c *config.Config) (list []string) {
 // stageForBoot stores documents for the next boot, with their trial. If out.reboot is set, the
 // machine reboots at once.
 func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []byte, out outcome) (outcome, error) {
-	by := callerid.FromContext(ctx).String()
+	by := api.CallerFromContext(ctx).String()
 	giveBack := func() {}
 	if out.reboot {
 		var err error
@@ -257,7 +256,7 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 	if err != nil {
 		return outcome{}, err
 	}
-	by := callerid.FromContext(ctx).String()
+	by := api.CallerFromContext(ctx).String()
 	a.event("config", "config", "applied by "+by+withoutTrial(r, out.trialPlan))
 	for _, change := range config.Changes(before.Config, next) {
 		a.event("config", "config", change)
@@ -295,7 +294,7 @@ func withoutTrial(r *api.ApplyRequest, p transition.Trial) string {
 }
 
 // confirm ends the trial, and returns the failed operations of the configuration.
-func (a *applier) confirm(ctx context.Context, by callerid.Caller, name string) (failures []string, err error) {
+func (a *applier) confirm(ctx context.Context, by api.Caller, name string) (failures []string, err error) {
 	c, err := a.active.Confirm(ctx, by, name)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/audit/audittest"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -65,7 +64,7 @@ func TestRelayOnRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), callerid.Caller{Lineage: "1a"}.Metadata()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), api.Caller{Lineage: "1a"}.Metadata()), 20*time.Second)
 	t.Cleanup(cancel)
 	for target, code := range map[string]codes.Code{"10.0.0.12": codes.FailedPrecondition, "m2.example.com": codes.InvalidArgument, "127.0.0.1": codes.InvalidArgument} {
 		stream, err := api.NewMachineClient(conn).Relay(ctx)

@@ -18,12 +18,11 @@ import (
 	"github.com/orlop-os/orlop/machined/membership"
 	"github.com/orlop-os/orlop/machined/ownership"
 	"github.com/orlop-os/orlop/machined/power"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
-	"github.com/orlop-os/orlop/pkg/claim"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -63,7 +62,7 @@ func newClaims(m *machine) *hosts.Claims {
 			return all
 		},
 		Approve: func(ctx context.Context, to claim.Member, by string) error {
-			_, err := m.members.Requests.Approve(ctx, callerid.Caller{Subject: by}, &api.ApproveRequest{Name: to.Name, Fingerprint: to.Key, Ttl: durationpb.New(claimTicketTTL)})
+			_, err := m.members.Requests.Approve(ctx, api.Caller{Subject: by}, &api.ApproveRequest{Name: to.Name, Fingerprint: to.Key, Ttl: durationpb.New(claimTicketTTL)})
 			return err
 		},
 		Known: func(of claim.Member) bool {
@@ -128,7 +127,7 @@ func removeClaimed(ctx context.Context, m *machine, of claim.Member) error {
 		}
 		undo = func() { m.domains.drain.Undo(order) }
 	}
-	if _, err := m.members.Server.RemoveMember(ctx, callerid.Caller{Subject: claimAuthor}, &api.RemoveMemberRequest{Name: of.Name}); err != nil {
+	if _, err := m.members.Server.RemoveMember(ctx, api.Caller{Subject: claimAuthor}, &api.RemoveMemberRequest{Name: of.Name}); err != nil {
 		undo()
 		return err
 	}
@@ -161,7 +160,7 @@ func adoptTemplate(ctx context.Context, m *machine, from netip.Addr, answer inve
 	if err != nil {
 		return err
 	}
-	caller := callerid.Caller{Subject: by.Subject.String(), Name: by.Subject.CommonName, Role: pki.RoleAdmin[len(pki.RolePrefix):], Serial: pki.Serial(by), Peer: from.String()}
+	caller := api.Caller{Subject: by.Subject.String(), Name: by.Subject.CommonName, Role: pki.RoleAdmin[len(pki.RolePrefix):], Serial: pki.Serial(by), Peer: from.String()}
 	if i := slices.IndexFunc(operators, func(ca *x509.Certificate) bool { return pki.SignedBy(by, ca) }); i >= 0 {
 		caller.Issuer = pki.Fingerprint(operators[i])
 	}
@@ -203,5 +202,5 @@ func wipeRemoved(ctx context.Context, m *machine) error {
 	if c == nil || c.Machine.Spec.Join == nil || c.Machine.Spec.Join.OnRemoval != config.RemovalWipe {
 		return nil
 	}
-	return m.power.Go(ctx, power.Away{To: power.PowerOff, Wipe: []string{disklayout.Data, disklayout.State}, Force: true, By: "its removal from the cluster"})
+	return m.power.Go(ctx, power.Away{To: power.PowerOff, Wipe: []string{layout.Data, layout.State}, Force: true, By: "its removal from the cluster"})
 }

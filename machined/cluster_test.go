@@ -25,7 +25,6 @@ import (
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -114,9 +113,9 @@ func controlPlane(t *testing.T) *machine {
 }
 
 // from is the caller with a certificate from an address.
-func from(cert *x509.Certificate, peer string) callerid.Caller {
+func from(cert *x509.Certificate, peer string) api.Caller {
 	lineage, root := pki.LineageOf(cert)
-	return callerid.Caller{
+	return api.Caller{
 		Subject: cert.Subject.String(), Name: cert.Subject.CommonName, Role: strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix),
 		Serial: pki.Serial(cert), Lineage: lineage, Issuer: cmp.Or(root, "sha256:"+strings.Repeat("0", 64)),
 		Ticket: pki.TicketOf(cert), Key: pki.Fingerprint(cert), Peer: peer,
@@ -127,28 +126,28 @@ func from(cert *x509.Certificate, peer string) callerid.Caller {
 // control-plane machines.
 func TestControlPlaneAmongItself(t *testing.T) {
 	server := controlPlane(t).members.Server
-	calls := map[string]func(callerid.Caller) error{
-		"GetMembership": func(by callerid.Caller) error {
+	calls := map[string]func(api.Caller) error{
+		"GetMembership": func(by api.Caller) error {
 			_, err := server.GetMembership(by, &api.GetMembershipRequest{})
 			return err
 		},
-		"ReplicateMembership": func(by callerid.Caller) error {
+		"ReplicateMembership": func(by api.Caller) error {
 			_, err := server.ReplicateMembership(t.Context(), by, &api.ReplicateMembershipRequest{})
 			return err
 		},
-		"Vote": func(by callerid.Caller) error {
+		"Vote": func(by api.Caller) error {
 			_, err := server.Vote(by, &api.VoteRequest{Candidate: &api.Member{Name: "w1", Ticket: "1a", Fingerprint: "sha256:" + strings.Repeat("0", 64), Address: "10.0.0.21"}})
 			return err
 		},
 	}
-	called := func(role, ticket string) callerid.Caller {
-		return callerid.Caller{Role: role, Ticket: ticket, Name: "m2"}
+	called := func(role, ticket string) api.Caller {
+		return api.Caller{Role: role, Ticket: ticket, Name: "m2"}
 	}
 	for name, call := range calls {
 		if err := call(called("machine", "")); err != nil {
 			t.Errorf("%s of a control-plane machine: %v", name, err)
 		}
-		for _, who := range []callerid.Caller{
+		for _, who := range []api.Caller{
 			called("machine", "1a"), called("join", ""), called("reader", ""), called("admin", ""), called("", ""), {},
 		} {
 			if err := call(who); status.Code(err) != codes.PermissionDenied {
@@ -162,7 +161,7 @@ func TestRevokedCallers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trust", "ledger.json")
 	m := issuing(t, file)
 	restart := func() { m.setMembers(func(d *membership.Deps) { d.Files.Ledger = file }) }
-	caller := callerid.Caller{Lineage: "1f", Name: "admin"}
+	caller := api.Caller{Lineage: "1f", Name: "admin"}
 	now := m.config.active.Current()
 	// any CA will do
 	now.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{now.Config.Cluster.Spec.PKI.Client.Cert}
@@ -198,7 +197,7 @@ func TestRevokedCallers(t *testing.T) {
 		t.Errorf("%d bytes of client CAs, %d of operators', %v", len(callers.Clients), len(callers.Operators), err)
 	}
 	_, request := newRequest(t)
-	if _, err := m.members.Server.Issue(callerid.Caller{}, &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := m.members.Server.Issue(api.Caller{}, &api.IssueRequest{Name: "dora", Role: "reader", Csr: request}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("issued over a book that cannot be read: %v", err)
 	}
 	if err := revoke("emil", &api.RevokeRequest{}); status.Code(err) != codes.FailedPrecondition {
@@ -230,7 +229,7 @@ func TestCheckLockout(t *testing.T) {
 	next, _ := other.config.active.Cell().Get()
 	// any CA will do
 	next.Config.Machine.Spec.Trust.OperatorCAs = []config.Certificate{next.Config.Cluster.Spec.PKI.Client.Cert}
-	by := callerid.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}
+	by := api.Caller{Issuer: pki.Fingerprint(client.Cert.X509())}
 	ctx := metadata.NewIncomingContext(t.Context(), by.Metadata())
 	check := func() error {
 		caller, err := callerFacts(ctx, next.Config)

@@ -26,7 +26,6 @@ import (
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -79,7 +78,7 @@ func (r *facts) checkMachine(next *config.Config) error {
 
 // callerFacts returns the facts about the caller.
 func callerFacts(ctx context.Context, next *config.Config) (transition.Caller, error) {
-	f := transition.Caller{CA: callerid.FromContext(ctx).Issuer}
+	f := transition.Caller{CA: api.CallerFromContext(ctx).Issuer}
 	if f.CA == "" { // the caller is not an operator
 		return f, nil
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/orlop-os/orlop/machined/seed"
 	"github.com/orlop-os/orlop/machined/transition"
 	"github.com/orlop-os/orlop/machined/upgrade"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/egress"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -132,19 +132,19 @@ func upgradeDisk(m *machine) upgrade.Disk {
 
 // findSlots returns the partitions of the two slots, of which a system runs in slot running.
 func findSlots(disks []disk.Disk, running string) (upgrade.Slot, error) {
-	label := disklayout.RootA
+	label := layout.RootA
 	if running == "A" {
-		label = disklayout.RootB
+		label = layout.RootB
 	}
 	for _, d := range disks {
 		p := upgrade.Slot{Disk: d.Path, Label: label}
 		for _, part := range d.Partitions {
 			switch part.Label {
-			case disklayout.ESP:
+			case layout.ESP:
 				p.ESP = part.Path
 			case label:
 				p.Root, p.Number, p.Size, p.UUID = part.Path, part.Number, int64(part.Size), part.UUID
-			case disklayout.RootA, disklayout.RootB:
+			case layout.RootA, layout.RootB:
 				p.Running = part.Path
 			}
 		}
@@ -179,7 +179,7 @@ func (a *applier) beginInstallation(ctx context.Context, before, next *config.Co
 	if dry {
 		return out, nil
 	}
-	return out, beginInstall(a.install, w, documents, callerid.FromContext(ctx).String())
+	return out, beginInstall(a.install, w, documents, api.CallerFromContext(ctx).String())
 }
 
 // beginInstall starts an installation, or rejects its configuration.
@@ -236,7 +236,7 @@ func installDisk(d disk.Disk, media []seed.Device) install.Disk {
 		out.Medium = "it is the medium " + media[i].Label
 	}
 	for _, p := range d.Partitions {
-		out.Bootable = out.Bootable || p.Label == disklayout.ESP && p.Loader
+		out.Bootable = out.Bootable || p.Label == layout.ESP && p.Loader
 		out.Partitions = append(out.Partitions, install.Partition{Number: p.Number, Label: p.Label, Type: p.Type, UUID: p.UUID, Size: p.Size, Content: p.Content.String()})
 	}
 	return out

@@ -13,8 +13,8 @@ import (
 
 	"github.com/orlop-os/orlop/machined/lldp"
 	"github.com/orlop-os/orlop/machined/network"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 

@@ -37,10 +37,10 @@ import (
 	"github.com/orlop-os/orlop/metricsd"
 	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
+	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/secureboot"
-	"github.com/orlop-os/orlop/pkg/watchdog"
 )
 
 func main() {

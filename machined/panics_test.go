@@ -19,7 +19,6 @@ import (
 	"github.com/orlop-os/orlop/machined/health"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit/audittest"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
@@ -48,7 +47,7 @@ func TestCallPanics(t *testing.T) {
 		}
 
 		g := interceptorOf(m)
-		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySubject, "CN=admin", callerid.KeyRole, "admin"))
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(api.MetadataSubject, "CN=admin", api.MetadataRole, "admin"))
 		var nothing *config.Config
 		_, err := g.Unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
 			return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -94,9 +94,9 @@ func wipeStored(ctx context.Context, m *machine, wipe func(context.Context, stri
 // wipe erases the partitions with these labels, for a reset. The parts of DATA on other disks come
 // first: an interrupted reset leaves a machine that can be reset again.
 func wipe(ctx context.Context, m *machine, labels []string) error {
-	if slices.Contains(labels, disklayout.Data) {
+	if slices.Contains(labels, layout.Data) {
 		say := func(line string) { m.reports.events.LogConsole("reset: " + line) }
-		if err := m.domains.volumes.WipeParts(slices.Contains(labels, disklayout.State), say); err != nil {
+		if err := m.domains.volumes.WipeParts(slices.Contains(labels, layout.State), say); err != nil {
 			m.reports.events.LogConsole("reset: " + err.Error())
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/metricsd/host"
-	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/portserver"

@@ -34,10 +34,10 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/breakglass"
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/extensions"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 // controllersWork are the components of the process "controllers" that must work in spite of any

@@ -22,9 +22,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kms"
 	"github.com/orlop-os/orlop/orchestrator/kms/transittest"
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 // keyManaged is a machine with an API server that can use a key manager.

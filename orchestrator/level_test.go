@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/etcd"
 	"github.com/orlop-os/orlop/orchestrator/level"
 	"github.com/orlop-os/orlop/pkg/emulation"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 // TestLevels runs the control plane at the level before, which API server, controllers and

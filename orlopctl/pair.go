@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 	"github.com/orlop-os/orlop/orlopctl/gen"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
+	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/pairing"
 )
 
 func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {

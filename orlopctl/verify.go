@@ -12,7 +12,6 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/format"
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/provenance"
 )
 
 // verified describes a bundle of which every byte was verified.
@@ -20,7 +19,7 @@ type verified struct {
 	Statement bundle.Statement `json:"statement"`
 	Signed    string           `json:"signed"`
 	// Provenance is nil if it was not verified.
-	Provenance *provenance.Statement `json:"provenance,omitempty"`
+	Provenance *bundle.Provenance `json:"provenance,omitempty"`
 }
 
 // verifyCommand checks files; it calls no machine.
@@ -74,7 +73,7 @@ func verifyFiles(file, attested string, trust bundle.Trust) (v verified, err err
 	if err != nil {
 		return v, exit.Usagef("verify: cannot read the provenance: %w", err)
 	}
-	s, err := provenance.Verify(envelope, trust, v.Statement)
+	s, err := bundle.VerifyProvenance(envelope, trust, v.Statement)
 	if err != nil {
 		return v, fmt.Errorf("%s: %w", attested, err)
 	}
@@ -82,14 +81,14 @@ func verifyFiles(file, attested string, trust bundle.Trust) (v verified, err err
 	return v, nil
 }
 
-// readProvenance reads a file up to a size that provenance.Verify rejects.
+// readProvenance reads a file up to a size that bundle.VerifyProvenance rejects.
 func readProvenance(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, provenance.MaxSize+1))
+	return io.ReadAll(io.LimitReader(f, bundle.MaxProvenance+1))
 }
 
 // print draws the table.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // TestRouterKernel connects a link of the kernel to a network with IPv6 only. The network of the

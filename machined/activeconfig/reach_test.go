@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/machined/configstore"
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/nodeplan"
-	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -208,7 +208,7 @@ func TestConfirm(t *testing.T) {
 	m.deps.Proves = func(c *config.Config, age string) bool { return c == active && age != "20000" }
 	call := func(age, name string) codes.Code {
 		t.Helper()
-		_, err := m.Confirm(t.Context(), callerid.Caller{Age: age}, name)
+		_, err := m.Confirm(t.Context(), api.Caller{Age: age}, name)
 		return status.Code(err)
 	}
 	if got := call("0", ""); got != codes.FailedPrecondition {

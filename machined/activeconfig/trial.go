@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/machined/transition"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/backoff"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
@@ -212,7 +212,7 @@ func (m *Manager) awaitRestored(ctx context.Context, r restoration, timeout, int
 var errOldConnection = status.Error(codes.Unavailable, "configuration: not confirmed: the connection is older than the configuration on trial, so it does not prove that a new connection is possible; call again over a new one")
 
 // Confirm ends the trial and returns the configuration that stays.
-func (m *Manager) Confirm(ctx context.Context, by callerid.Caller, name string) (*config.Config, error) {
+func (m *Manager) Confirm(ctx context.Context, by api.Caller, name string) (*config.Config, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Current()

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/pkg/callerid"
+	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -35,7 +35,7 @@ func TestBootOnTrial(t *testing.T) {
 	m.deps.AwaitNetwork = func(context.Context, *config.Config) error { return nil }
 	confirm := func(name string) codes.Code {
 		t.Helper()
-		_, err := m.Confirm(t.Context(), callerid.Caller{}, name)
+		_, err := m.Confirm(t.Context(), api.Caller{}, name)
 		return status.Code(err)
 	}
 	boot := func(adopt bool) (a Active, by string, err error) {
@@ -124,7 +124,7 @@ func TestOverdueTrial(t *testing.T) {
 				t.Fatalf("%+v, %v", a, err)
 			}
 			m.cell.Set(a)
-			if _, err := m.Confirm(t.Context(), callerid.Caller{}, ""); status.Code(err) != codes.FailedPrecondition {
+			if _, err := m.Confirm(t.Context(), api.Caller{}, ""); status.Code(err) != codes.FailedPrecondition {
 				t.Errorf("confirmed: %v", err)
 			}
 			if _, err := m.revertTrial(a.TrialEnd); err == nil || !m.Current().OnTrial() {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
@@ -96,7 +95,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 }
 
 // caller returns the caller of a call, for events.
-func caller(ctx context.Context) string { return callerid.FromContext(ctx).String() }
+func caller(ctx context.Context) string { return api.CallerFromContext(ctx).String() }
 
 // endOfStream returns the status of a stream that the caller ended.
 func endOfStream(err error) error {

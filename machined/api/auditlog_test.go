@@ -25,7 +25,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/audit/audittest"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 )
@@ -62,7 +61,7 @@ func (s fakeStream) Context() context.Context { return s.ctx }
 // callBy is the context of a call.
 func callBy(t *testing.T, subject, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
-		callerid.KeySubject, subject, callerid.KeySerial, "1f", callerid.KeyRole, role, callerid.KeyPeer, "10.0.0.1:4711"))
+		api.MetadataSubject, subject, api.MetadataSerial, "1f", api.MetadataRole, role, api.MetadataPeer, "10.0.0.1:4711"))
 }
 
 // brief formats entries as "role method outcome reason".
@@ -438,7 +437,7 @@ func TestRecordIsBounded(t *testing.T) {
 	for _, role := range []string{"operator", "reader"} {
 		began := time.Now()
 		for i := range 200 { // with another certificate each time
-			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(callerid.KeySerial, fmt.Sprint(i), callerid.KeySubject, "CN="+role, callerid.KeyRole, role))
+			ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(api.MetadataSerial, fmt.Sprint(i), api.MetadataSubject, "CN="+role, api.MetadataRole, role))
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, status.Error(codes.InvalidArgument, strings.Repeat("<\x1b", 1<<10)))
 		}
 		lines := 0

@@ -10,34 +10,33 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // Members are the members of the cluster (package membership of machined). The errors are gRPC
 // statuses.
 type Members interface {
-	CreateTicket(ctx context.Context, by callerid.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error)
-	Join(ctx context.Context, by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error)
+	CreateTicket(ctx context.Context, by api.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error)
+	Join(ctx context.Context, by api.Caller, r *api.JoinRequest) (*api.JoinResponse, error)
 	ListMembers() *api.ListMembersResponse
-	RemoveMember(ctx context.Context, by callerid.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error)
-	GetMembership(by callerid.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error)
-	ReplicateMembership(ctx context.Context, by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error)
-	Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error)
+	RemoveMember(ctx context.Context, by api.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error)
+	GetMembership(by api.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error)
+	ReplicateMembership(ctx context.Context, by api.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error)
+	Vote(by api.Caller, r *api.VoteRequest) (*api.VoteResponse, error)
 }
 
 // ClusterHealth is the health of the whole cluster (package clusterhealth of machined). The errors
 // are gRPC statuses.
 type ClusterHealth interface {
 	ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error)
-	ReportMachine(ctx context.Context, by callerid.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error)
+	ReportMachine(ctx context.Context, by api.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error)
 }
 
 // JoinRequests are the requests of machines without a ticket (package membership of machined). The
 // errors are gRPC statuses.
 type JoinRequests interface {
 	ListPending() (*api.ListPendingResponse, error)
-	Approve(ctx context.Context, by callerid.Caller, r *api.ApproveRequest) (unchanged bool, err error)
+	Approve(ctx context.Context, by api.Caller, r *api.ApproveRequest) (unchanged bool, err error)
 	Deny(ctx context.Context, r *api.DenyRequest) (*api.DenyResponse, error)
 }
 
@@ -58,8 +57,8 @@ type ClusterDeps struct {
 
 // Suspended are the suspended Kubernetes objects of this machine. The errors are gRPC statuses.
 type Suspended interface {
-	Suspend(ctx context.Context, by callerid.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error)
-	Resume(ctx context.Context, by callerid.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error)
+	Suspend(ctx context.Context, by api.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error)
+	Resume(ctx context.Context, by api.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error)
 	List() (*api.ListSuspendedResponse, error)
 }
 
@@ -88,15 +87,15 @@ func (s clusterService) ClusterHealth(ctx context.Context, r *api.ClusterHealthR
 }
 
 func (s clusterService) ReportMachine(ctx context.Context, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
-	return s.deps.ClusterHealth.ReportMachine(ctx, callerid.FromContext(ctx), r)
+	return s.deps.ClusterHealth.ReportMachine(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) CreateTicket(ctx context.Context, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
-	return s.deps.Members.CreateTicket(ctx, callerid.FromContext(ctx), r)
+	return s.deps.Members.CreateTicket(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) Join(ctx context.Context, r *api.JoinRequest) (*api.JoinResponse, error) {
-	return s.deps.Members.Join(ctx, callerid.FromContext(ctx), r)
+	return s.deps.Members.Join(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*api.ListMembersResponse, error) {
@@ -104,7 +103,7 @@ func (s clusterService) ListMembers(context.Context, *api.ListMembersRequest) (*
 }
 
 func (s clusterService) RemoveMember(ctx context.Context, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
-	by := callerid.FromContext(ctx)
+	by := api.CallerFromContext(ctx)
 	if r.Drain == nil {
 		return s.deps.Members.RemoveMember(ctx, by, r)
 	}
@@ -128,15 +127,15 @@ func (s clusterService) RemoveMember(ctx context.Context, r *api.RemoveMemberReq
 }
 
 func (s clusterService) GetMembership(ctx context.Context, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
-	return s.deps.Members.GetMembership(callerid.FromContext(ctx), r)
+	return s.deps.Members.GetMembership(api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) ReplicateMembership(ctx context.Context, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
-	return s.deps.Members.ReplicateMembership(ctx, callerid.FromContext(ctx), r)
+	return s.deps.Members.ReplicateMembership(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) Vote(ctx context.Context, r *api.VoteRequest) (*api.VoteResponse, error) {
-	return s.deps.Members.Vote(callerid.FromContext(ctx), r)
+	return s.deps.Members.Vote(api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) ListPending(context.Context, *api.ListPendingRequest) (*api.ListPendingResponse, error) {
@@ -144,7 +143,7 @@ func (s clusterService) ListPending(context.Context, *api.ListPendingRequest) (*
 }
 
 func (s clusterService) Approve(ctx context.Context, r *api.ApproveRequest) (*api.ApproveResponse, error) {
-	unchanged, err := s.deps.JoinRequests.Approve(ctx, callerid.FromContext(ctx), r)
+	unchanged, err := s.deps.JoinRequests.Approve(ctx, api.CallerFromContext(ctx), r)
 	if err != nil {
 		return nil, err
 	}
@@ -159,11 +158,11 @@ func (s clusterService) Deny(ctx context.Context, r *api.DenyRequest) (*api.Deny
 }
 
 func (s clusterService) Suspend(ctx context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
-	return s.deps.Suspended.Suspend(ctx, callerid.FromContext(ctx), r)
+	return s.deps.Suspended.Suspend(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) Resume(ctx context.Context, r *api.ResumeRequest) (*api.ResumeResponse, error) {
-	return s.deps.Suspended.Resume(ctx, callerid.FromContext(ctx), r)
+	return s.deps.Suspended.Resume(ctx, api.CallerFromContext(ctx), r)
 }
 
 func (s clusterService) ListSuspended(context.Context, *api.ListSuspendedRequest) (*api.ListSuspendedResponse, error) {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -21,7 +20,7 @@ type ConfigDeps struct {
 	// documents have problems.
 	Apply func(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error)
 	// Confirm ends a trial, and returns the operations that failed; the error is a gRPC status.
-	Confirm func(ctx context.Context, by callerid.Caller, trialName string) (failures []string, err error)
+	Confirm func(ctx context.Context, by api.Caller, trialName string) (failures []string, err error)
 	// Revision returns a configuration of the history, or for 0 the active configuration, with the
 	// time and the author of its activation; the error is a gRPC status.
 	Revision func(number uint64) (c *config.Config, at time.Time, by string, err error)
@@ -69,7 +68,7 @@ func rejection(problems config.Problems) error {
 }
 
 func (s configService) Confirm(ctx context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
-	failures, err := s.deps.Confirm(ctx, callerid.FromContext(ctx), r.TrialName)
+	failures, err := s.deps.Confirm(ctx, api.CallerFromContext(ctx), r.TrialName)
 	if err != nil {
 		return nil, err
 	}

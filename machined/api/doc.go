@@ -1,6 +1,6 @@
 // Package api implements the gRPC services of the management API; each service has its file. A
 // method checks the request, calls the package that does the work, and translates the result and
-// the error. apid has authenticated and authorized the caller (package callerid).
+// the error. apid has authenticated and authorized the caller (package api).
 //
 // A server (server_linux.go) serves them on a Unix socket, to which only root and apid can connect.
 // Its interceptor (interceptor.go) records the calls in the audit log (auditlog.go).

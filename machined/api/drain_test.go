@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
@@ -57,7 +56,7 @@ func (r *removals) ListMembers() *api.ListMembersResponse {
 	return &api.ListMembersResponse{Members: []*api.Member{{Name: "w1"}}}
 }
 
-func (r *removals) RemoveMember(ctx context.Context, _ callerid.Caller, q *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+func (r *removals) RemoveMember(ctx context.Context, _ api.Caller, q *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	r.calls = append(r.calls, fmt.Sprintf("remove %s, disconnected %t", q.Name, ctx.Err() != nil))
 	if r.fails {
 		return nil, status.Error(codes.Unavailable, "no quorum")

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
@@ -82,7 +81,7 @@ func toImages(in []imagestore.Image) []*api.ContainerImage {
 // checkCaller rejects every caller but another machine, and all callers while containerd does not
 // run.
 func (s imageService) checkCaller(ctx context.Context) error {
-	if err := callerid.FromContext(ctx).RequireMachine(); err != nil {
+	if err := api.CallerFromContext(ctx).RequireMachine(); err != nil {
 		return err
 	}
 	return s.containerdReady()
@@ -105,7 +104,7 @@ func (s imageService) ReadBlob(r *api.ReadBlobRequest, stream grpc.ServerStreami
 	if err := s.checkCaller(stream.Context()); err != nil {
 		return err
 	}
-	return s.images.SendBlob(stream.Context(), r.Digest, callerid.FromContext(stream.Context()).ID(), func(piece []byte) error {
+	return s.images.SendBlob(stream.Context(), r.Digest, api.CallerFromContext(stream.Context()).ID(), func(piece []byte) error {
 		return stream.Send(&api.ReadBlobResponse{Chunk: piece})
 	})
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
@@ -29,7 +28,7 @@ type Interceptor struct {
 	// RejectUnclaimed rejects a call that an unclaimed machine does not admit.
 	RejectUnclaimed func(method string) error
 	// caller is the caller of all calls; nil: the metadata of a call name it.
-	caller *callerid.Caller
+	caller *api.Caller
 }
 
 // Unary wraps a call with one request and one answer.
@@ -63,7 +62,7 @@ func (g Interceptor) handle(ctx context.Context, method string, call func(contex
 	if !g.Audited(method) {
 		return plainStatus(panicError(call(ctx, nil)))
 	}
-	by := callerid.FromContext(ctx)
+	by := api.CallerFromContext(ctx)
 	o := &recordedCall{log: g.AuditLog, start: time.Now(), call: audit.Call{Subject: by.Subject, Serial: by.Serial, Role: by.Role, Peer: by.Peer, Method: method}}
 	err := plainStatus(panicError(call(context.WithValue(ctx, recordedCallKey{}, o), o)))
 	o.end(err)

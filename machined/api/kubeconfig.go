@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -37,7 +36,7 @@ func (s clusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest
 		return nil, err
 	}
 	// The kubeconfig becomes invalid when the caller's certificate or its lineage is revoked.
-	by := callerid.FromContext(ctx)
+	by := api.CallerFromContext(ctx)
 	text, err := kubeconfig(cluster, server, pki.Spec{
 		CN: cmp.Or(by.Name, "operator"), O: []string{administrators}, Usage: pki.Client, TTL: ttl, Lineage: by.Lineage, Root: by.Issuer,
 	})

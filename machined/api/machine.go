@@ -13,10 +13,9 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // MachineDeps are the dependencies of service Machine.
@@ -161,19 +160,19 @@ func (s machineService) WipeDisk(ctx context.Context, r *api.WipeDiskRequest) (*
 func wipedPartitions(wipe api.ResetRequest_Wipe) ([]string, error) {
 	switch wipe {
 	case api.ResetRequest_WIPE_UNSPECIFIED, api.ResetRequest_WIPE_STATE:
-		return []string{disklayout.State}, nil
+		return []string{layout.State}, nil
 	case api.ResetRequest_WIPE_DATA:
-		return []string{disklayout.Data}, nil
+		return []string{layout.Data}, nil
 	case api.ResetRequest_WIPE_ALL:
-		return []string{disklayout.Data, disklayout.State}, nil
+		return []string{layout.Data, layout.State}, nil
 	}
 	return nil, status.Errorf(codes.InvalidArgument, "reset: unknown wipe mode %v", wipe)
 }
 
 func (s machineService) ReadFile(r *api.ReadFileRequest, stream grpc.ServerStreamingServer[api.ReadFileResponse]) error {
-	return s.debug.ReadFile(stream.Context(), r.Path, r.Offset, callerid.FromContext(stream.Context()).IsAdmin(), stream.Send)
+	return s.debug.ReadFile(stream.Context(), r.Path, r.Offset, api.CallerFromContext(stream.Context()).IsAdmin(), stream.Send)
 }
 
 func (s machineService) ListFiles(ctx context.Context, r *api.ListFilesRequest) (*api.ListFilesResponse, error) {
-	return s.debug.ListFiles(ctx, r.Path, callerid.FromContext(ctx).IsAdmin())
+	return s.debug.ListFiles(ctx, r.Path, api.CallerFromContext(ctx).IsAdmin())
 }

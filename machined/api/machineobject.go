@@ -10,7 +10,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -54,7 +53,7 @@ func NewObjectServer(d ObjectDeps, g Interceptor) *grpc.Server {
 	g.Audited = func(method string) bool {
 		return method == api.MachineObject_ChangeRelease_FullMethodName || method == api.MachineObject_Repair_FullMethodName
 	}
-	g.caller = &callerid.Caller{Subject: ObjectAuthor, Role: pki.RoleAdmin[len(pki.RolePrefix):]}
+	g.caller = &api.Caller{Subject: ObjectAuthor, Role: pki.RoleAdmin[len(pki.RolePrefix):]}
 	s := newServer(g)
 	api.RegisterMachineObjectServer(s, objectService{deps: d})
 	return s

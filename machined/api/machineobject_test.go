@@ -18,7 +18,6 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/audit/audittest"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
@@ -79,7 +78,7 @@ func newObject(t *testing.T) (*object, context.Context) {
 	}
 	t.Cleanup(func() { o.conn.Close() })
 	// a caller that claims to be another
-	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), callerid.Caller{Subject: "CN=dora", Role: "reader"}.Metadata()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(t.Context(), api.Caller{Subject: "CN=dora", Role: "reader"}.Metadata()), 20*time.Second)
 	t.Cleanup(cancel)
 	return o, ctx
 }

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/paths"
@@ -89,7 +88,7 @@ func (s machineService) Relay(stream grpc.BidiStreamingServer[api.RelayData, api
 
 // serve relays the connection that dial opens, within the limits of its caller.
 func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], dial func(context.Context) (net.Conn, error)) error {
-	leave, err := r.acquire(callerid.FromContext(stream.Context()).Lineage)
+	leave, err := r.acquire(api.CallerFromContext(stream.Context()).Lineage)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -148,7 +147,7 @@ func serveMachine(t *testing.T, m api.MachineServer) func(who, target string) (s
 	return func(who, target string) (grpc.BidiStreamingClient[api.RelayData, api.RelayData], func(), error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		t.Cleanup(cancel)
-		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, callerid.KeyLineage, who))
+		stream, err := api.NewMachineClient(conn).Relay(metadata.AppendToOutgoingContext(ctx, api.MetadataLineage, who))
 		if err == nil {
 			err = stream.Send(&api.RelayData{Target: target})
 		}

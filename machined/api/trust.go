@@ -4,17 +4,16 @@ import (
 	"context"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 )
 
 // Certificates are the certificates that the membership of this machine issues to callers (package
 // membership of machined). The errors are gRPC statuses.
 type Certificates interface {
-	Issue(by callerid.Caller, r *api.IssueRequest) (*api.IssueResponse, error)
-	Renew(by callerid.Caller, r *api.RenewRequest) (*api.IssueResponse, error)
+	Issue(by api.Caller, r *api.IssueRequest) (*api.IssueResponse, error)
+	Renew(by api.Caller, r *api.RenewRequest) (*api.IssueResponse, error)
 	ListCertificates() *api.ListCertificatesResponse
 	GetRevocations(r *api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)
-	Revoke(ctx context.Context, by callerid.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error)
+	Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error)
 }
 
 type trustService struct {
@@ -23,11 +22,11 @@ type trustService struct {
 }
 
 func (s trustService) Issue(ctx context.Context, r *api.IssueRequest) (*api.IssueResponse, error) {
-	return s.certificates.Issue(callerid.FromContext(ctx), r)
+	return s.certificates.Issue(api.CallerFromContext(ctx), r)
 }
 
 func (s trustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
-	return s.certificates.Renew(callerid.FromContext(ctx), r)
+	return s.certificates.Renew(api.CallerFromContext(ctx), r)
 }
 
 func (s trustService) ListCertificates(context.Context, *api.ListCertificatesRequest) (*api.ListCertificatesResponse, error) {
@@ -39,7 +38,7 @@ func (s trustService) GetRevocations(_ context.Context, r *api.GetRevocationsReq
 }
 
 func (s trustService) Revoke(ctx context.Context, r *api.RevokeRequest) (*api.RevokeResponse, error) {
-	out, unchanged, err := s.certificates.Revoke(ctx, callerid.FromContext(ctx), r)
+	out, unchanged, err := s.certificates.Revoke(ctx, api.CallerFromContext(ctx), r)
 	if unchanged {
 		SetUnchanged(ctx)
 	}

@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
@@ -106,11 +105,11 @@ func (s upgradeService) DescribeBundle(ctx context.Context, _ *api.DescribeBundl
 }
 
 func (s upgradeService) Download(r *api.DownloadBundleRequest, stream grpc.ServerStreamingServer[api.DownloadBundleResponse]) error {
-	return s.deps.Server.Download(stream.Context(), r, callerid.FromContext(stream.Context()).ID(), func(piece []byte) error {
+	return s.deps.Server.Download(stream.Context(), r, api.CallerFromContext(stream.Context()).ID(), func(piece []byte) error {
 		return stream.Send(&api.DownloadBundleResponse{Chunk: piece})
 	})
 }
 
 func (s upgradeService) ReadSBOM(_ *api.ReadSBOMRequest, stream grpc.ServerStreamingServer[api.ReadSBOMResponse]) error {
-	return s.deps.Server.ReadSBOM(stream.Context(), callerid.FromContext(stream.Context()).ID(), stream.Send)
+	return s.deps.Server.ReadSBOM(stream.Context(), api.CallerFromContext(stream.Context()).ID(), stream.Send)
 }

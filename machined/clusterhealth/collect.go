@@ -14,7 +14,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/backoff"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
@@ -76,7 +75,7 @@ type Collector struct {
 func New(d Deps) *Collector { return &Collector{deps: d, busy: make(chan struct{}, 1)} }
 
 // ReportMachine returns the report of this machine to a control-plane machine.
-func (c *Collector) ReportMachine(ctx context.Context, by callerid.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
+func (c *Collector) ReportMachine(ctx context.Context, by api.Caller, r *api.ReportMachineRequest) (*api.ReportMachineResponse, error) {
 	if err := by.RequireControlPlane(); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 )
@@ -203,12 +202,12 @@ func TestRejectedCalls(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, by := range []callerid.Caller{{Role: "admin", Name: "a"}, {Role: "reader", Name: "r"}, {Role: "machine", Name: "w1", Ticket: "1a"}} {
+	for _, by := range []api.Caller{{Role: "admin", Name: "a"}, {Role: "reader", Name: "r"}, {Role: "machine", Name: "w1", Ticket: "1a"}} {
 		if _, err := c.ReportMachine(t.Context(), by, &api.ReportMachineRequest{}); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%v: %v", by, err)
 		}
 	}
-	machine := callerid.Caller{Role: "machine", Name: "m2"}
+	machine := api.Caller{Role: "machine", Name: "m2"}
 	if _, err := c.ReportMachine(t.Context(), machine, &api.ReportMachineRequest{DigestKey: []byte("short")}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
@@ -218,7 +217,7 @@ func TestRejectedCalls(t *testing.T) {
 // and no log.
 func TestReport(t *testing.T) {
 	c, _ := collector(t, nil, nil)
-	machine := callerid.Caller{Role: "machine", Name: "m2"}
+	machine := api.Caller{Role: "machine", Name: "m2"}
 	c.deps.State = func(context.Context) (State, error) {
 		return State{
 			Config: reference(t), TrialEnd: noon, Version: "0.2.0",

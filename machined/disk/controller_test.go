@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 )
 
 // TestUpdateErrors checks that a new error is a single line, and in the state of the disks. An

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -143,10 +143,10 @@ func (t WriteTable) String() string {
 		parts = append(parts, "remove "+name(e))
 	}
 	for _, e := range t.Add {
-		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, disklayout.FormatSize(e.Size)))
+		parts = append(parts, fmt.Sprintf("add %d %s (%s)", e.Number, e.Label, layout.FormatSize(e.Size)))
 	}
 	for _, e := range t.Grow {
-		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, disklayout.FormatSize(e.Size)))
+		parts = append(parts, fmt.Sprintf("grow %d %s to %s", e.Number, e.Label, layout.FormatSize(e.Size)))
 	}
 	if t.Mirror {
 		parts = append(parts, "mirror the table at the end of the disk")
@@ -195,7 +195,7 @@ type GrowFilesystem struct {
 }
 
 func (g GrowFilesystem) String() string {
-	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, disklayout.FormatSize(g.Size))
+	return fmt.Sprintf("grow the file system of %s (%s) to %s", g.Label, g.Target, layout.FormatSize(g.Size))
 }
 
 // Wipe removes the signatures of a partition, so that the next boot creates its file system again.
@@ -218,7 +218,7 @@ type Erase struct {
 }
 
 func (e Erase) String() string {
-	if e.Label == disklayout.State {
+	if e.Label == layout.State {
 		return "overwrite " + e.Label + " (" + e.Device + ")"
 	}
 	return "discard " + e.Label + " (" + e.Device + ")"
@@ -231,7 +231,7 @@ func (e Erase) String() string {
 // operations follow; of these, the keys come first. tell receives the results, and may be nil.
 func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
-	for _, label := range []string{disklayout.Data, disklayout.State} {
+	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
 			continue
 		}

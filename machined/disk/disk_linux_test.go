@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/diskprobe/diskprobetest"
-	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
@@ -98,7 +98,7 @@ func TestKilledFormat(t *testing.T) {
 	for after := 40 * time.Millisecond; after < 2*time.Second; after = after * 3 / 2 {
 		build(t, s)
 		have := facts(t, s)
-		f := Format{Label: disklayout.Data, Device: mkfstest.Disk + "5"}
+		f := Format{Label: layout.Data, Device: mkfstest.Disk + "5"}
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		f.run = func(_ context.Context, args ...string) ([]byte, error) { return mkfstest.Run(ctx, args...) }
 		err := f.Do(t.Context())
@@ -185,7 +185,7 @@ func TestResetOnRealDisk(t *testing.T) {
 	s := scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}}
 	build(t, s)
 	settle(t, s)
-	for _, op := range Reset(facts(t, s), []string{disklayout.Data, disklayout.State}, nil) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, nil) {
 		if err := op.Do(t.Context()); err == nil {
 			t.Errorf("%s: wiped although it is mounted", op)
 		}
@@ -215,7 +215,7 @@ func TestResetOnRealDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said []string
-	for _, op := range Reset(facts(t, s), []string{disklayout.Data, disklayout.State}, func(line string) { said = append(said, line) }) {
+	for _, op := range Reset(facts(t, s), []string{layout.Data, layout.State}, func(line string) { said = append(said, line) }) {
 		do(t, op)
 	}
 	t.Log(said)
@@ -228,7 +228,7 @@ func TestResetOnRealDisk(t *testing.T) {
 	if _, err := stateDevice.ReadAt(left, at); err != nil || !bytes.Equal(left, make([]byte, len(key))) {
 		t.Errorf("of the key there is left %q, %v", left, err)
 	}
-	if left := Reset(facts(t, s), []string{disklayout.Data, disklayout.State}, nil); len(left) > 0 {
+	if left := Reset(facts(t, s), []string{layout.Data, layout.State}, nil); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	settle(t, s)
@@ -277,18 +277,18 @@ func TestFaultsOnRealDisk(t *testing.T) {
 	if now, err = readFilesystemErrors(); err != nil {
 		t.Fatal(err)
 	}
-	broken := of(now, disklayout.Data)
-	if broken.OK() || broken.Faults.Count != 1 || !broken.ReadOnly || broken.Faults.First.Function == "" || broken.Faults.First.Time.IsZero() || !of(now, disklayout.State).OK() {
+	broken := of(now, layout.Data)
+	if broken.OK() || broken.Faults.Count != 1 || !broken.ReadOnly || broken.Faults.First.Function == "" || broken.Faults.First.Time.IsZero() || !of(now, layout.State).OK() {
 		t.Errorf("after an error: %+v", now)
 	}
 	t.Log(broken)
 	unmount(t)
 	before := beforeCheck(facts(t, s))
-	if len(before) != 1 || before[0].Label != disklayout.Data || before[0].Faults.Count < 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
+	if len(before) != 1 || before[0].Label != layout.Data || before[0].Faults.Count < 1 || before[0].Faults.First.Function != broken.Faults.First.Function {
 		t.Errorf("before the check: %+v", before)
 	}
 	settle(t, s)
-	if now, err = readFilesystemErrors(); err != nil || !of(now, disklayout.Data).OK() {
+	if now, err = readFilesystemErrors(); err != nil || !of(now, layout.Data).OK() {
 		t.Errorf("after the check: %+v, %v", now, err)
 	}
 	unmount(t)
@@ -556,7 +556,7 @@ func checkVolumes(t *testing.T, s scenario) {
 		}
 		p := partitionAt(have, v.Format.Device)
 		if p.Content.Size+growStep <= p.Size {
-			t.Errorf("%s: the file system has %s of %s", v.Format.Label, disklayout.FormatSize(p.Content.Size), disklayout.FormatSize(p.Size))
+			t.Errorf("%s: the file system has %s of %s", v.Format.Label, layout.FormatSize(p.Content.Size), layout.FormatSize(p.Size))
 		}
 	}
 	for _, op := range ops {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // erasable is a partition with content to erase.
@@ -114,5 +114,5 @@ func discardAll(ctx context.Context, d erasable, end time.Time, now func() time.
 		return why + "; the whole partition was overwritten", nil
 	}
 	return fmt.Sprintf("%s; the first %s of %s were overwritten within the time limit of a reset, and the rest CAN STILL BE READ: destroy the disk, or overwrite it elsewhere, before you give it away",
-		why, disklayout.FormatSize(done), disklayout.FormatSize(size)), nil
+		why, layout.FormatSize(done), layout.FormatSize(size)), nil
 }

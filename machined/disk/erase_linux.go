@@ -11,7 +11,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // eraseTime is the maximum time for overwriting DATA if the disk does not discard it.
@@ -26,7 +26,7 @@ func (e Erase) Do(ctx context.Context) error {
 	}
 	defer d.close()
 	said := "the whole partition was overwritten and reads back as zeros"
-	if e.Label == disklayout.State {
+	if e.Label == layout.State {
 		err = overwriteAll(ctx, d)
 	} else {
 		end := time.Now().Add(eraseTime)

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // FilesystemErrors is the error state of a file system that the system mounts.
@@ -68,7 +68,7 @@ func labeled(mounts []mount.Mount) (all []labeledMount) {
 
 // espErrors returns the error state of the ESP. fault is the error of the last access to it.
 func espErrors(device, fault string) FilesystemErrors {
-	s := FilesystemErrors{Label: disklayout.ESP, Device: device}
+	s := FilesystemErrors{Label: layout.ESP, Device: device}
 	if fault != "" {
 		s.Problem = fault + "; the machine may not boot, and an upgrade may fail: save important data, see the kernel log and the disk's health data, and replace the disk or install the machine again"
 	}

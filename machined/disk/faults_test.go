@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // TestMountedFaults reads a copy of the kernel's directory of a mounted ext4.
@@ -39,7 +39,7 @@ func TestMountedFaults(t *testing.T) {
 // TestNewErrors checks the description of a file system and when it is reported as new.
 func TestNewErrors(t *testing.T) {
 	fault := superblock.Error{Time: time.Unix(1700000000, 0), Function: "ext4_lookup", Line: 1855}
-	sound := FilesystemErrors{Label: disklayout.Data, Device: "/dev/vda5"}
+	sound := FilesystemErrors{Label: layout.Data, Device: "/dev/vda5"}
 	one := sound
 	one.Faults = superblock.Errors{Marked: true, Count: 1, First: fault, Last: fault}
 	two := one
@@ -95,7 +95,7 @@ func TestNewErrors(t *testing.T) {
 func TestBeforeCheck(t *testing.T) {
 	have := model(scenario{disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
 	have.Disks[0].Partitions[4].Faults = superblock.Errors{Marked: true}
-	if got := beforeCheck(have); len(got) != 1 || got[0].Label != disklayout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
+	if got := beforeCheck(have); len(got) != 1 || got[0].Label != layout.Data || got[0].Device != "/dev/vda5" || !got[0].Checked {
 		t.Errorf("%+v", got)
 	}
 	have.Mounts = mountAll(have.Disks[0])

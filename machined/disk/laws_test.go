@@ -11,9 +11,9 @@ import (
 
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -217,7 +217,7 @@ func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
 		for _, p := range d.Partitions {
-			own := p.Label == disklayout.State || p.Label == disklayout.Data
+			own := p.Label == layout.State || p.Label == layout.Data
 			if !isSystemPartition(p.Entry) || own && p.Content.Label != p.Label {
 				continue
 			}
@@ -232,7 +232,7 @@ func kept(t *testing.T, before, after Have) {
 // TestLawsOnRandomDisks checks the laws against random disks.
 func TestLawsOnRandomDisks(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(disklayout.State, 50), ext4(disklayout.Data, 50)}
+	contents := []Content{{}, {Kind: unknownData}, ext4("other", 50), {Kind: "xfs"}, ext4(layout.State, 50), ext4(layout.Data, 50)}
 	accepted := 0
 	for i := range 20000 {
 		s := scenario{config: Config{Wipe: random.IntN(2) == 0}, disk: diskSpec{table: "gpt", torn: random.IntN(4) == 0, shared: random.IntN(4) == 0}}
@@ -275,13 +275,13 @@ func TestClone(t *testing.T) {
 		mounted, refused bool
 		wwid             string // of the other disk
 	}{
-		"clone":                           {same: []string{disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State}, refused: true},
-		"clone that was plugged in later": {same: []string{disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State}, mounted: true},
-		"clone of an older version":       {same: []string{disklayout.ESP, disklayout.RootB, disklayout.State}},
-		"same image":                      {same: []string{disklayout.RootA}},
+		"clone":                           {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, refused: true},
+		"clone that was plugged in later": {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, mounted: true},
+		"clone of an older version":       {same: []string{layout.ESP, layout.RootB, layout.State}},
+		"same image":                      {same: []string{layout.RootA}},
 		"another disk":                    {},
-		"another way to the same disk":    {same: []string{disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State}, wwid: "naa.1"},
-		"clone on a disk of its own":      {same: []string{disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State}, wwid: "naa.2", refused: true},
+		"another way to the same disk":    {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.1"},
+		"clone on a disk of its own":      {same: []string{layout.ESP, layout.RootA, layout.RootB, layout.State}, wwid: "naa.2", refused: true},
 	} {
 		for _, path := range []string{"/dev/sda", "/dev/vdb"} {
 			have := model(scenario{mount: c.mounted, disk: diskSpec{table: "gpt", partitions: imageAnd(state, data)}})
@@ -328,13 +328,13 @@ func TestReset(t *testing.T) {
 	}
 	// a disk of another machine, which no operation may touch
 	have.Disks = append(have.Disks, other)
-	ops := Reset(have, []string{disklayout.Data, disklayout.State}, nil)
+	ops := Reset(have, []string{layout.Data, layout.State}, nil)
 	golden.Assert(t, printed(ops, nil), "reset.txt")
-	golden.Assert(t, printed(Reset(have, []string{disklayout.State}, nil), nil), "reset, keep data.txt")
+	golden.Assert(t, printed(Reset(have, []string{layout.State}, nil), nil), "reset, keep data.txt")
 	for _, op := range ops {
 		have = done(have, op)
 	}
-	if left := Reset(have, []string{disklayout.Data, disklayout.State}, nil); len(left) > 0 {
+	if left := Reset(have, []string{layout.Data, layout.State}, nil); len(left) > 0 {
 		t.Errorf("after the reset there is left:\n%s", printed(left, nil))
 	}
 	want, err := Plan(Config{}, have)

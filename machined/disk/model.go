@@ -3,8 +3,8 @@ package disk
 import (
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // Have is the actual state as the kernel reports it.

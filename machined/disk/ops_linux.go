@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
@@ -92,7 +92,7 @@ func (g GrowFilesystem) Do(context.Context) error {
 	defer root.Close()
 	blocks := g.Size / mkfs.Ext4BlockSize
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, root.Fd(), resizeFS, uintptr(unsafe.Pointer(&blocks))); errno != 0 {
-		return fmt.Errorf("%s: cannot grow %s to %s: %w", g.Target, g.Label, disklayout.FormatSize(g.Size), errno)
+		return fmt.Errorf("%s: cannot grow %s to %s: %w", g.Target, g.Label, layout.FormatSize(g.Size), errno)
 	}
 	return nil
 }

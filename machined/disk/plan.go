@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -38,7 +38,7 @@ func Plan(config Config, have Have) (Want, error) {
 		return Want{}, err
 	}
 	if disk.ReadOnly {
-		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), disklayout.State, disklayout.Data)
+		return Want{}, fmt.Errorf("%s: cannot hold %s and %s: the disk is read-only", describe(disk), layout.State, layout.Data)
 	}
 	if err := checkClones(disk, have); err != nil {
 		return Want{}, err
@@ -75,13 +75,13 @@ func Plan(config Config, have Have) (Want, error) {
 func systemVolumes() []Volume {
 	return []Volume{
 		{
-			Format: Format{Label: disklayout.State, ReservedPercent: 0},
+			Format: Format{Label: layout.State, ReservedPercent: 0},
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
 			// Root may use the last percent, so that the system can clean up a full disk. The
 			// PersistentVolumes are ext4 projects.
-			Format: Format{Label: disklayout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
+			Format: Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Dirs:   dataDirs(),
 			// Files below /run end with the boot; this name refers to the same directory. The
@@ -139,7 +139,7 @@ func checkClones(disk Disk, have Have) error {
 	if _, mounted := mount.Topmost(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
 	}
-	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == disklayout.ESP })
+	i := slices.IndexFunc(disk.Partitions, func(p Partition) bool { return p.Label == layout.ESP })
 	if i < 0 {
 		return nil
 	}
@@ -183,7 +183,7 @@ func foreignTable(disk Disk) string {
 }
 
 // isSystemPartition reports whether the entry is a system partition.
-func isSystemPartition(e Entry) bool { return disklayout.IsSystemPartition(e.Label, e.Type) }
+func isSystemPartition(e Entry) bool { return layout.IsSystemPartition(e.Label, e.Type) }
 
 // arrange assigns a position to every partition. Existing partitions keep their number and start;
 // only DATA may grow. New partitions go behind the last partition.
@@ -192,14 +192,14 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	for _, p := range kept {
 		entries = append(entries, p.Entry)
 	}
-	for _, label := range []string{disklayout.State, disklayout.Data} {
+	for _, label := range []string{layout.State, layout.Data} {
 		if same := with(entries, label); len(same) > 1 {
 			return nil, fmt.Errorf("%s: cannot use the disk: it has %d partitions labelled %s; remove the wrong one", describe(disk), len(same), label)
 		}
 	}
-	state, data := find(entries, disklayout.State), find(entries, disklayout.Data)
+	state, data := find(entries, layout.State), find(entries, layout.Data)
 	if state.Number == 0 && data.Number != 0 {
-		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image again", describe(disk), disklayout.Data, disklayout.State)
+		return nil, fmt.Errorf("%s: cannot use the disk: it has %s, but %s is missing; restore the partition table, or install the image again", describe(disk), layout.Data, layout.State)
 	}
 	if data.Number == 0 {
 		added, err := add(config, disk, entries, state.Number == 0)
@@ -218,9 +218,9 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 
 // add appends STATE (if it is missing) and DATA, which takes the remaining space.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
-	need := uint64(disklayout.MinimumData)
+	need := uint64(layout.MinimumData)
 	if state {
-		need += disklayout.StateSize
+		need += layout.StateSize
 	}
 	fits := func(entries []Entry) (start, free uint64) {
 		start = disk.align(disk.First)
@@ -243,23 +243,23 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	}
 	if free < need {
 		return nil, fmt.Errorf("%s: too small: %s and %s need %s, %s are free behind the last partition; use a disk of at least %s",
-			describe(disk), disklayout.State, disklayout.Data, disklayout.FormatSize(need), disklayout.FormatSize(free), disklayout.FormatSize(disk.Size-free+need+1<<30/10-1))
+			describe(disk), layout.State, layout.Data, layout.FormatSize(need), layout.FormatSize(free), layout.FormatSize(disk.Size-free+need+1<<30/10-1))
 	}
 	next := 1
 	for _, e := range entries {
 		next = max(next, e.Number+1)
 	}
 	if state {
-		if behind, gap := gapFor(disk, entries, disklayout.StateSize, free); gap > 0 {
-			return nil, gapError(disk, disklayout.State, behind, gap)
+		if behind, gap := gapFor(disk, entries, layout.StateSize, free); gap > 0 {
+			return nil, gapError(disk, layout.State, behind, gap)
 		}
-		entries = append(entries, Entry{Number: next, Label: disklayout.State, Type: disklayout.TypeState, Start: start, Size: disklayout.StateSize})
-		next, start, free = next+1, start+disklayout.StateSize, free-disklayout.StateSize
+		entries = append(entries, Entry{Number: next, Label: layout.State, Type: layout.TypeState, Start: start, Size: layout.StateSize})
+		next, start, free = next+1, start+layout.StateSize, free-layout.StateSize
 	}
 	if behind, gap := gapFor(disk, entries, free, free); gap > 0 {
-		return nil, gapError(disk, disklayout.Data, behind, gap)
+		return nil, gapError(disk, layout.Data, behind, gap)
 	}
-	return append(entries, Entry{Number: next, Label: disklayout.Data, Type: disklayout.TypeData, Start: start, Size: free}), nil
+	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
 }
 
 // gapFor finds a gap before a partition that can hold size bytes and is no larger than the space
@@ -281,7 +281,7 @@ func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap ui
 // gapError returns the error for a table with a gap that would receive a new partition.
 func gapError(disk Disk, label string, behind Entry, gap uint64) error {
 	return fmt.Errorf("%s: cannot make %s: the partition table has a gap of %s before %s; a new partition there would take its number, and the partitions behind the gap "+
-		"would get new names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, disklayout.FormatSize(gap), name(behind), name(behind))
+		"would get new names; nothing was changed; remove %s, or move it to the gap's beginning", describe(disk), label, layout.FormatSize(gap), name(behind), name(behind))
 }
 
 // roomBehind returns the free space behind a partition, in whole units of the disk's alignment.
@@ -327,7 +327,7 @@ func foreignError(disk Disk, reason string) error {
 
 // describe names a disk for the operator: "/dev/vda (8 GiB, QEMU HARDDISK)".
 func describe(d Disk) string {
-	s := d.Path + " (" + disklayout.FormatSize(d.Size)
+	s := d.Path + " (" + layout.FormatSize(d.Size)
 	if d.Model != "" {
 		s += ", " + d.Model
 	}
@@ -336,7 +336,7 @@ func describe(d Disk) string {
 
 // name is "partition 4 "Linux" (5 GiB)".
 func name(e Entry) string {
-	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, disklayout.FormatSize(e.Size))
+	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, layout.FormatSize(e.Size))
 }
 
 func with(entries []Entry, label string) []Entry {

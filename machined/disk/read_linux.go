@@ -15,12 +15,12 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/vpd"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/sanitize"
-	"github.com/orlop-os/orlop/pkg/superblock"
-	"github.com/orlop-os/orlop/pkg/vpd"
 )
 
 const sysBlock = diskprobe.Sys

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // TestForeignDisks checks the results of an examination. A disk that cannot be examined counts as a
@@ -28,7 +28,7 @@ func TestForeignDisks(t *testing.T) {
 		"sdb": {Err: errors.New("no answer within 15s")},
 		"sdc": {Err: diskprobe.ErrNoMedium},
 		"sdd": {Answer: diskprobe.Result{Disk: "/dev/sdd", Size: 8 << 30, Table: "gpt", Mirrored: true,
-			Entries:  []diskprobe.Entry{{Number: 1, Label: disklayout.ESP, Type: disklayout.TypeESP, Start: 1 << 20, Size: 64 << 20}, {Number: 3, Label: "b", Start: 65 << 20, Size: 1 << 20}},
+			Entries:  []diskprobe.Entry{{Number: 1, Label: layout.ESP, Type: layout.TypeESP, Start: 1 << 20, Size: 64 << 20}, {Number: 3, Label: "b", Start: 65 << 20, Size: 1 << 20}},
 			Contents: []diskprobe.PartitionContent{{Number: 1, Content: superblock.Content{Kind: "vfat", Label: "ESP"}, Loader: true}}}},
 		"sde": {Answer: diskprobe.Result{Disk: "/dev/sde", Size: 8 << 30, Table: "a whole-disk Linux RAID member"}},
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -47,9 +47,9 @@ type partSpec struct {
 const diskSize = 2048
 
 var image = []partSpec{
-	{label: disklayout.ESP, kind: disklayout.TypeESP, size: 64},
-	{label: disklayout.RootA, kind: disklayout.TypeRoot, size: 64, content: Content{Kind: unknownData}},
-	{label: disklayout.RootB, kind: disklayout.TypeRoot, size: 64},
+	{label: layout.ESP, kind: layout.TypeESP, size: 64},
+	{label: layout.RootA, kind: layout.TypeRoot, size: 64, content: Content{Kind: unknownData}},
+	{label: layout.RootB, kind: layout.TypeRoot, size: 64},
 }
 
 func imageAnd(more ...partSpec) []partSpec { return append(slices.Clone(image), more...) }
@@ -59,9 +59,9 @@ func ext4(label string, size uint64) Content {
 }
 
 var (
-	state     = partSpec{label: disklayout.State, kind: disklayout.TypeState, size: 256, content: ext4(disklayout.State, 256)}
-	data      = partSpec{label: disklayout.Data, kind: disklayout.TypeData, size: 1598, content: ext4(disklayout.Data, 1598)}
-	smallData = partSpec{label: disklayout.Data, kind: disklayout.TypeData, size: 1100, content: ext4(disklayout.Data, 1100)}
+	state     = partSpec{label: layout.State, kind: layout.TypeState, size: 256, content: ext4(layout.State, 256)}
+	data      = partSpec{label: layout.Data, kind: layout.TypeData, size: 1598, content: ext4(layout.Data, 1598)}
+	smallData = partSpec{label: layout.Data, kind: layout.TypeData, size: 1100, content: ext4(layout.Data, 1100)}
 	foreign   = partSpec{label: "linux", kind: typeLinux, size: 1000, content: ext4("linux", 1000)}
 )
 
@@ -89,11 +89,11 @@ var scenarios = []scenario{
 	{name: "no disk", disk: diskSpec{absent: true}},
 	{name: "disk not found", config: Config{Disk: "WD-1234"}, disk: diskSpec{table: "gpt", partitions: image}},
 	{name: "too small", disk: diskSpec{table: "gpt", partitions: []partSpec{
-		{label: disklayout.ESP, kind: disklayout.TypeESP, size: 64}, {label: disklayout.RootA, kind: disklayout.TypeRoot, size: 512}, {label: disklayout.RootB, kind: disklayout.TypeRoot, size: 512}}}},
+		{label: layout.ESP, kind: layout.TypeESP, size: 64}, {label: layout.RootA, kind: layout.TypeRoot, size: 512}, {label: layout.RootB, kind: layout.TypeRoot, size: 512}}}},
 	{name: "unknown partition in the way", disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
 	{name: "unknown partition in the way, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(foreign)}},
 	{name: "unknown partition with room behind it", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.size = 100; p.content = Content{} }))}},
-	{name: "STATE with a foreign type", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.label = disklayout.State }))}},
+	{name: "STATE with a foreign type", disk: diskSpec{table: "gpt", partitions: imageAnd(but(foreign, func(p *partSpec) { p.label = layout.State }))}},
 	{name: "foreign file system in STATE", disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
 	{name: "foreign file system in STATE, wipe", config: Config{Wipe: true}, disk: diskSpec{table: "gpt", partitions: imageAnd(but(state, func(p *partSpec) { p.content = ext4("photos", 256) }), data)}},
 	{name: "unknown data in DATA", disk: diskSpec{table: "gpt", partitions: imageAnd(state, but(data, func(p *partSpec) { p.content = Content{Kind: unknownData} }))}},

@@ -8,7 +8,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
 )
 
 // Do reads the table, makes the missing changes, and writes it. The kernel knows each partition

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/extension"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // sampleImage copies testdata/sample.img and returns it with its statement. `imager extension` has

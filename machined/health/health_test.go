@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 

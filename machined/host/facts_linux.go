@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"golang.org/x/sys/unix"
 )
 

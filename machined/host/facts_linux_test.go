@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 )
 
 // TestFactsOfThisKernel reads the kernel that the test runs on.

@@ -10,8 +10,8 @@ import (
 
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // afterInit returns the state that init leaves: four mounts and the control groups, kernel

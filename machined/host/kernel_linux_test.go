@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 

@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // Bind makes operations executable on this kernel.

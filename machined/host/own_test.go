@@ -3,7 +3,7 @@ package host
 import (
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // TestOwnSysctlsAreRejected checks that a configuration cannot set a parameter of the system,

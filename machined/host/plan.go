@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/orlop-os/orlop/pkg/cgroup"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // Config is the host part of the configuration. The zero Config is a machine without a
@@ -106,10 +106,10 @@ func Plan(c Config, f Facts) Want {
 }
 
 // planModules lists the modules that the kernel would otherwise load by modprobe(8), which the
-// image does not have (see kernel.modprobe in pkg/sysctl): no pod can make the kernel load code.
-// Modules for devices are not in this list. The modules for pods, the service proxy and the CNI
-// plugins are loaded only if pods will run: they are most of the code and of the time (0.5 s under
-// emulation), and the machine's API waits for this list.
+// image does not have (see kernel.modprobe in pkg/kernel/sysctl): no pod can make the kernel load
+// code. Modules for devices are not in this list. The modules for pods, the service proxy and the
+// CNI plugins are loaded only if pods will run: they are most of the code and of the time (0.5 s
+// under emulation), and the machine's API waits for this list.
 func planModules(c Config) []Module {
 	var list []Module
 	add := func(optional bool, names ...string) {

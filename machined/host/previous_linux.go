@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // These functions handle settings that a configuration no longer contains. A kernel parameter
@@ -52,8 +52,8 @@ func (k *Kernel) recordValue(name string) {
 }
 
 // DifferentSysctls returns which of the named parameters differ from their values with a
-// configuration, one line each, also by their other names (pkg/sysctl). Parameters that the kernel
-// lacks are omitted.
+// configuration, one line each, also by their other names (pkg/kernel/sysctl). Parameters that the
+// kernel lacks are omitted.
 func (k *Kernel) DifferentSysctls(c Config, f Facts, names []string) (lines []string, err error) {
 	of := func(want string) func(string) bool {
 		return func(name string) bool {

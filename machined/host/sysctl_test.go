@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // planned returns the value of a parameter in a plan, and whether it is a restored one; "" if the

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 

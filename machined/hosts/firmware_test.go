@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
 // hostInterface returns an SMBIOS record of type 42 with a protocol record of a kind.

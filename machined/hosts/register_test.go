@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/claim"
-	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )

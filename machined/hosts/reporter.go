@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/inventory"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 

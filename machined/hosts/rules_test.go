@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/claim"
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
 )
 
@@ -29,14 +29,15 @@ func choose(c Config, f Facts) (Disk, []string, error) {
 	switch {
 	case len(lines) == 0:
 		return Disk{}, nil, fmt.Errorf("%s: this machine has no supported disk: connect one of at least %s, or use an image that holds its driver",
-			selector, disklayout.FormatSize(disklayout.Minimum(f.System.Sizes)))
+			selector, layout.FormatSize(layout.Minimum(f.System.Sizes)))
 	case len(found) > 1:
 		return Disk{}, nil, fmt.Errorf("%s: %d disks match instead of exactly one; add more criteria:\n%s", selector, len(found), strings.Join(lines, "\n"))
 	}
 	return Disk{}, nil, fmt.Errorf("%s: no disk matches:\n%s", selector, strings.Join(lines, "\n"))
 }
 
-// sector is the sector size in bytes for which the ESP is created and written (pkg/esp, pkg/mkfs).
+// sector is the sector size in bytes for which the ESP is created and written (pkg/slot/esp,
+// pkg/disk/mkfs).
 const sector = 512
 
 // unsuitable returns the reasons why a disk is never a target.
@@ -51,8 +52,8 @@ func unsuitable(d Disk, s System) []string {
 	if d.SectorSize != sector {
 		reasons = append(reasons, fmt.Sprintf("its sectors have %d bytes, and the ESP needs sectors of %d; many disks can be switched to them (512e)", d.SectorSize, sector))
 	}
-	if need := disklayout.Minimum(s.Sizes); d.Size < need {
-		reasons = append(reasons, "it is too small, at least "+disklayout.FormatSize(need+1<<30/10-1)+" are needed")
+	if need := layout.Minimum(s.Sizes); d.Size < need {
+		reasons = append(reasons, "it is too small, at least "+layout.FormatSize(need+1<<30/10-1)+" are needed")
 	}
 	return reasons
 }

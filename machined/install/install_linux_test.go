@@ -13,14 +13,14 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/block"
 
 	"github.com/orlop-os/orlop/machined/disk"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/diskprobe/diskprobetest"
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -49,7 +49,7 @@ func fakeSystem(t *testing.T) System {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return System{Version: "1.0.0", Root: root, RootSize: info.Size(), UKISize: 3<<20 + 5, Sizes: disklayout.Sizes{ESP: 64 << 20, Root: 64 << 20}}
+	return System{Version: "1.0.0", Root: root, RootSize: info.Size(), UKISize: 3<<20 + 5, Sizes: layout.Sizes{ESP: 64 << 20, Root: 64 << 20}}
 }
 
 func tools() Tools {
@@ -141,7 +141,7 @@ func checkBoot(t *testing.T, want bool) {
 	}
 	got := false
 	for _, p := range have.Disks[0].Partitions {
-		got = got || p.Label == disklayout.ESP && p.Loader
+		got = got || p.Label == layout.ESP && p.Loader
 	}
 	if got != want {
 		t.Errorf("the boot loader is there: %t, want %t", got, want)
@@ -161,10 +161,10 @@ func check(t *testing.T, s System) {
 	seen := map[uuid.UUID]bool{}
 	for _, p := range have.Disks[0].Partitions {
 		got = append(got, fmt.Sprintf("%d %s %d MiB", p.Number, p.Label, p.Size>>20))
-		if p.Label == disklayout.RootA && p.UUID != s.Root.PartUUID() {
+		if p.Label == layout.RootA && p.UUID != s.Root.PartUUID() {
 			t.Errorf("the root has the GUID %s", p.UUID)
 		}
-		if p.Label != disklayout.RootA && (p.UUID.Version() != 4 || seen[p.UUID]) {
+		if p.Label != layout.RootA && (p.UUID.Version() != 4 || seen[p.UUID]) {
 			t.Errorf("%s has the GUID %s, which is not random, or another partition's", p.Label, p.UUID)
 		}
 		seen[p.UUID] = true

@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
@@ -22,7 +22,7 @@ var typeLinux = uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 func system() System {
 	return System{
 		Version: "1.0.0", Root: verity.Params{RootHash: make([]byte, 32), DataBlocks: 1, HashStart: 1}, RootSize: 260 << 20, UKISize: 20 << 20,
-		Sizes: disklayout.Sizes{ESP: 256 << 20, Root: 512 << 20},
+		Sizes: layout.Sizes{ESP: 256 << 20, Root: 512 << 20},
 	}
 }
 
@@ -41,13 +41,13 @@ func with(d Disk, labels ...string) Disk {
 	d.Table = "gpt"
 	for i, label := range labels {
 		p := Partition{Number: i + 1, Label: label, Type: typeLinux, Size: gib, Content: "ext4 " + label}
-		for _, ours := range disklayout.Installed(system().Sizes) {
+		for _, ours := range layout.Installed(system().Sizes) {
 			if ours.Label == label {
 				p.Type, p.Size = ours.Type, ours.Size
 			}
 		}
-		if label == disklayout.Data {
-			p.Type = disklayout.TypeData
+		if label == layout.Data {
+			p.Type = layout.TypeData
 		}
 		d.Partitions = append(d.Partitions, p)
 	}
@@ -67,16 +67,16 @@ func holding(d Disk, what string) Disk {
 }
 
 var (
-	ran    = with(virtio, disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State, disklayout.Data)
-	cutOff = with(virtio, disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State)
+	ran    = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
+	cutOff = with(virtio, layout.ESP, layout.RootA, layout.RootB, layout.State)
 	// native has larger sectors; twinned has the version that is to be installed.
 	native  = Disk{Path: "/dev/sdd", Model: "Large", Transport: "sata", Size: 500 * gib, SectorSize: 4096}
 	twinned = func() Disk {
-		d := with(second, disklayout.ESP, disklayout.RootA, disklayout.RootB, disklayout.State, disklayout.Data)
+		d := with(second, layout.ESP, layout.RootA, layout.RootB, layout.State, layout.Data)
 		d.Partitions[1].UUID = system().Root.PartUUID()
 		return d
 	}()
-	flashed = bootable(with(virtio, disklayout.ESP, disklayout.RootA, disklayout.RootB))
+	flashed = bootable(with(virtio, layout.ESP, layout.RootA, layout.RootB))
 )
 
 // scenarios are situations of an operator; testdata contains the answer of the machine to each.
@@ -98,8 +98,8 @@ var scenarios = []struct {
 	{"by expression", Config{Disk: config.DiskSelector{Match: "disk.size < 10 * GiB"}}, Facts{Disks: []Disk{nvme, virtio}, Matches: map[string]bool{virtio.Path: true}}},
 	{"expression false", Config{Disk: config.DiskSelector{Match: "false"}}, Facts{Disks: []Disk{nvme, virtio}, Matches: map[string]bool{}}},
 	{"foreign partitions", Config{}, Facts{Disks: []Disk{with(virtio, "photos", "music")}}},
-	{"foreign partition beside system partitions", Config{}, Facts{Disks: []Disk{with(virtio, disklayout.ESP, disklayout.RootA, disklayout.RootB, "music")}}},
-	{"foreign ESP", Config{}, Facts{Disks: []Disk{with(virtio, disklayout.ESP)}}},
+	{"foreign partition beside system partitions", Config{}, Facts{Disks: []Disk{with(virtio, layout.ESP, layout.RootA, layout.RootB, "music")}}},
+	{"foreign ESP", Config{}, Facts{Disks: []Disk{with(virtio, layout.ESP)}}},
 	{"file system on the whole disk", Config{}, Facts{Disks: []Disk{holding(nvme, "a whole-disk xfs")}}},
 	{"empty table", Config{}, Facts{Disks: []Disk{with(virtio)}}},
 	{"foreign, another disk named", Config{Wipe: "disk1"}, Facts{Disks: []Disk{with(virtio, "photos")}}},
@@ -177,7 +177,7 @@ func TestStopAnywhere(t *testing.T) {
 			}
 		}
 		// the first boot
-		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: disklayout.Data, Type: disklayout.TypeData, Size: gib})
+		d.Partitions = append(d.Partitions, Partition{Number: 5, Label: layout.Data, Type: layout.TypeData, Size: gib})
 		// the boot disk is not examined for a loader
 		d.Bootable = false
 		if _, err := Plan(Config{}, Facts{Disks: []Disk{d}, System: system()}); err == nil {

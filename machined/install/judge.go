@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // state is the content of a disk from the point of view of an installation.
@@ -29,15 +29,15 @@ func classify(d Disk) state {
 	}
 	seen := map[string]bool{}
 	for _, p := range d.Partitions {
-		if !disklayout.IsSystemPartition(p.Label, p.Type) || seen[p.Label] {
+		if !layout.IsSystemPartition(p.Label, p.Type) || seen[p.Label] {
 			return foreign
 		}
 		seen[p.Label] = true
 	}
 	switch {
-	case !seen[disklayout.ESP] || !seen[disklayout.RootA] || !seen[disklayout.RootB]:
+	case !seen[layout.ESP] || !seen[layout.RootA] || !seen[layout.RootB]:
 		return foreign
-	case seen[disklayout.Data], d.Bootable:
+	case seen[layout.Data], d.Bootable:
 		return installed
 	}
 	return unfinished
@@ -95,7 +95,7 @@ func content(d Disk) string {
 	}
 	var parts []string
 	for _, p := range d.Partitions {
-		parts = append(parts, fmt.Sprintf("partition %d %q (%s, %s)", p.Number, p.Label, disklayout.FormatSize(p.Size), p.Content))
+		parts = append(parts, fmt.Sprintf("partition %d %q (%s, %s)", p.Number, p.Label, layout.FormatSize(p.Size), p.Content))
 	}
 	return strings.Join(parts, ", ")
 }

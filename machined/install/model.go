@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -35,7 +35,7 @@ type System struct {
 	Root     verity.Params
 	RootSize int64 // bytes
 	UKISize  int64 // bytes
-	Sizes    disklayout.Sizes
+	Sizes    layout.Sizes
 }
 
 // Disk is a disk with the properties that a selector and the judgment of its content need.
@@ -72,7 +72,7 @@ type Want struct {
 // String names a disk in terms that identify it for the operator: "/dev/vda (8 GiB, QEMU HARDDISK,
 // serial disk0, virtio)".
 func (d Disk) String() string {
-	facts := []string{disklayout.FormatSize(d.Size)}
+	facts := []string{layout.FormatSize(d.Size)}
 	for _, f := range []struct{ before, value string }{{"", d.Model}, {"serial ", d.Serial}, {"wwid ", d.WWID}, {"", d.Transport}, {"", d.Bus}} {
 		if f.value != "" {
 			facts = append(facts, f.before+f.value)

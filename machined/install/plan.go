@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -68,33 +68,33 @@ func Operations(w Want, t Tools) []reconcile.Op {
 	}
 	device := map[string]string{}
 	number := map[string]int{}
-	for i, p := range disklayout.Installed(w.System.Sizes) {
+	for i, p := range layout.Installed(w.System.Sizes) {
 		device[p.Label], number[p.Label] = parttable.PartitionPath(w.Disk.Path, i+1), i+1
 	}
-	boot := &esp.Partition{Device: func() (string, error) { return device[disklayout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
+	boot := &esp.Partition{Device: func() (string, error) { return device[layout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
 	return []reconcile.Op{
-		CreatePartitionTable{Disk: w.Disk.Path, Partitions: disklayout.Installed(w.System.Sizes)},
-		WriteRoot{Version: w.System.Version, Device: device[disklayout.RootA], Size: w.System.RootSize, tell: t.Report},
-		ReadBack{Device: device[disklayout.RootA], Root: w.System.Root},
-		SetRootGUID{Disk: w.Disk.Path, Number: number[disklayout.RootA], Root: w.System.Root},
-		FormatState{Device: device[disklayout.State], run: t.Run},
-		WriteState{Device: device[disklayout.State], files: t.Files},
-		FormatESP{Device: device[disklayout.ESP], run: t.Run},
-		AddBootEntry{Version: w.System.Version, Device: device[disklayout.ESP], boot: boot},
-		WriteLoader{Device: device[disklayout.ESP], boot: boot},
+		CreatePartitionTable{Disk: w.Disk.Path, Partitions: layout.Installed(w.System.Sizes)},
+		WriteRoot{Version: w.System.Version, Device: device[layout.RootA], Size: w.System.RootSize, tell: t.Report},
+		ReadBack{Device: device[layout.RootA], Root: w.System.Root},
+		SetRootGUID{Disk: w.Disk.Path, Number: number[layout.RootA], Root: w.System.Root},
+		FormatState{Device: device[layout.State], run: t.Run},
+		WriteState{Device: device[layout.State], files: t.Files},
+		FormatESP{Device: device[layout.ESP], run: t.Run},
+		AddBootEntry{Version: w.System.Version, Device: device[layout.ESP], boot: boot},
+		WriteLoader{Device: device[layout.ESP], boot: boot},
 	}
 }
 
 // CreatePartitionTable replaces the partition table and discards the content of the disk.
 type CreatePartitionTable struct {
 	Disk       string
-	Partitions []disklayout.Partition
+	Partitions []layout.Partition
 }
 
 func (d CreatePartitionTable) String() string {
 	var parts []string
 	for i, p := range d.Partitions {
-		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, disklayout.FormatSize(p.Size)))
+		parts = append(parts, fmt.Sprintf("%d %s (%s)", i+1, p.Label, layout.FormatSize(p.Size)))
 	}
 	return "partition " + d.Disk + ": new table, " + strings.Join(parts, ", ")
 }
@@ -108,7 +108,7 @@ type WriteRoot struct {
 }
 
 func (w WriteRoot) String() string {
-	return fmt.Sprintf("write version %s to %s (%s), %d MiB", w.Version, disklayout.RootA, w.Device, w.Size>>20)
+	return fmt.Sprintf("write version %s to %s (%s), %d MiB", w.Version, layout.RootA, w.Device, w.Size>>20)
 }
 
 // ReadBack reads every block and checks it against the root hash.
@@ -134,7 +134,7 @@ func (n SetRootGUID) String() string { return "set the partition GUID from its r
 
 // Do writes the table if the partition has another GUID.
 func (n SetRootGUID) Do(context.Context) error {
-	return parttable.SetGUID(n.Disk, n.Number, disklayout.RootA, n.Root.PartUUID())
+	return parttable.SetGUID(n.Disk, n.Number, layout.RootA, n.Root.PartUUID())
 }
 
 // FormatState creates the file system of STATE.
@@ -144,12 +144,12 @@ type FormatState struct {
 }
 
 func (f FormatState) String() string {
-	return "format " + disklayout.State + " (" + f.Device + ") as ext4"
+	return "format " + layout.State + " (" + f.Device + ") as ext4"
 }
 
 // Do creates the file system in the same way as machined/disk.
 func (f FormatState) Do(ctx context.Context) error {
-	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: disklayout.State})
+	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: layout.State})
 }
 
 // WriteState writes the files for the STATE of the installed system.
@@ -159,7 +159,7 @@ type WriteState struct {
 }
 
 func (k WriteState) String() string {
-	return "store the configuration and the machine's key on " + disklayout.State + " (" + k.Device + ")"
+	return "store the configuration and the machine's key on " + layout.State + " (" + k.Device + ")"
 }
 
 // FormatESP creates the file system that the firmware reads.
@@ -169,12 +169,12 @@ type FormatESP struct {
 }
 
 func (f FormatESP) String() string {
-	return "format " + disklayout.ESP + " (" + f.Device + ") as FAT32"
+	return "format " + layout.ESP + " (" + f.Device + ") as FAT32"
 }
 
 // Do creates an empty file system.
 func (f FormatESP) Do(ctx context.Context) error {
-	return mkfs.FAT32(ctx, f.run, f.Device, disklayout.ESP)
+	return mkfs.FAT32(ctx, f.run, f.Device, layout.ESP)
 }
 
 // AddBootEntry writes the boot image.

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/audit/kubeaudit"
-	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/kernel/kmsg"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 

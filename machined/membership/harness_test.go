@@ -22,12 +22,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -150,45 +149,45 @@ func (m *machine) certificate() (tls.Certificate, error) {
 
 // The methods of the API, as the root of machined calls them.
 
-func (m *machine) CreateTicket(by callerid.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
+func (m *machine) CreateTicket(by api.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	return m.Server.CreateTicket(m.t.Context(), by, r)
 }
 
-func (m *machine) Join(by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
+func (m *machine) Join(by api.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
 	return m.Server.Join(m.t.Context(), by, r)
 }
 
-func (m *machine) RemoveMember(by callerid.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+func (m *machine) RemoveMember(by api.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	return m.Server.RemoveMember(m.t.Context(), by, r)
 }
 
-func (m *machine) ReplicateMembership(by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
+func (m *machine) ReplicateMembership(by api.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	return m.Server.ReplicateMembership(m.t.Context(), by, r)
 }
 
 // by is the caller with a certificate.
-func by(cert *x509.Certificate) callerid.Caller {
+func by(cert *x509.Certificate) api.Caller {
 	role := ""
 	lineage, root := pki.LineageOf(cert)
 	if len(cert.Subject.Organization) > 0 {
 		role = strings.TrimPrefix(cert.Subject.Organization[0], pki.RolePrefix)
 	}
-	return callerid.Caller{
+	return api.Caller{
 		Subject: cert.Subject.String(), Name: cert.Subject.CommonName, Role: role, Serial: pki.Serial(cert), Lineage: lineage,
 		Issuer: cmp.Or(root, "sha256:"+strings.Repeat("0", 64)),
 	}
 }
 
 // from is the caller with a certificate from an address.
-func from(cert *x509.Certificate, peer string) callerid.Caller {
+func from(cert *x509.Certificate, peer string) api.Caller {
 	c := by(cert)
 	c.Peer, c.Ticket, c.Key = peer, pki.TicketOf(cert), pki.Fingerprint(cert)
 	return c
 }
 
 // called is a caller of a role, with a ticket for a member.
-func called(role, ticket string) callerid.Caller {
-	return callerid.Caller{Role: role, Ticket: ticket, Name: "m2"}
+func called(role, ticket string) api.Caller {
+	return api.Caller{Role: role, Ticket: ticket, Name: "m2"}
 }
 
 // admin is the certificate of an operator.
@@ -390,7 +389,7 @@ func (l *line) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Call
 }
 
 // serve answers a call of another machine.
-func (m *machine) serve(ctx context.Context, caller callerid.Caller, method string, r proto.Message) (proto.Message, error) {
+func (m *machine) serve(ctx context.Context, caller api.Caller, method string, r proto.Message) (proto.Message, error) {
 	switch method {
 	case api.Cluster_Join_FullMethodName:
 		return m.Server.Join(ctx, caller, r.(*api.JoinRequest))

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
@@ -24,7 +23,7 @@ import (
 
 // Issue signs a certificate for another user, with a role up to that of the caller: only an admin
 // can call it.
-func (s *Server) Issue(by callerid.Caller, r *api.IssueRequest) (*api.IssueResponse, error) {
+func (s *Server) Issue(by api.Caller, r *api.IssueRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(r.Name); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -39,7 +38,7 @@ func (s *Server) Issue(by callerid.Caller, r *api.IssueRequest) (*api.IssueRespo
 }
 
 // Renew signs a certificate with the name, role and lineage of the caller.
-func (s *Server) Renew(by callerid.Caller, r *api.RenewRequest) (*api.IssueResponse, error) {
+func (s *Server) Renew(by api.Caller, r *api.RenewRequest) (*api.IssueResponse, error) {
 	if err := trust.CheckName(by.Name); err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "your certificate cannot be renewed by a machine: "+err.Error())
 	}
@@ -54,7 +53,7 @@ func (s *Server) Renew(by callerid.Caller, r *api.RenewRequest) (*api.IssueRespo
 }
 
 // issue signs a certificate and records it.
-func (s *Server) issue(by callerid.Caller, request []byte, ttl time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
+func (s *Server) issue(by api.Caller, request []byte, ttl time.Duration, entry trust.Issued) (*api.IssueResponse, error) {
 	key, err := pki.ParseRequest(request)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -111,7 +110,7 @@ func (s *Server) ListCertificates() *api.ListCertificatesResponse {
 
 // Revoke returns after the revocation is effective: apid reads the list at every call and ends
 // running calls. unchanged reports that it was effective before.
-func (s *Server) Revoke(ctx context.Context, by callerid.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
+func (s *Server) Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
 	wanted, err := revocation(r)
 	if err != nil {
 		return nil, false, status.Error(codes.InvalidArgument, err.Error())

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -38,7 +37,7 @@ type candidate struct {
 
 // newCandidate returns the machine that makes a call. The addresses that a machine claims are not
 // trusted, because they could be the addresses of any other machine: the source address counts.
-func newCandidate(by callerid.Caller, csr []byte, now time.Time) (candidate, error) {
+func newCandidate(by api.Caller, csr []byte, now time.Time) (candidate, error) {
 	m := candidate{member: trust.Member{Name: by.Name, Renewed: now.UTC()}}
 	switch pki.RolePrefix + by.Role {
 	case pki.RoleJoin:
@@ -81,7 +80,7 @@ func (m *candidate) parseNodeKeys(requests map[string][]byte) error {
 }
 
 // Join signs certificates for the holder of a ticket, and for a member with a valid certificate.
-func (s *Server) Join(ctx context.Context, by callerid.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
+func (s *Server) Join(ctx context.Context, by api.Caller, r *api.JoinRequest) (*api.JoinResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {
 		return nil, err

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 

@@ -10,14 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
 // controlPlaneConfig returns the configuration for a call between control-plane machines.
-func (s *Server) controlPlaneConfig(by callerid.Caller) (*config.Config, error) {
+func (s *Server) controlPlaneConfig(by api.Caller) (*config.Config, error) {
 	if err := by.RequireControlPlane(); err != nil {
 		return nil, err
 	}
@@ -29,7 +28,7 @@ func (s *Server) controlPlaneConfig(by callerid.Caller) (*config.Config, error) 
 }
 
 // GetMembership returns the membership to a control-plane machine that does not have it.
-func (s *Server) GetMembership(by callerid.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
+func (s *Server) GetMembership(by api.Caller, r *api.GetMembershipRequest) (*api.GetMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (s *Server) GetMembership(by callerid.Caller, r *api.GetMembershipRequest) 
 }
 
 // ReplicateMembership stores the changes of another control-plane machine, all or none.
-func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
+func (s *Server) ReplicateMembership(ctx context.Context, by api.Caller, r *api.ReplicateMembershipRequest) (*api.ReplicateMembershipResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err
@@ -69,7 +68,7 @@ func (s *Server) ReplicateMembership(ctx context.Context, by callerid.Caller, r 
 }
 
 // enforce enforces revocations that another control-plane machine has replicated.
-func (s *Server) enforce(ctx context.Context, by callerid.Caller, added []trust.Revocation) error {
+func (s *Server) enforce(ctx context.Context, by api.Caller, added []trust.Revocation) error {
 	if len(added) == 0 {
 		return nil
 	}
@@ -124,7 +123,7 @@ func ticketSerials(r trust.Membership) []string {
 
 // Vote returns the vote of this machine for a machine that called another control-plane machine. It
 // is stored before the answer.
-func (s *Server) Vote(by callerid.Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
+func (s *Server) Vote(by api.Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedCertificates checks the certificates of a worker.

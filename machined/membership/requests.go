@@ -15,11 +15,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/joinrequest"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -186,7 +185,7 @@ func (q *Requests) find(name, fingerprint string) (joinrequest.Machine, error) {
 
 // Approve issues a ticket as CreateTicket does, for the key in the request. unchanged reports that
 // the machine was approved before.
-func (q *Requests) Approve(ctx context.Context, by callerid.Caller, r *api.ApproveRequest) (unchanged bool, err error) {
+func (q *Requests) Approve(ctx context.Context, by api.Caller, r *api.ApproveRequest) (unchanged bool, err error) {
 	if _, err := q.config(); err != nil {
 		return false, err
 	}

@@ -20,12 +20,11 @@ import (
 
 	"github.com/orlop-os/orlop/machined/membership/workerjoin"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/scripttest"
 	"github.com/orlop-os/orlop/pkg/trust"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). A call takes a millisecond per machine, so
@@ -226,7 +225,7 @@ func (s *site) readable(line string) string {
 }
 
 // operator is the caller of an operator's commands.
-func operator() callerid.Caller { return from(admin, "10.0.0.5:1") }
+func operator() api.Caller { return from(admin, "10.0.0.5:1") }
 
 func (s *site) createTicket(args []string) string {
 	name, on := args[0], s.find(scripttest.Word(args, "on"))

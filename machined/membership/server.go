@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -108,7 +107,7 @@ func (s *Server) ListMembers() *api.ListMembersResponse {
 // exists. Remove deletes it at once if the API server answers, and nodegc.go looks for it for some
 // time afterwards. A caller can repeat the call for a removed machine. The work continues if the
 // caller disconnects.
-func (s *Server) RemoveMember(ctx context.Context, by callerid.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
+func (s *Server) RemoveMember(ctx context.Context, by api.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"
@@ -26,7 +25,7 @@ import (
 
 // CreateTicket issues a ticket for a worker. Without a CSR it returns only the configuration of a
 // worker that sends a join request.
-func (s *Server) CreateTicket(ctx context.Context, by callerid.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
+func (s *Server) CreateTicket(ctx context.Context, by api.Caller, r *api.CreateTicketRequest) (*api.CreateTicketResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {
 		return nil, err
@@ -83,7 +82,7 @@ func (s *Server) deleteFormerNode(ctx context.Context, c *config.Config, name st
 }
 
 // issueTicket returns a ticket, and the addresses of the other machines that store it, sorted.
-func (s *Server) issueTicket(ctx context.Context, c *config.Config, by callerid.Caller, r *api.CreateTicketRequest) (cert []byte, stored []string, err error) {
+func (s *Server) issueTicket(ctx context.Context, c *config.Config, by api.Caller, r *api.CreateTicketRequest) (cert []byte, stored []string, err error) {
 	sign, err := newTicketSigner(c, r)
 	if err != nil {
 		return nil, nil, err

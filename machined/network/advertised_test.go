@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
 // TestAdvertised checks that a link without router advertisements drops the results of earlier

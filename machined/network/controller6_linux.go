@@ -13,7 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 	"github.com/orlop-os/orlop/machined/network/ra"
-	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
 // autoconf is the part of the controller for DHCPv6 and router advertisements. Controller.mu guards

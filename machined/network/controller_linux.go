@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/ra"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // Deps are the dependencies of the controller.

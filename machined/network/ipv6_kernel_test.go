@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network"
 	"github.com/orlop-os/orlop/machined/network/dhcp6/dhcp6test"
 	"github.com/orlop-os/orlop/machined/network/ra/ratest"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 var (

@@ -8,7 +8,7 @@ import (
 	"github.com/safchain/ethtool"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // TestOffloadNamesKernel checks that the kernel has each feature that a configuration can name. The

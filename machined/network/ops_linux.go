@@ -14,8 +14,8 @@ import (
 	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/rtnl"
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // Do performs an operation. To repeat it is not an error, nor is the removal of an object that is

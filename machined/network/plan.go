@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 	"github.com/orlop-os/orlop/machined/network/ra"
-	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
 // Config is the network configuration. The zero Config is for a machine without a configuration:

@@ -15,8 +15,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // FilePaths are the paths of the files of name resolution.

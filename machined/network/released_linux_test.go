@@ -3,7 +3,7 @@ package network
 import (
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 func TestReleasedLeases(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/jsimonetti/rtnetlink/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/rtnl"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
 // KernelRoute is a route in the kernel, from any source.

@@ -2,7 +2,7 @@
 // operator.
 //
 // The operators are the CAs in the configuration; else the CA in the image; else the CA of the
-// pairing. An unclaimed machine shows a pairing code on its console (pkg/pairing,
+// pairing. An unclaimed machine shows a pairing code on its console (pkg/admission/pairing,
 // docs/decisions/0005-first-contact.md). The code changes at each boot and disappears once the
 // machine is claimed.
 //

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
@@ -30,7 +30,7 @@ type Away struct {
 // Operation returns the operation for the question to the cluster.
 func (a Away) Operation() disruption.Operation {
 	switch {
-	case slices.Contains(a.Wipe, disklayout.Data):
+	case slices.Contains(a.Wipe, layout.Data):
 		return disruption.ResetData
 	case len(a.Wipe) > 0:
 		return disruption.Reset

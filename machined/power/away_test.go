@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // TestGo checks the order of a reboot, a shutdown and a reset: the cluster permits it, the pods are
@@ -19,7 +19,7 @@ import (
 // the Node schedulable again, and changes nothing else.
 func TestGo(t *testing.T) {
 	reboot, off := Away{To: Reboot}, Away{To: PowerOff}
-	state, data := Away{To: Reboot, Wipe: []string{disklayout.State}}, Away{To: Reboot, Wipe: []string{disklayout.Data, disklayout.State}}
+	state, data := Away{To: Reboot, Wipe: []string{layout.State}}, Away{To: Reboot, Wipe: []string{layout.Data, layout.State}}
 	forced := func(a Away) Away { a.Force = true; return a }
 	none := func(a Away) Away { a.Drain.Policy = config.DrainNone; return a }
 	const stopping = "the machine is already shutting down (power off: button); call again after it has booted"

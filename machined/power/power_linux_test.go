@@ -17,7 +17,7 @@ import (
 
 	"gotest.tools/v3/golden"
 
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"golang.org/x/sys/unix"
 )
 

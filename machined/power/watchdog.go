@@ -10,7 +10,7 @@ import (
 // WatchdogFeeder feeds a watchdog while machined is alive.
 type WatchdogFeeder struct {
 	Every time.Duration // interval; at most a quarter of the watchdog's timeout
-	Pet   func() error  // feeds the watchdog (pkg/watchdog)
+	Pet   func() error  // feeds the watchdog (pkg/kernel/watchdog)
 	// Alive passes through machined's own loops and locks and then returns: a machine with a
 	// hanging PID 1 must not keep running. It must return within Every. It must not depend on
 	// services, disks or the network.

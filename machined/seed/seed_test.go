@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/config"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 func TestChoose(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -63,7 +62,7 @@ func New(d Deps) *Manager { return &Manager{deps: d, store: store{d.Dir}} }
 type step func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error)
 
 // Suspend removes an object after it has stored it.
-func (m *Manager) Suspend(ctx context.Context, by callerid.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error) {
+func (m *Manager) Suspend(ctx context.Context, by api.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	kind, do, err := m.prepare(by, r.Kind, r.Name)
 	if err != nil {
 		return nil, err
@@ -77,7 +76,7 @@ func (m *Manager) Suspend(ctx context.Context, by callerid.Caller, r *api.Suspen
 }
 
 // Resume creates a suspended object again, or deletes the stored copy.
-func (m *Manager) Resume(ctx context.Context, by callerid.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error) {
+func (m *Manager) Resume(ctx context.Context, by api.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error) {
 	kind, do, err := m.prepare(by, r.Kind, r.Name)
 	if err != nil {
 		return nil, err
@@ -183,7 +182,7 @@ func failedStep(err error) error {
 
 // prepare checks the object of a call, and returns the function that performs its steps, on a
 // control-plane machine.
-func (m *Manager) prepare(by callerid.Caller, kind, name string) (string, step, error) {
+func (m *Manager) prepare(by api.Caller, kind, name string) (string, step, error) {
 	kind, err := checkTarget(kind, name)
 	if err != nil {
 		return "", nil, err

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 const mib = 1 << 20

@@ -9,7 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 

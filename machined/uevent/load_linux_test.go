@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
 	"golang.org/x/sys/unix"
 )
 

@@ -1,7 +1,7 @@
 // Package uevent receives device events from the kernel, and loads the modules for new devices.
 //
-// A device identifies its driver by a modalias ("pci:v00001AF4d…"); pkg/kmod maps it to a module. A
-// single walk of sysfs finds the devices that existed before the Listener (cold plug).
+// A device identifies its driver by a modalias ("pci:v00001AF4d…"); pkg/kernel/kmod maps it to a
+// module. A single walk of sysfs finds the devices that existed before the Listener (cold plug).
 //
 // The package creates no device nodes and no links (devtmpfs creates the nodes; code that searches
 // a disk reads sysfs), has no rules and runs no programs.

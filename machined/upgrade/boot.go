@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/esp"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // Load loads the record of the last upgrade. Only if that has not ended, it reads the ESP, before

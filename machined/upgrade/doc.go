@@ -20,7 +20,7 @@
 //	pkg/bundle      the file that contains a version
 //	inbox.go        storage of a bundle in transfer (docs/decisions/0013-bundle-on-disk.md)
 //	install.go      the installation, operation by operation
-//	pkg/esp         the entries in the ESP
+//	pkg/slot/esp         the entries in the ESP
 //	record.go       the records on STATE
 //
 // Each operation of the installation survives a power cut (docs/decisions/0012-upgrade-order.md):

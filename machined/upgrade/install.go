@@ -11,10 +11,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/bundle"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
 	"github.com/orlop-os/orlop/pkg/disruption"
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/parttable"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 	"github.com/orlop-os/orlop/pkg/transfer"
 	"github.com/orlop-os/orlop/pkg/verity"
 )

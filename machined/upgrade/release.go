@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/orlop-os/orlop/pkg/artifact/registry"
 	"github.com/orlop-os/orlop/pkg/bundle"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/egress"
-	"github.com/orlop-os/orlop/pkg/registry"
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedRecords checks the record of an upgrade in each phase, with the configuration and the

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/kernel/kmsg"
 	"github.com/orlop-os/orlop/pkg/slot"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // savedLines is the number of log lines that are saved of a failed boot.

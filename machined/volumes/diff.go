@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
@@ -241,7 +241,7 @@ type CreatePartition struct {
 func (c CreatePartition) String() string {
 	size, table := "the rest", ""
 	if c.Size > 0 {
-		size = disklayout.FormatSize(c.Size)
+		size = layout.FormatSize(c.Size)
 	}
 	if c.NewTable {
 		table = "new table, "
@@ -258,7 +258,7 @@ type GrowPartition struct {
 }
 
 func (g GrowPartition) String() string {
-	return fmt.Sprintf("partition %s: grow %s to %s", g.Disk, g.Name, disklayout.FormatSize(g.Size))
+	return fmt.Sprintf("partition %s: grow %s to %s", g.Disk, g.Name, layout.FormatSize(g.Size))
 }
 
 // Format creates the file system of a volume, or the header of swap.
@@ -344,7 +344,7 @@ type GrowFilesystem struct {
 }
 
 func (g GrowFilesystem) String() string {
-	return fmt.Sprintf("grow the file system of volume %s to %s", g.Name, disklayout.FormatSize(g.Size))
+	return fmt.Sprintf("grow the file system of volume %s to %s", g.Name, layout.FormatSize(g.Size))
 }
 
 // Move copies a directory of DATA to a volume, compares the copy, and then removes the original:

@@ -5,9 +5,9 @@ import (
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
@@ -108,7 +108,7 @@ const movedSuffix = ".moved"
 
 // String names a disk for operators: "/dev/vdb (8 GiB, QEMU HARDDISK, serial disk1)".
 func (d Disk) String() string {
-	s := d.Path + " (" + disklayout.FormatSize(uint64(d.Size))
+	s := d.Path + " (" + layout.FormatSize(uint64(d.Size))
 	for _, f := range []struct{ before, value string }{{"", d.Model}, {"serial ", d.Serial}, {"wwid ", d.WWID}} {
 		if f.value != "" {
 			s += ", " + f.before + f.value

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
-	"github.com/orlop-os/orlop/pkg/cgroup"
 	"github.com/orlop-os/orlop/pkg/copytree"
-	"github.com/orlop-os/orlop/pkg/disklayout"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mount"
-	"github.com/orlop-os/orlop/pkg/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
@@ -343,7 +343,7 @@ func (m Move) makeRoom(partial string, freeSpace func(dir string) (uint64, error
 	}
 	free, err := freeSpace(filepath.Dir(m.To))
 	if err == nil && need+need/20 > free {
-		err = fmt.Errorf("it has %s, and only %s are free there", disklayout.FormatSize(need), disklayout.FormatSize(free))
+		err = fmt.Errorf("it has %s, and only %s are free there", layout.FormatSize(need), layout.FormatSize(free))
 	}
 	return err
 }

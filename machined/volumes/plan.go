@@ -10,9 +10,9 @@ import (
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 const (
@@ -180,9 +180,9 @@ func (p *planner) existing(out *Planned) {
 	case out.Size > size && out.Size-size <= room:
 		out.Grow = out.Size
 	case out.Size > size:
-		out.Problem = fmt.Sprintf("it has %s and cannot grow to %s: %s of space follow on %s", disklayout.FormatSize(size), disklayout.FormatSize(out.Size), disklayout.FormatSize(room), out.Disk)
+		out.Problem = fmt.Sprintf("it has %s and cannot grow to %s: %s of space follow on %s", layout.FormatSize(size), layout.FormatSize(out.Size), layout.FormatSize(room), out.Disk)
 	case out.Size != 0 && out.Size < size:
-		out.Problem = fmt.Sprintf("it has %s, and volumes do not shrink to %s; set its size to the present size", disklayout.FormatSize(size), disklayout.FormatSize(out.Size))
+		out.Problem = fmt.Sprintf("it has %s, and volumes do not shrink to %s; set its size to the present size", layout.FormatSize(size), layout.FormatSize(out.Size))
 	}
 }
 
@@ -211,7 +211,7 @@ func (p *planner) create(out *Planned) {
 	free := p.largestGap(d)
 	need := max(out.Size, least)
 	if free < need {
-		out.Problem = fmt.Sprintf("%s has room for %s, and %s are needed", d, disklayout.FormatSize(free), disklayout.FormatSize(need))
+		out.Problem = fmt.Sprintf("%s has room for %s, and %s are needed", d, layout.FormatSize(free), layout.FormatSize(need))
 		return
 	}
 	out.Disk, out.Usable = d, true
@@ -282,7 +282,7 @@ func (p *planner) foreign(d Disk) string {
 	}
 	for _, part := range d.Partitions {
 		if !slices.ContainsFunc(p.have.Records, func(r Record) bool { return r.Partition == part.UUID }) {
-			return fmt.Sprintf("partition %s %q (%s, %s)", part.Path, part.Label, disklayout.FormatSize(part.Size), cmp.Or(part.Content.Kind, "blank"))
+			return fmt.Sprintf("partition %s %q (%s, %s)", part.Path, part.Label, layout.FormatSize(part.Size), cmp.Or(part.Content.Kind, "blank"))
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/diskmatch"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
 // read reads the actual state for a configuration.

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedRecord checks the record of an add-on.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 var vip4, vip6 = netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("2001:db8::9")

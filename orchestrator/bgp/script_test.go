@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/orchestrator/l2announcer"
-	"github.com/orlop-os/orlop/pkg/scripttest"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). Each machine decides for itself. The output

@@ -9,7 +9,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedFiles reads each file beside the data that version 0.1.0 has written, and writes the

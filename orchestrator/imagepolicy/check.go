@@ -13,8 +13,8 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/imagesignature"
 	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
 const (

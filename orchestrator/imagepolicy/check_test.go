@@ -16,9 +16,9 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/imagesignature"
-	"github.com/orlop-os/orlop/pkg/imagesignature/signtest"
 	"github.com/orlop-os/orlop/pkg/imagestore"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature/signtest"
 )
 
 const (

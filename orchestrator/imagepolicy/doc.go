@@ -12,5 +12,6 @@
 //	                  accepted signature is an error of the pull.
 //
 // check.go decides, proxy.go forwards. Without rules there is no proxy. The proxy parses foreign
-// documents in the process of the kubelet, not in PID 1, by pkg/imagesignature and pkg/imagestore.
+// documents in the process of the kubelet, not in PID 1, by pkg/imagestore/imagesignature and
+// pkg/imagestore.
 package imagepolicy

@@ -17,9 +17,9 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/callproxy"
 	"github.com/orlop-os/orlop/pkg/imagestore"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/relay"
 )
 
 // Name is the component's name.
@@ -56,7 +56,7 @@ func Run(ctx context.Context, env component.Env) error {
 	}
 	conn, err := grpc.NewClient("unix://"+env.Dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(callproxy.NewCodec()), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(relay.NewCodec()), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return fmt.Errorf("containerd: %w", err)
 	}
@@ -78,7 +78,7 @@ func Run(ctx context.Context, env component.Env) error {
 func newServer(conn *grpc.ClientConn, c *checker) *grpc.Server {
 	p := &proxy{conn: conn, checker: c}
 	return grpc.NewServer(
-		grpc.ForceServerCodecV2(callproxy.NewCodec()), grpc.UnknownServiceHandler(p.handle),
+		grpc.ForceServerCodecV2(relay.NewCodec()), grpc.UnknownServiceHandler(p.handle),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 	)
 }
@@ -93,7 +93,7 @@ type proxy struct {
 func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	headers, _ := metadata.FromIncomingContext(down.Context())
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), callproxy.WithoutReserved(headers)))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(down.Context(), relay.WithoutReserved(headers)))
 	defer cancel()
 	switch method {
 	case cri.RuntimeService_CreateContainer_FullMethodName:
@@ -101,11 +101,11 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	case cri.ImageService_PullImage_FullMethodName:
 		return p.pullImage(ctx, down)
 	}
-	up, err := p.conn.NewStream(ctx, &callproxy.Bidirectional, method)
+	up, err := p.conn.NewStream(ctx, &relay.Bidirectional, method)
 	if err != nil {
 		return err
 	}
-	return callproxy.Copy("call "+method, down, up, cancel)
+	return relay.CopyCall("call "+method, down, up, cancel)
 }
 
 // createContainer forwards a call if the policy accepts the images of the container.

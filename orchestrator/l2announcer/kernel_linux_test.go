@@ -13,8 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
 )
 
 // station is a node of the test: an agent in a separate network namespace, at a port of the bridge.

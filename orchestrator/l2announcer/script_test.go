@@ -13,7 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
-	"github.com/orlop-os/orlop/pkg/scripttest"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). All nodes step at the same moment, packets

@@ -16,7 +16,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 

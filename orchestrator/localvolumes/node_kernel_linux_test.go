@@ -17,9 +17,9 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/orlop-os/orlop/orchestrator/localvolumes/projectquota"
-	"github.com/orlop-os/orlop/pkg/mkfs"
-	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
-	"github.com/orlop-os/orlop/pkg/mount"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
+	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 

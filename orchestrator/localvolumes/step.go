@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // minSize is the size of the smallest volume, in bytes: even an empty directory has a block.
@@ -435,7 +435,7 @@ func inOrder(claims []Claim) []Claim {
 }
 
 // humanSize formats bytes for messages; a negative number counts as 0.
-func humanSize(bytes int64) string { return disklayout.FormatSize(uint64(max(bytes, 0))) }
+func humanSize(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {
 	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(key(a), key(b)) })

@@ -46,8 +46,8 @@ const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
 // open.
 var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
-// inodeShare is the bytes of a volume per inode, the same ratio as DATA (pkg/mkfs). minInodes is
-// the number of inodes of a small volume.
+// inodeShare is the bytes of a volume per inode, the same ratio as DATA (pkg/disk/mkfs). minInodes
+// is the number of inodes of a small volume.
 const (
 	inodeShare = 16 << 10
 	minInodes  = 256

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/disruption/repair"
 	"github.com/orlop-os/orlop/pkg/machineapi"
-	"github.com/orlop-os/orlop/pkg/repair"
 )
 
 // repairAttempt is the last request to machined for a step of a repair.

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/disruption/repair"
 	"github.com/orlop-os/orlop/pkg/machineapi"
-	"github.com/orlop-os/orlop/pkg/repair"
 )
 
 // TestRepairStep checks each row of the table of repairStep.

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/disruption/rollout"
 	"github.com/orlop-os/orlop/pkg/machineapi"
-	"github.com/orlop-os/orlop/pkg/rollout"
 	"github.com/orlop-os/orlop/pkg/sanitize"
 	"github.com/orlop-os/orlop/pkg/slot"
 )

@@ -16,9 +16,9 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/machines/claims"
+	"github.com/orlop-os/orlop/pkg/disruption/rollout"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
-	"github.com/orlop-os/orlop/pkg/rollout"
 )
 
 // Settings are the values of the cluster that the objects show.

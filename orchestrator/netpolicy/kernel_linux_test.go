@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 func TestReleasedRecord(t *testing.T) {

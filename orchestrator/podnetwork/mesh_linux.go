@@ -17,9 +17,9 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
-	"github.com/orlop-os/orlop/pkg/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/kmod"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/rtnl"
 )
 
 // protocol marks the routes of this package (rtm_protocol).

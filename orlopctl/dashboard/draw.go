@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
 // The screens are designed for 80 columns and 24 rows. Below this minimum nothing is drawn.
@@ -222,7 +222,7 @@ func (s State) drawMachine() []string {
 		rows = append(rows, fit(line, s.width))
 	}
 	if m.system.CPUs > 0 && m.memory.Total > 0 {
-		available, total := disklayout.FormatSize(uint64(max(0, m.memory.Available))), disklayout.FormatSize(uint64(m.memory.Total))
+		available, total := layout.FormatSize(uint64(max(0, m.memory.Available))), layout.FormatSize(uint64(m.memory.Total))
 		rows = append(rows, fit(fmt.Sprintf("%d processors; %s of %s memory are available", m.system.CPUs, available, total), s.width))
 	}
 	if m.link == away {
@@ -407,7 +407,7 @@ func (s State) drawUpgrade() []string {
 func bar(u *api.UpgradeStatus, width int) string {
 	part := max(0, min(1, float64(u.Done)/float64(u.Total)))
 	full := int(part * float64(width))
-	return fmt.Sprintf("[%s%s] %3.0f%% of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part, disklayout.FormatSize(uint64(u.Total)))
+	return fmt.Sprintf("[%s%s] %3.0f%% of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part, layout.FormatSize(uint64(u.Total)))
 }
 
 // since returns the time since at; "-" if at is unknown.

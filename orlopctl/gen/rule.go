@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )

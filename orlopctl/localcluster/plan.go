@@ -24,7 +24,7 @@ const (
 	// minMemory is the memory in MiB below which no machine starts its services.
 	minMemory = 512
 	// minDiskGiB is the smallest disk for the system and the smallest DATA
-	// (disklayout.MinimumData).
+	// (layout.MinimumData).
 	minDiskGiB = 3
 )
 

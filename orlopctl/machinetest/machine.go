@@ -24,12 +24,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/apid"
+	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/audit"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disruption"
-	"github.com/orlop-os/orlop/pkg/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/relay"
 )
@@ -692,7 +691,7 @@ func (s *clusterService) Health(r *api.HealthRequest, stream grpc.ServerStreamin
 // Kubeconfig implements api.ClusterServer.
 func (s *clusterService) Kubeconfig(ctx context.Context, r *api.KubeconfigRequest) (*api.KubeconfigResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	if role := md.Get(callerid.KeyRole); len(role) != 1 || role[0] != "admin" {
+	if role := md.Get(api.MetadataRole); len(role) != 1 || role[0] != "admin" {
 		return nil, status.Errorf(codes.PermissionDenied, "role %q", role)
 	}
 	server := r.Server

@@ -16,7 +16,6 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/bundle"
-	"github.com/orlop-os/orlop/pkg/provenance"
 )
 
 // releaseKey signs the version of every fake machine.
@@ -71,15 +70,15 @@ func WriteRelease(dir, version string) error {
 	if err != nil {
 		return err
 	}
-	attested, err := provenance.Seal(provenance.Statement{
-		Type: provenance.StatementType, PredicateType: provenance.PredicateType, Subject: subject,
-		Predicate: provenance.Predicate{
-			BuildDefinition: provenance.BuildDefinition{
-				BuildType:            provenance.BuildType,
-				ExternalParameters:   provenance.Parameters{Profile: "qemu", Version: version, Programs: []string{"init"}},
-				ResolvedDependencies: []provenance.Resource{{Digest: map[string]string{provenance.GitCommit: "5d8e1c6f3b0a7f2e9d4c8b7a6f5e4d3c2b1a0f9e"}}},
+	attested, err := bundle.SealProvenance(bundle.Provenance{
+		Type: bundle.ProvenanceType, PredicateType: bundle.PredicateType, Subject: subject,
+		Predicate: bundle.Predicate{
+			BuildDefinition: bundle.BuildDefinition{
+				BuildType:            bundle.BuildType,
+				ExternalParameters:   bundle.BuildParameters{Profile: "qemu", Version: version, Programs: []string{"init"}},
+				ResolvedDependencies: []bundle.Resource{{Digest: map[string]string{bundle.DigestGitCommit: "5d8e1c6f3b0a7f2e9d4c8b7a6f5e4d3c2b1a0f9e"}}},
 			},
-			RunDetails: provenance.RunDetails{Builder: provenance.BuilderID{ID: provenance.Builder, Version: map[string]string{"go": "go1.26.11"}}},
+			RunDetails: bundle.RunDetails{Builder: bundle.BuilderID{ID: bundle.Builder, Version: map[string]string{"go": "go1.26.11"}}},
 		},
 	}, key)
 	if err != nil {
@@ -93,7 +92,7 @@ func WriteRelease(dir, version string) error {
 }
 
 // bundleOf returns a bundle and the digests of its parts. It writes the parts to a directory.
-func bundleOf(dir, version string, key bundle.Key) (file []byte, subject []provenance.Resource, err error) {
+func bundleOf(dir, version string, key bundle.Key) (file []byte, subject []bundle.Resource, err error) {
 	pack, err := zstd.NewWriter(nil, zstd.WithWindowSize(bundle.Window))
 	if err != nil {
 		return nil, nil, err
@@ -112,7 +111,7 @@ func bundleOf(dir, version string, key bundle.Key) (file []byte, subject []prove
 		if err := os.WriteFile(*f.file, f.content, 0o600); err != nil {
 			return nil, nil, err
 		}
-		subject = append(subject, provenance.Resource{Name: f.name, Digest: map[string]string{provenance.SHA256: partOf(f.content).SHA256}})
+		subject = append(subject, bundle.Resource{Name: f.name, Digest: map[string]string{bundle.DigestSHA256: partOf(f.content).SHA256}})
 	}
 	envelope, err := source.Seal(key)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/callerid"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -56,8 +55,8 @@ func (s *trustService) Issue(_ context.Context, r *api.IssueRequest) (*api.Issue
 // Renew implements api.TrustServer.
 func (s *trustService) Renew(ctx context.Context, r *api.RenewRequest) (*api.IssueResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	spec := pki.Spec{CN: md.Get(callerid.KeyName)[0], Lineage: md.Get(callerid.KeyLineage)[0], Root: md.Get(callerid.KeyIssuer)[0]}
-	return s.sign(spec, r.Csr, md.Get(callerid.KeyRole)[0], r.Ttl.AsDuration())
+	spec := pki.Spec{CN: md.Get(api.MetadataName)[0], Lineage: md.Get(api.MetadataLineage)[0], Root: md.Get(api.MetadataIssuer)[0]}
+	return s.sign(spec, r.Csr, md.Get(api.MetadataRole)[0], r.Ttl.AsDuration())
 }
 
 func (s *trustService) sign(spec pki.Spec, request []byte, role string, ttl time.Duration) (*api.IssueResponse, error) {

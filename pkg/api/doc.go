@@ -1,7 +1,8 @@
 // Package api is the management API of an Orlop OS machine as generated Go code. Its source is
 // orlop.proto, which documents the API, apid.proto, the interface between apid and machined, and
-// machineobject.proto, the interface between process "node" and machined. Only this file,
-// options.go and the tests are written by hand.
+// machineobject.proto, the interface between process "node" and machined. Only the files without
+// the ending .pb.go are written by hand; caller.go has the caller of a method, which apid sends to
+// machined beside the messages.
 //
 // To regenerate it, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
 // anywhere in the repository.

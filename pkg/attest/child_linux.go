@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-tpm/tpm2/transport"
 
-	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
 // Descriptors of the process.

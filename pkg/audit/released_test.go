@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedRecord reads the record of version 0.1.0, writes the same calls to a new record and

@@ -2,7 +2,7 @@
 // root; machined and the tools read it.
 package buildinfo
 
-import "github.com/orlop-os/orlop/pkg/disklayout"
+import "github.com/orlop-os/orlop/pkg/disk/layout"
 
 // Release is the content of paths.Release.
 type Release struct {
@@ -29,7 +29,7 @@ type Release struct {
 	// Pins are the dates of the packages and modules in the image.
 	Pins Pins `json:"pins,omitzero"`
 	// Disk holds the partition sizes for an installation.
-	Disk disklayout.Sizes `json:"disk"`
+	Disk layout.Sizes `json:"disk"`
 }
 
 // Pins are the dates of the pinned versions, in seconds since 1970; 0 if unknown. They do not

@@ -18,7 +18,7 @@
 // contains no bill of materials.
 //
 // A reader trusts only the statement, after enough trusted keys have signed it, and verifies all
-// following bytes against it.
+// following bytes against it. A provenance beside the bundle says what the version was built from.
 package bundle
 
 import (

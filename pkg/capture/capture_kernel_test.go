@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // limit is the timeout of each operation of these tests.

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
 // ErrInventoryDisabled is returned when a machine accepts no inventories because its configuration

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/orlop-os/orlop/pkg/joinrequest"
+	"github.com/orlop-os/orlop/pkg/admission/joinrequest"
 )
 
 // ErrJoinRequestsDisabled is returned when a machine accepts no join requests because its

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/orlop-os/orlop/pkg/pairing"
+	"github.com/orlop-os/orlop/pkg/admission/pairing"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 

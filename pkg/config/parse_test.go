@@ -298,7 +298,7 @@ func TestNearest(t *testing.T) {
 // only at a restore.
 func TestImports(t *testing.T) {
 	// the latter two are tables
-	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/sysctl", "github.com/orlop-os/orlop/pkg/config/upstream"}
+	allowed := []string{"go.yaml.in/yaml/v3", "filippo.io/age", "github.com/orlop-os/orlop/pkg/kernel/sysctl", "github.com/orlop-os/orlop/pkg/config/upstream"}
 	files, err := filepath.Glob("*.go")
 	check(t, err)
 	for _, file := range files {

@@ -238,8 +238,8 @@ func (v clusterValidator) serviceRange(path string, r netip.Prefix, pods []netip
 	}
 	shortest := 8
 	if r.Addr().Is6() {
-		// Kubernetes cannot allocate from a larger range (pkg/registry/core/service/ipallocator,
-		// New)
+		// Kubernetes cannot allocate from a larger range
+		// (pkg/artifact/registry/core/service/ipallocator, New)
 		shortest = 64
 	}
 	if r.Bits() < shortest {

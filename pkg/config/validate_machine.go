@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/sysctl"
+	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
 // machineValidator checks the Machine document.

@@ -27,9 +27,9 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/mkfs/mkfstest"
-	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 )
 
 const (

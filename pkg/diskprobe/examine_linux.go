@@ -13,9 +13,9 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 	"golang.org/x/sys/unix"
 
-	"github.com/orlop-os/orlop/pkg/esp"
-	"github.com/orlop-os/orlop/pkg/parttable"
-	"github.com/orlop-os/orlop/pkg/superblock"
+	"github.com/orlop-os/orlop/pkg/disk/parttable"
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
+	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
 // maxOpen is the maximum number of opened partitions of a disk. Other partitions are read through

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // short is the deadline of examinations in these tests.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/orlop-os/orlop/pkg/disk/superblock"
 	"github.com/orlop-os/orlop/pkg/sanitize"
-	"github.com/orlop-os/orlop/pkg/superblock"
 )
 
 // Request is the standard input of the examining process. Descriptor 3 is the disk, the descriptors

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/emulation"
-	"github.com/orlop-os/orlop/pkg/scripttest"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). The machine that is asked is m, or a member

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/artifact"
-	"github.com/orlop-os/orlop/pkg/imagesignature"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
 // An archive may contain OCI artifacts. They are not images: no container runs them, so the kubelet

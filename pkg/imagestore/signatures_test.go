@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/orlop-os/orlop/pkg/imagesignature"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
 // TestSubjects: a signature can name the index of an image or its manifest for this machine, and

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/orlop-os/orlop/pkg/releasedtest"
+	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
 // TestReleasedPaths checks that each path of version 0.1.0 below STATE and DATA is a path of the

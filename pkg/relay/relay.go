@@ -1,8 +1,11 @@
-// Package relay tunnels a connection through a call of the management API (Machine.Relay): Conn is
-// the end of the caller, and Join is the implementation on the machine in between.
+// Package relay forwards calls and connections without decoding them.
 //
-// machined decides which connections are permitted, and the tunneled bytes are TLS between the two
-// ends; this package only copies bytes.
+// CopyCall forwards a gRPC call, message by message, in both directions at once. A connection goes
+// through a call of the management API (Machine.Relay): Conn is the end of the caller, and Join is
+// the implementation on the machine in between.
+//
+// The callers decide which calls and connections are permitted. The bytes of a connection are TLS
+// between its two ends; this package only copies bytes.
 package relay
 
 import (

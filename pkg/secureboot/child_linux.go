@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/orlop-os/orlop/pkg/confine"
+	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
 // imageFile is the descriptor of the image in the process.

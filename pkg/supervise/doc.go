@@ -14,6 +14,6 @@
 // The last lines of a service's output are in memory (LogRing).
 //
 // The package does not know the services, stores no state on disk, rotates no files, and has no
-// sockets of its own. It creates control groups with pkg/cgroup; the caller decides on their
+// sockets of its own. It creates control groups with pkg/kernel/cgroup; the caller decides on their
 // limits.
 package supervise

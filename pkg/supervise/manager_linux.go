@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"golang.org/x/sys/unix"
 )
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"github.com/orlop-os/orlop/pkg/profile"
 	"golang.org/x/sys/unix"
 )

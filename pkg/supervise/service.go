@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/cgroup"
+	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 )
 
 // Service describes a process that should run. Services are compared as a whole: the service is

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/scripttest"
+	"github.com/orlop-os/orlop/test/scripttest"
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). Serial numbers are short, and a key is a

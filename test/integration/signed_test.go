@@ -23,7 +23,7 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 	"oras.land/oras-go/v2/registry/remote"
 
-	"github.com/orlop-os/orlop/pkg/imagesignature/signtest"
+	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature/signtest"
 	"github.com/orlop-os/orlop/test/testimage"
 )
 

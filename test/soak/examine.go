@@ -12,7 +12,7 @@ import (
 
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/vm/writelog"
 )
@@ -78,7 +78,7 @@ func (s *soak) table() error {
 	if err != nil {
 		return fmt.Errorf("partition table: %w", err)
 	}
-	for i, p := range disklayout.System(disklayout.Sizes{}) {
+	for i, p := range layout.System(layout.Sizes{}) {
 		if all := table.Partitions(); i >= len(all) || all[i] == nil || all[i].Name != p.Label {
 			return fmt.Errorf("partition table: there is no %s", p.Label)
 		}

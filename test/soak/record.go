@@ -13,7 +13,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/disklayout"
+	"github.com/orlop-os/orlop/pkg/disk/layout"
 	"github.com/orlop-os/orlop/pkg/slot"
 	"github.com/orlop-os/orlop/vm"
 	"github.com/orlop-os/orlop/vm/writelog"
@@ -207,9 +207,9 @@ func places(disks *structpb.Value) (esp, data place, there bool) {
 			f := p.GetStructValue().GetFields()
 			it := place{int64(f["start"].GetNumberValue()) / writelog.SectorSize, int64(f["size"].GetNumberValue()) / writelog.SectorSize}
 			switch f["label"].GetStringValue() {
-			case disklayout.ESP:
+			case layout.ESP:
 				esp = it
-			case disklayout.Data:
+			case layout.Data:
 				data = it
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/kmsg"
+	"github.com/orlop-os/orlop/pkg/kernel/kmsg"
 )
 
 var began = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)

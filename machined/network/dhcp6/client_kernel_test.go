@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 	"github.com/orlop-os/orlop/machined/network/dhcp6/dhcp6test"
 	"github.com/orlop-os/orlop/pkg/cell"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // bed is a client at one end of a veth pair and a server at the other. The client's link gets no

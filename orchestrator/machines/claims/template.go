@@ -3,7 +3,7 @@ package claims
 import (
 	"github.com/orlop-os/orlop/orchestrator/diskselector"
 	"github.com/orlop-os/orlop/orchestrator/hostmatch"
-	"github.com/orlop-os/orlop/pkg/claim"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
 // Read reads the list that machined wrote. Without a file, no machine waits: machined writes the

@@ -14,8 +14,8 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/diskselector"
 	"github.com/orlop-os/orlop/orchestrator/hostmatch"
-	"github.com/orlop-os/orlop/pkg/claim"
-	"github.com/orlop-os/orlop/pkg/inventory"
+	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/pki"
 	"github.com/orlop-os/orlop/pkg/trust"

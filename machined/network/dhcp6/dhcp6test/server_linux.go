@@ -17,7 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp/dhcptest"
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // Plan configures a server. A server with the zero Plan grants no address and no prefix.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 
-	"github.com/orlop-os/orlop/pkg/rtnl/rtnltest"
+	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
 // Plan is an advertisement.

@@ -1,0 +1,188 @@
+package bundle
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The types of a provenance.
+const (
+	// TypeInToto is the type of the signed payload.
+	TypeInToto     = "application/vnd.in-toto+json"
+	ProvenanceType = "https://in-toto.io/Statement/v1"
+	PredicateType  = "https://slsa.dev/provenance/v1"
+	// BuildType is the build by the imager: ExternalParameters are its options, and docs/updates.md
+	// says how to repeat it.
+	BuildType = "https://orlop.dev/build/imager/v1"
+	// Builder is the imager on a computer that the holder of the signing key trusts.
+	Builder = "https://orlop.dev/builder/imager"
+)
+
+// MaxProvenance is the maximum size of an envelope, in bytes; a reader holds it in memory. A real
+// one has 250 KB.
+const MaxProvenance = 4 << 20
+
+// Names of digests (in-toto attestation framework, digest_set.md); the values are lower-case
+// hexadecimal.
+const (
+	DigestSHA256    = "sha256"
+	DigestGitCommit = "gitCommit"
+	// DigestDirHash is the digest of a Go module: "h1:" in go.sum.
+	DigestDirHash = "dirHash"
+)
+
+// Provenance is a signed statement about the inputs of the build of a version and the digests of
+// its files. Its form is that of SLSA (https://slsa.dev/provenance/v1): an in-toto statement
+// (in-toto attestation framework 1.0), the payload of a DSSE envelope. Readers ignore unknown
+// fields, as the specification requires.
+//
+// The imager writes the provenance beside the bundle and signs both with the same keys. The package
+// decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
+// prove that the bytes result from them: another build of the same source does.
+type Provenance struct {
+	Type string `json:"_type"` // ProvenanceType
+	// Subject are the files of the version with their digests.
+	Subject       []Resource `json:"subject"`
+	PredicateType string     `json:"predicateType"` // PredicateType
+	Predicate     Predicate  `json:"predicate"`
+}
+
+// Resource is a file, a package or a source with its digests by name.
+type Resource struct {
+	Name   string            `json:"name,omitempty"`
+	URI    string            `json:"uri,omitempty"` // such as a package URL
+	Digest map[string]string `json:"digest,omitempty"`
+}
+
+// Predicate is the provenance of SLSA.
+type Predicate struct {
+	BuildDefinition BuildDefinition `json:"buildDefinition"`
+	RunDetails      RunDetails      `json:"runDetails"`
+}
+
+// BuildDefinition describes the inputs of a build.
+type BuildDefinition struct {
+	BuildType          string          `json:"buildType"` // BuildType
+	ExternalParameters BuildParameters `json:"externalParameters"`
+	// InternalParameters are set by the builder: the time of the source and the dates of the pinned
+	// versions.
+	InternalParameters any `json:"internalParameters,omitempty"`
+	// ResolvedDependencies are the source, the packages of Debian, the Go modules and the other
+	// files of which the version consists.
+	ResolvedDependencies []Resource `json:"resolvedDependencies"`
+}
+
+// BuildParameters are the options of the imager.
+type BuildParameters struct {
+	Profile    string   `json:"profile"`
+	Version    string   `json:"version"`
+	Epoch      int      `json:"epoch"`
+	Kubernetes string   `json:"kubernetes"` // version, with a leading v
+	Outputs    []string `json:"outputs"`
+	// Programs are the executables that the build took instead of building them from the source.
+	Programs []string `json:"programs,omitempty"`
+}
+
+// RunDetails describes the builder. It has no times: the same source gives the same bytes.
+type RunDetails struct {
+	Builder BuilderID `json:"builder"`
+}
+
+// BuilderID names the builder, and the versions of its tools.
+type BuilderID struct {
+	ID      string            `json:"id"` // Builder
+	Version map[string]string `json:"version"`
+}
+
+// SealProvenance signs a statement with each of the keys and returns the envelope. The same input
+// gives the same bytes.
+func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	payload, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	envelope, err := SignPayload(TypeInToto, payload, keys...)
+	if err == nil && len(envelope) > MaxProvenance {
+		err = fmt.Errorf("it has %d KiB, and readers accept %d", len(envelope)>>10, MaxProvenance>>10)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	return envelope, nil
+}
+
+// VerifyProvenance returns the statement of an envelope that enough trusted keys have signed, if it
+// describes the version of a bundle: the version, its profile and each of its files with its
+// digest.
+func VerifyProvenance(envelope []byte, trust Trust, of Statement) (Provenance, error) {
+	s, err := verifyProvenance(envelope, trust)
+	if err == nil {
+		err = s.checkVersion(of)
+	}
+	if err != nil {
+		return Provenance{}, fmt.Errorf("provenance: %w", err)
+	}
+	return s, nil
+}
+
+func verifyProvenance(envelope []byte, trust Trust) (s Provenance, err error) {
+	if len(envelope) > MaxProvenance {
+		return s, fmt.Errorf("it has more than %d KiB", MaxProvenance>>10)
+	}
+	payload, err := VerifyPayload(envelope, TypeInToto, trust)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(payload, &s); err != nil {
+		return s, fmt.Errorf("cannot parse its statement: %w", err)
+	}
+	return s, s.check()
+}
+
+// check rejects a statement of another kind.
+func (s Provenance) check() error {
+	for _, c := range []struct{ what, got, want string }{
+		{"type", s.Type, ProvenanceType},
+		{"predicate type", s.PredicateType, PredicateType},
+		{"build type", s.Predicate.BuildDefinition.BuildType, BuildType},
+		{"builder", s.Predicate.RunDetails.Builder.ID, Builder},
+	} {
+		if c.got != c.want {
+			return fmt.Errorf("its %s is %q, and %s is expected", c.what, c.got, c.want)
+		}
+	}
+	if len(s.Subject) == 0 {
+		return errors.New("it describes no file")
+	}
+	return nil
+}
+
+// checkVersion returns an error if the statement does not describe a version of the system.
+func (s Provenance) checkVersion(of Statement) error {
+	p := s.Predicate.BuildDefinition.ExternalParameters
+	if p.Version != of.Version || p.Profile != of.Profile || p.Epoch != of.Epoch {
+		return fmt.Errorf("it describes version %s, epoch %d, profile %s, and the bundle has version %s, epoch %d, profile %s",
+			p.Version, p.Epoch, p.Profile, of.Version, of.Epoch, of.Profile)
+	}
+	for _, part := range of.Parts() {
+		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[DigestSHA256] == part.SHA256 }) {
+			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", part.Name, part.SHA256)
+		}
+	}
+	return nil
+}
+
+// Source returns the commit of the source; empty if the build did not know it.
+func (s Provenance) Source() string {
+	for _, r := range s.Predicate.BuildDefinition.ResolvedDependencies {
+		if commit := r.Digest[DigestGitCommit]; commit != "" {
+			return commit
+		}
+	}
+	return ""
+}

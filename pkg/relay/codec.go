@@ -1,0 +1,35 @@
+package relay
+
+import (
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+)
+
+// Frame is a message that is forwarded without decoding.
+type Frame struct{ data mem.BufferSlice }
+
+// Codec passes frames through and encodes all other messages as protobuf.
+type Codec struct{ encoding.CodecV2 }
+
+// NewCodec returns the codec, for both sides of a proxy.
+func NewCodec() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
+
+// Marshal implements encoding.CodecV2. gRPC frees the buffers after sending.
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
+		return f.data, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2. gRPC releases its own reference to the buffers on return,
+// so a frame takes a reference.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(*Frame); ok {
+		data.Ref()
+		f.data = data
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
