@@ -236,6 +236,8 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/pki:FuzzParseRequest \
 	pkg/artifact/registry:FuzzManifest \
 	orchestrator/etcd/s3:FuzzRefusal \
+	pkg/attest:FuzzEvidence \
+	pkg/attest:FuzzLog \
 	pkg/secureboot:FuzzAccept \
 	pkg/secureboot:FuzzLists \
 	pkg/slot:FuzzCompare \

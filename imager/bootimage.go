@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -9,8 +11,11 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/imager/boot"
+	signing "github.com/orlop-os/orlop/imager/secureboot"
+	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/paths"
+	"github.com/orlop-os/orlop/pkg/secureboot"
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
@@ -37,13 +42,41 @@ func (b *Build) makeUKI() error {
 		return err
 	}
 	// without this section, systemd-boot does not list the image
-	if b.uki, err = b.bootImage(b.commandLine(), b.pieces.initramfs, boot.Section{Name: ".osrel", Content: osRelease(b.Release)}); err != nil {
+	release, err := b.bootRelease()
+	if err != nil {
+		return err
+	}
+	if b.uki, err = b.bootImage(b.commandLine(), b.pieces.initramfs, boot.Section{Name: ".osrel", Content: release}); err != nil {
 		return err
 	}
 	if err := os.WriteFile(b.out("orlop.efi"), b.uki, 0o644); err != nil {
 		return err
 	}
 	return b.keepKernel()
+}
+
+// bootRelease returns the description of the version in its boot image. Besides the fields of the
+// root, it names what a machine measures besides the image: an attestation compares both (0121).
+func (b *Build) bootRelease() ([]byte, error) {
+	loader, err := b.loader()
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := secureboot.ParseImage(bytes.NewReader(loader), int64(len(loader)))
+	if err != nil {
+		return nil, fmt.Errorf("boot loader: %w", err)
+	}
+	files, err := b.Profile.SecureBoot.enrollmentFiles()
+	if err != nil {
+		return nil, err
+	}
+	variables := map[string][]byte{}
+	for name, file := range files {
+		if variables[strings.TrimSuffix(name, ".auth")], err = signing.Content(file); err != nil {
+			return nil, fmt.Errorf("secureBoot.enroll: %s: %w", name, err)
+		}
+	}
+	return slices.Concat(osRelease(b.Release), attest.Fields(parsed.Digest, variables)), nil
 }
 
 // bootImage makes a unified kernel image, with more sections at its beginning, and signs it if the

@@ -43,7 +43,7 @@ var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", 
 	"/usr/share/ca-certificates", "/usr/src"}
 
 // links are the symbolic links of the root: the merged /usr, files that the running system writes,
-// and apid, metricsd, podlogd, diskprobe and bootcheck, which are other names of machined.
+// and apid, metricsd, podlogd, diskprobe, bootcheck and attester, the other names of machined.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
@@ -55,6 +55,7 @@ var links = map[string]string{
 	"/usr/bin/apid": path.Base(paths.Machined),
 	paths.Diskprobe: path.Base(paths.Machined),
 	paths.Bootcheck: path.Base(paths.Machined),
+	paths.Attester:  path.Base(paths.Machined),
 	paths.Metricsd:  path.Base(paths.Machined),
 	paths.Podlogd:   path.Base(paths.Machined),
 }

@@ -147,17 +147,26 @@ func (b *Build) loader() ([]byte, error) {
 	return b.signedLoader, err
 }
 
-// enrollment returns the enrollment files by name, and the settings of the boot loader.
-func (b *Build) enrollment() (files map[string][]byte, settings string, err error) {
-	p := b.Profile.SecureBoot
+// enrollmentFiles reads the enrollment files by name; nil if there are none.
+func (p *SecureBootProfile) enrollmentFiles() (files map[string][]byte, err error) {
 	if p == nil || p.Enroll == "" {
-		return nil, esp.LoaderConfigText, nil
+		return nil, nil
 	}
 	files = map[string][]byte{}
 	for _, name := range esp.KeyFiles {
 		if files[name], err = os.ReadFile(filepath.Join(p.Enroll, name)); err != nil {
-			return nil, "", fmt.Errorf("secureBoot.enroll: %w", err)
+			return nil, fmt.Errorf("secureBoot.enroll: %w", err)
 		}
+	}
+	return files, nil
+}
+
+// enrollment returns the enrollment files by name, and the settings of the boot loader.
+func (b *Build) enrollment() (files map[string][]byte, settings string, err error) {
+	p := b.Profile.SecureBoot
+	files, err = p.enrollmentFiles()
+	if err != nil || files == nil {
+		return nil, esp.LoaderConfigText, err
 	}
 	if err := b.checkEnrollment(files); err != nil {
 		return nil, "", fmt.Errorf("secureBoot.enroll: %s: %w", p.Enroll, err)

@@ -20,7 +20,8 @@
 // name is metricsd, it serves the metrics (package metricsd); if its name is podlogd, it reads the
 // logs of pods (package podlogd); if its name is diskprobe, it examines a foreign disk (package
 // diskprobe); if its name is bootcheck, it checks the signature of a boot image (package
-// secureboot). One executable for all six means that the image holds the Go runtime and gRPC once.
+// secureboot); if its name is attester, it talks to the TPM (package attest). One executable for
+// all seven means that the image holds the Go runtime and gRPC once.
 package main
 
 import (
@@ -34,6 +35,7 @@ import (
 	"github.com/orlop-os/orlop/apid"
 	"github.com/orlop-os/orlop/machined/power"
 	"github.com/orlop-os/orlop/metricsd"
+	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 	"github.com/orlop-os/orlop/pkg/panics"
@@ -54,6 +56,8 @@ func main() {
 		os.Exit(diskprobe.Main())
 	case filepath.Base(paths.Bootcheck):
 		os.Exit(secureboot.Main())
+	case filepath.Base(paths.Attester):
+		os.Exit(attest.Main())
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "machined: this program runs only as the first process of Orlop OS")

@@ -37,6 +37,7 @@ import (
 	"github.com/orlop-os/orlop/machined/timesync"
 	"github.com/orlop-os/orlop/machined/upgrade"
 	"github.com/orlop-os/orlop/pkg/api"
+	"github.com/orlop-os/orlop/pkg/attest"
 	"github.com/orlop-os/orlop/pkg/bootenv"
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 	"github.com/orlop-os/orlop/pkg/cell"
@@ -230,6 +231,7 @@ func newAPI(m *machine) *machinedapi.API {
 		ContainerdReady: func() error { return containerdReady(m.processes.services) },
 		Debug:           m.debug,
 		Etcd:            m.etcd,
+		Attestation:     machinedapi.AttestationDeps{TPM: newAttester(m), Claims: func() (attest.Claims, error) { return claims(m) }},
 		Event:           m.reports.events.Add,
 	})
 }

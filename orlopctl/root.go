@@ -64,7 +64,7 @@ func (t *tool) rootCommand() *cobra.Command {
 		servicesCommand(ios, conn), logsCommand(ios, conn), dmesgCommand(ios, conn),
 		eventsCommand(ios, conn), catCommand(ios, conn), lsCommand(ios, conn),
 		auditCommand(ios, conn), captureCommand(ios, conn), profileCommand(ios, conn),
-		versionCommand(ios, conn), sbomCommand(ios, conn), showConfigCommand(ios, conn), historyCommand(ios, conn),
+		versionCommand(ios, conn), sbomCommand(ios, conn), attestCommand(ios, conn), showConfigCommand(ios, conn), historyCommand(ios, conn),
 		diffConfigCommand(ios, conn), supportCommand(ios, conn), dashboardCommand(ios, conn),
 	)
 	add("change",

@@ -20,6 +20,7 @@ const (
 // inherited are the numbers of the file descriptors that QEMU inherits.
 type inherited struct {
 	console, qmp int
+	tpm          int // 0: none
 	nics         []int
 	channels     []int
 }
@@ -70,6 +71,9 @@ func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 	}
 	if s.Watchdog {
 		add("-device i6300esb -action watchdog=reset")
+	}
+	if fds.tpm != 0 {
+		add("-chardev socket,id=tpm,fd=%d -tpmdev emulator,id=tpm0,chardev=tpm -device tpm-crb,tpmdev=tpm0", fds.tpm)
 	}
 	if s.QEMU.NoReboot {
 		add("-no-reboot")

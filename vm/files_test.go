@@ -27,7 +27,7 @@ func TestArguments(t *testing.T) {
 	media := MachineSpec{Name: "media", Dir: "/m", NIC: NIC{Network: new(Network), More: 1},
 		Disks:    []Disk{{Bus: BusNVMe}, {Bus: BusSATA}, {Name: "cd", Bus: BusCD, Image: "/images/a.iso"}, {Name: "stick", Bus: BusUSB, Image: "/images/a.iso"}},
 		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", Boot: []string{"cd", "disk0", BootHTTP}}}
-	secure := MachineSpec{Name: "secure", Dir: "/m", Disks: []Disk{{}},
+	secure := MachineSpec{Name: "secure", Dir: "/m", Disks: []Disk{{}}, TPM: true,
 		Firmware: Firmware{Code: "testdata/arguments.golden", Vars: "testdata/arguments.golden", SecureBoot: true}}
 	var b strings.Builder
 	for _, spec := range []MachineSpec{full, direct, media, secure} {
@@ -36,6 +36,9 @@ func TestArguments(t *testing.T) {
 			t.Fatal(err)
 		}
 		fds := inherited{console: 3, qmp: 4, channels: []int{5}}
+		if spec.TPM {
+			fds.tpm = 9
+		}
 		if spec.Name != "kernel" {
 			fds.nics = []int{6, 7}[:1+spec.NIC.More]
 		}

@@ -66,6 +66,7 @@ type power struct {
 	cmd          *exec.Cmd
 	qmp          *qmp
 	channels     map[string]net.Conn
+	tpm          *emulatedTPM // nil without one
 	consoleStart int64
 	started      time.Time
 
@@ -124,6 +125,7 @@ func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 			for _, c := range files.ours {
 				c.Close()
 			}
+			p.tpm.end(0)
 			return nil, err
 		}
 	)
@@ -152,6 +154,11 @@ func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 				return failWith(err)
 			}
 			fds.nics = append(fds.nics, files.inherit(cable))
+		}
+	}
+	if m.spec.TPM {
+		if p.tpm, fds.tpm, err = m.spec.startTPM(&files); err != nil {
+			return failWith(err)
 		}
 	}
 	stderr, err := os.OpenFile(filepath.Join(m.spec.Dir, stderrFile), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -200,6 +207,7 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 			}
 		}
 		console.Close()
+		p.tpm.end(exitTime)
 		p.finish(m, waitErr)
 	}()
 	if err := <-started; err != nil {

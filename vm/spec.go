@@ -43,6 +43,8 @@ type MachineSpec struct {
 
 	// Watchdog adds an i6300esb watchdog that resets the machine.
 	Watchdog bool `json:"watchdog,omitempty"`
+	// TPM adds a TPM 2.0. Its state is in the machine's directory.
+	TPM bool `json:"tpm,omitempty"`
 	// Graphics adds a VGA adapter (for QEMU's screendump).
 	Graphics bool `json:"graphics,omitempty"`
 	// RTC is the time that the hardware clock shows at power-on; zero: the host's.

@@ -35,6 +35,8 @@ type Deps struct {
 	Debug Debug
 	// Etcd does the work of service Etcd.
 	Etcd Etcd
+	// Attestation does the work of service Attestation.
+	Attestation AttestationDeps
 	// Event adds an event.
 	Event func(source, kind, message string)
 }
@@ -53,6 +55,7 @@ type API struct {
 	internal internalService
 	debug    debugService
 	etcd     etcdService
+	attest   attestationService
 }
 
 // New returns the services.
@@ -70,6 +73,7 @@ func New(d Deps) *API {
 		image:    imageService{images: d.Images, containerdReady: d.ContainerdReady},
 		debug:    debugService{debug: d.Debug},
 		etcd:     etcdService{etcd: d.Etcd},
+		attest:   attestationService{deps: d.Attestation},
 	}
 }
 
@@ -87,6 +91,7 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 	api.RegisterAuditServer(s, a.audit)
 	api.RegisterDebugServer(s, a.debug)
 	api.RegisterEtcdServer(s, a.etcd)
+	api.RegisterAttestationServer(s, a.attest)
 }
 
 // caller returns the caller of a call, for events.

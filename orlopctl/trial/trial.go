@@ -77,8 +77,10 @@ func EndpointsOf(e client.Endpoint, addresses []string) []client.Endpoint {
 }
 
 // Run confirms over a new connection, and repeats this until the call succeeds, the machine reports
-// that there is no trial, or the time is up. The error is that of the usual endpoint.
+// that there is no trial, or the time is up. The error is that of the usual endpoint, before the
+// end of the time if there is one: it says more than the end.
 func (c *Confirmation) Run(ctx context.Context) error {
+	var last error
 	for {
 		var first error
 		for i, endpoint := range c.Endpoints {
@@ -90,8 +92,11 @@ func (c *Confirmation) Run(ctx context.Context) error {
 				first = err
 			}
 		}
+		if last == nil || ctx.Err() == nil {
+			last = first
+		}
 		if backoff.Sleep(ctx, connect.DialInterval) != nil {
-			return first
+			return last
 		}
 	}
 }

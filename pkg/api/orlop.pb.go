@@ -7846,6 +7846,273 @@ func (x *VoteResponse) GetBindings() []*TicketBinding {
 	return nil
 }
 
+type GetAttestationKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetAttestationKeysRequest) Reset() {
+	*x = GetAttestationKeysRequest{}
+	mi := &file_orlop_proto_msgTypes[129]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAttestationKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAttestationKeysRequest) ProtoMessage() {}
+
+func (x *GetAttestationKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[129]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAttestationKeysRequest.ProtoReflect.Descriptor instead.
+func (*GetAttestationKeysRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{129}
+}
+
+type GetAttestationKeysResponse struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	EndorsementKey         []byte                 `protobuf:"bytes,1,opt,name=endorsement_key,json=endorsementKey,proto3" json:"endorsement_key,omitempty"`                         // TPMT_PUBLIC of the EK, ECC P-256 or RSA 2048
+	EndorsementCertificate []byte                 `protobuf:"bytes,2,opt,name=endorsement_certificate,json=endorsementCertificate,proto3" json:"endorsement_certificate,omitempty"` // DER, by the maker of the TPM; empty if the TPM stores none
+	AttestationKey         []byte                 `protobuf:"bytes,3,opt,name=attestation_key,json=attestationKey,proto3" json:"attestation_key,omitempty"`                         // TPMT_PUBLIC of the AK, ECC P-256
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *GetAttestationKeysResponse) Reset() {
+	*x = GetAttestationKeysResponse{}
+	mi := &file_orlop_proto_msgTypes[130]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetAttestationKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetAttestationKeysResponse) ProtoMessage() {}
+
+func (x *GetAttestationKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[130]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetAttestationKeysResponse.ProtoReflect.Descriptor instead.
+func (*GetAttestationKeysResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{130}
+}
+
+func (x *GetAttestationKeysResponse) GetEndorsementKey() []byte {
+	if x != nil {
+		return x.EndorsementKey
+	}
+	return nil
+}
+
+func (x *GetAttestationKeysResponse) GetEndorsementCertificate() []byte {
+	if x != nil {
+		return x.EndorsementCertificate
+	}
+	return nil
+}
+
+func (x *GetAttestationKeysResponse) GetAttestationKey() []byte {
+	if x != nil {
+		return x.AttestationKey
+	}
+	return nil
+}
+
+type AttestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Nonce []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"` // 32 random bytes
+	// A challenge for the keys, as of TPM2_MakeCredential: the proof that the AK and the EK are in
+	// the same TPM. Both without their sizes.
+	Credential    []byte `protobuf:"bytes,2,opt,name=credential,proto3" json:"credential,omitempty"` // TPM2B_ID_OBJECT
+	Secret        []byte `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`         // TPM2B_ENCRYPTED_SECRET
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttestRequest) Reset() {
+	*x = AttestRequest{}
+	mi := &file_orlop_proto_msgTypes[131]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttestRequest) ProtoMessage() {}
+
+func (x *AttestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[131]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttestRequest.ProtoReflect.Descriptor instead.
+func (*AttestRequest) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{131}
+}
+
+func (x *AttestRequest) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *AttestRequest) GetCredential() []byte {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+func (x *AttestRequest) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type AttestResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Quote     []byte                 `protobuf:"bytes,1,opt,name=quote,proto3" json:"quote,omitempty"`                       // TPMS_ATTEST; its extraData is the binding of the nonce and the next fields
+	Signature []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`               // TPMT_SIGNATURE by the AK
+	Pcrs      []byte                 `protobuf:"bytes,3,opt,name=pcrs,proto3" json:"pcrs,omitempty"`                         // the SHA-256 values of PCR 0 to 15, 32 bytes each
+	EventLog  []byte                 `protobuf:"bytes,4,opt,name=event_log,json=eventLog,proto3" json:"event_log,omitempty"` // of the firmware, at most 1 MiB
+	Answer    []byte                 `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`                     // the content of the challenge
+	Version   string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`                   // of the OS
+	Root      string                 `protobuf:"bytes,7,opt,name=root,proto3" json:"root,omitempty"`                         // dm-verity description of the root, as on the kernel's command line
+	// SHA-256 of the documents of Config.Get for the active configuration; empty without one.
+	Configuration []byte `protobuf:"bytes,8,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	MachineKey    string `protobuf:"bytes,9,opt,name=machine_key,json=machineKey,proto3" json:"machine_key,omitempty"` // fingerprint of the machine's key: "sha256:" and hexadecimal digits
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttestResponse) Reset() {
+	*x = AttestResponse{}
+	mi := &file_orlop_proto_msgTypes[132]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttestResponse) ProtoMessage() {}
+
+func (x *AttestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_orlop_proto_msgTypes[132]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttestResponse.ProtoReflect.Descriptor instead.
+func (*AttestResponse) Descriptor() ([]byte, []int) {
+	return file_orlop_proto_rawDescGZIP(), []int{132}
+}
+
+func (x *AttestResponse) GetQuote() []byte {
+	if x != nil {
+		return x.Quote
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetPcrs() []byte {
+	if x != nil {
+		return x.Pcrs
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetEventLog() []byte {
+	if x != nil {
+		return x.EventLog
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetAnswer() []byte {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AttestResponse) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *AttestResponse) GetConfiguration() []byte {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *AttestResponse) GetMachineKey() string {
+	if x != nil {
+		return x.MachineKey
+	}
+	return ""
+}
+
 type CaptureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Link  string                 `protobuf:"bytes,1,opt,name=link,proto3" json:"link,omitempty"`
@@ -7864,7 +8131,7 @@ type CaptureRequest struct {
 
 func (x *CaptureRequest) Reset() {
 	*x = CaptureRequest{}
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7876,7 +8143,7 @@ func (x *CaptureRequest) String() string {
 func (*CaptureRequest) ProtoMessage() {}
 
 func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[129]
+	mi := &file_orlop_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7889,7 +8156,7 @@ func (x *CaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureRequest.ProtoReflect.Descriptor instead.
 func (*CaptureRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{129}
+	return file_orlop_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *CaptureRequest) GetLink() string {
@@ -7947,7 +8214,7 @@ type CaptureResponse struct {
 
 func (x *CaptureResponse) Reset() {
 	*x = CaptureResponse{}
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7959,7 +8226,7 @@ func (x *CaptureResponse) String() string {
 func (*CaptureResponse) ProtoMessage() {}
 
 func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[130]
+	mi := &file_orlop_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7972,7 +8239,7 @@ func (x *CaptureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaptureResponse.ProtoReflect.Descriptor instead.
 func (*CaptureResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{130}
+	return file_orlop_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *CaptureResponse) GetLinkType() uint32 {
@@ -8007,7 +8274,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8019,7 +8286,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[131]
+	mi := &file_orlop_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8032,7 +8299,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{131}
+	return file_orlop_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *Packet) GetTimeNs() int64 {
@@ -8067,7 +8334,7 @@ type ProfileRequest struct {
 
 func (x *ProfileRequest) Reset() {
 	*x = ProfileRequest{}
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8079,7 +8346,7 @@ func (x *ProfileRequest) String() string {
 func (*ProfileRequest) ProtoMessage() {}
 
 func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[132]
+	mi := &file_orlop_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8092,7 +8359,7 @@ func (x *ProfileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileRequest.ProtoReflect.Descriptor instead.
 func (*ProfileRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{132}
+	return file_orlop_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *ProfileRequest) GetProcess() string {
@@ -8125,7 +8392,7 @@ type ProfileResponse struct {
 
 func (x *ProfileResponse) Reset() {
 	*x = ProfileResponse{}
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8137,7 +8404,7 @@ func (x *ProfileResponse) String() string {
 func (*ProfileResponse) ProtoMessage() {}
 
 func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[133]
+	mi := &file_orlop_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8150,7 +8417,7 @@ func (x *ProfileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProfileResponse.ProtoReflect.Descriptor instead.
 func (*ProfileResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{133}
+	return file_orlop_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ProfileResponse) GetProfile() []byte {
@@ -8173,7 +8440,7 @@ type EtcdMember struct {
 
 func (x *EtcdMember) Reset() {
 	*x = EtcdMember{}
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8185,7 +8452,7 @@ func (x *EtcdMember) String() string {
 func (*EtcdMember) ProtoMessage() {}
 
 func (x *EtcdMember) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[134]
+	mi := &file_orlop_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8198,7 +8465,7 @@ func (x *EtcdMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdMember.ProtoReflect.Descriptor instead.
 func (*EtcdMember) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{134}
+	return file_orlop_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *EtcdMember) GetId() string {
@@ -8245,7 +8512,7 @@ type EtcdRemoveMemberRequest struct {
 
 func (x *EtcdRemoveMemberRequest) Reset() {
 	*x = EtcdRemoveMemberRequest{}
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8257,7 +8524,7 @@ func (x *EtcdRemoveMemberRequest) String() string {
 func (*EtcdRemoveMemberRequest) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[135]
+	mi := &file_orlop_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8270,7 +8537,7 @@ func (x *EtcdRemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{135}
+	return file_orlop_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *EtcdRemoveMemberRequest) GetMember() string {
@@ -8290,7 +8557,7 @@ type EtcdRemoveMemberResponse struct {
 
 func (x *EtcdRemoveMemberResponse) Reset() {
 	*x = EtcdRemoveMemberResponse{}
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8302,7 +8569,7 @@ func (x *EtcdRemoveMemberResponse) String() string {
 func (*EtcdRemoveMemberResponse) ProtoMessage() {}
 
 func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[136]
+	mi := &file_orlop_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8315,7 +8582,7 @@ func (x *EtcdRemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{136}
+	return file_orlop_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *EtcdRemoveMemberResponse) GetRemoved() *EtcdMember {
@@ -8340,7 +8607,7 @@ type EtcdRecoverRequest struct {
 
 func (x *EtcdRecoverRequest) Reset() {
 	*x = EtcdRecoverRequest{}
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8352,7 +8619,7 @@ func (x *EtcdRecoverRequest) String() string {
 func (*EtcdRecoverRequest) ProtoMessage() {}
 
 func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[137]
+	mi := &file_orlop_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8365,7 +8632,7 @@ func (x *EtcdRecoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{137}
+	return file_orlop_proto_rawDescGZIP(), []int{141}
 }
 
 type EtcdRecoverResponse struct {
@@ -8377,7 +8644,7 @@ type EtcdRecoverResponse struct {
 
 func (x *EtcdRecoverResponse) Reset() {
 	*x = EtcdRecoverResponse{}
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8389,7 +8656,7 @@ func (x *EtcdRecoverResponse) String() string {
 func (*EtcdRecoverResponse) ProtoMessage() {}
 
 func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[138]
+	mi := &file_orlop_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8402,7 +8669,7 @@ func (x *EtcdRecoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRecoverResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRecoverResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{138}
+	return file_orlop_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *EtcdRecoverResponse) GetRemovedMembers() []string {
@@ -8420,7 +8687,7 @@ type EtcdRejoinRequest struct {
 
 func (x *EtcdRejoinRequest) Reset() {
 	*x = EtcdRejoinRequest{}
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8432,7 +8699,7 @@ func (x *EtcdRejoinRequest) String() string {
 func (*EtcdRejoinRequest) ProtoMessage() {}
 
 func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[139]
+	mi := &file_orlop_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8445,7 +8712,7 @@ func (x *EtcdRejoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{139}
+	return file_orlop_proto_rawDescGZIP(), []int{143}
 }
 
 type EtcdRejoinResponse struct {
@@ -8456,7 +8723,7 @@ type EtcdRejoinResponse struct {
 
 func (x *EtcdRejoinResponse) Reset() {
 	*x = EtcdRejoinResponse{}
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8468,7 +8735,7 @@ func (x *EtcdRejoinResponse) String() string {
 func (*EtcdRejoinResponse) ProtoMessage() {}
 
 func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[140]
+	mi := &file_orlop_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8481,7 +8748,7 @@ func (x *EtcdRejoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRejoinResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRejoinResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{140}
+	return file_orlop_proto_rawDescGZIP(), []int{144}
 }
 
 type EtcdSnapshotRequest struct {
@@ -8493,7 +8760,7 @@ type EtcdSnapshotRequest struct {
 
 func (x *EtcdSnapshotRequest) Reset() {
 	*x = EtcdSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8505,7 +8772,7 @@ func (x *EtcdSnapshotRequest) String() string {
 func (*EtcdSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[141]
+	mi := &file_orlop_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8518,7 +8785,7 @@ func (x *EtcdSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{141}
+	return file_orlop_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *EtcdSnapshotRequest) GetStored() string {
@@ -8541,7 +8808,7 @@ type EtcdSnapshotResponse struct {
 
 func (x *EtcdSnapshotResponse) Reset() {
 	*x = EtcdSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8553,7 +8820,7 @@ func (x *EtcdSnapshotResponse) String() string {
 func (*EtcdSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[142]
+	mi := &file_orlop_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8566,7 +8833,7 @@ func (x *EtcdSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{142}
+	return file_orlop_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *EtcdSnapshotResponse) GetHeader() *EtcdSnapshotInfo {
@@ -8602,7 +8869,7 @@ type EtcdSnapshotInfo struct {
 
 func (x *EtcdSnapshotInfo) Reset() {
 	*x = EtcdSnapshotInfo{}
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8614,7 +8881,7 @@ func (x *EtcdSnapshotInfo) String() string {
 func (*EtcdSnapshotInfo) ProtoMessage() {}
 
 func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[143]
+	mi := &file_orlop_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8627,7 +8894,7 @@ func (x *EtcdSnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdSnapshotInfo.ProtoReflect.Descriptor instead.
 func (*EtcdSnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{143}
+	return file_orlop_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *EtcdSnapshotInfo) GetRevision() int64 {
@@ -8666,7 +8933,7 @@ type EtcdListSnapshotsRequest struct {
 
 func (x *EtcdListSnapshotsRequest) Reset() {
 	*x = EtcdListSnapshotsRequest{}
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8678,7 +8945,7 @@ func (x *EtcdListSnapshotsRequest) String() string {
 func (*EtcdListSnapshotsRequest) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[144]
+	mi := &file_orlop_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8691,7 +8958,7 @@ func (x *EtcdListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{144}
+	return file_orlop_proto_rawDescGZIP(), []int{148}
 }
 
 type EtcdListSnapshotsResponse struct {
@@ -8705,7 +8972,7 @@ type EtcdListSnapshotsResponse struct {
 
 func (x *EtcdListSnapshotsResponse) Reset() {
 	*x = EtcdListSnapshotsResponse{}
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8717,7 +8984,7 @@ func (x *EtcdListSnapshotsResponse) String() string {
 func (*EtcdListSnapshotsResponse) ProtoMessage() {}
 
 func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[145]
+	mi := &file_orlop_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8730,7 +8997,7 @@ func (x *EtcdListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*EtcdListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{145}
+	return file_orlop_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *EtcdListSnapshotsResponse) GetSnapshots() []*EtcdStoredSnapshot {
@@ -8771,7 +9038,7 @@ type EtcdStoredSnapshot struct {
 
 func (x *EtcdStoredSnapshot) Reset() {
 	*x = EtcdStoredSnapshot{}
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8783,7 +9050,7 @@ func (x *EtcdStoredSnapshot) String() string {
 func (*EtcdStoredSnapshot) ProtoMessage() {}
 
 func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[146]
+	mi := &file_orlop_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8796,7 +9063,7 @@ func (x *EtcdStoredSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStoredSnapshot.ProtoReflect.Descriptor instead.
 func (*EtcdStoredSnapshot) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{146}
+	return file_orlop_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *EtcdStoredSnapshot) GetName() string {
@@ -8856,7 +9123,7 @@ type EtcdTakeSnapshotRequest struct {
 
 func (x *EtcdTakeSnapshotRequest) Reset() {
 	*x = EtcdTakeSnapshotRequest{}
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8868,7 +9135,7 @@ func (x *EtcdTakeSnapshotRequest) String() string {
 func (*EtcdTakeSnapshotRequest) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[147]
+	mi := &file_orlop_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8881,7 +9148,7 @@ func (x *EtcdTakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{147}
+	return file_orlop_proto_rawDescGZIP(), []int{151}
 }
 
 type EtcdTakeSnapshotResponse struct {
@@ -8894,7 +9161,7 @@ type EtcdTakeSnapshotResponse struct {
 
 func (x *EtcdTakeSnapshotResponse) Reset() {
 	*x = EtcdTakeSnapshotResponse{}
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8906,7 +9173,7 @@ func (x *EtcdTakeSnapshotResponse) String() string {
 func (*EtcdTakeSnapshotResponse) ProtoMessage() {}
 
 func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[148]
+	mi := &file_orlop_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8919,7 +9186,7 @@ func (x *EtcdTakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdTakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*EtcdTakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{148}
+	return file_orlop_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *EtcdTakeSnapshotResponse) GetSnapshot() *EtcdStoredSnapshot {
@@ -8952,7 +9219,7 @@ type EtcdRestoreRequest struct {
 
 func (x *EtcdRestoreRequest) Reset() {
 	*x = EtcdRestoreRequest{}
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8964,7 +9231,7 @@ func (x *EtcdRestoreRequest) String() string {
 func (*EtcdRestoreRequest) ProtoMessage() {}
 
 func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[149]
+	mi := &file_orlop_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8977,7 +9244,7 @@ func (x *EtcdRestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreRequest.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{149}
+	return file_orlop_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *EtcdRestoreRequest) GetSize() int64 {
@@ -9024,7 +9291,7 @@ type EtcdRestoreResponse struct {
 
 func (x *EtcdRestoreResponse) Reset() {
 	*x = EtcdRestoreResponse{}
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9036,7 +9303,7 @@ func (x *EtcdRestoreResponse) String() string {
 func (*EtcdRestoreResponse) ProtoMessage() {}
 
 func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[150]
+	mi := &file_orlop_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9049,7 +9316,7 @@ func (x *EtcdRestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestoreResponse.ProtoReflect.Descriptor instead.
 func (*EtcdRestoreResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{150}
+	return file_orlop_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *EtcdRestoreResponse) GetRestored() *EtcdRestored {
@@ -9075,7 +9342,7 @@ type EtcdRestored struct {
 
 func (x *EtcdRestored) Reset() {
 	*x = EtcdRestored{}
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9087,7 +9354,7 @@ func (x *EtcdRestored) String() string {
 func (*EtcdRestored) ProtoMessage() {}
 
 func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[151]
+	mi := &file_orlop_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9100,7 +9367,7 @@ func (x *EtcdRestored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdRestored.ProtoReflect.Descriptor instead.
 func (*EtcdRestored) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{151}
+	return file_orlop_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *EtcdRestored) GetAt() *timestamppb.Timestamp {
@@ -9153,7 +9420,7 @@ type EtcdStatusRequest struct {
 
 func (x *EtcdStatusRequest) Reset() {
 	*x = EtcdStatusRequest{}
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9165,7 +9432,7 @@ func (x *EtcdStatusRequest) String() string {
 func (*EtcdStatusRequest) ProtoMessage() {}
 
 func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[152]
+	mi := &file_orlop_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9178,7 +9445,7 @@ func (x *EtcdStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusRequest.ProtoReflect.Descriptor instead.
 func (*EtcdStatusRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{152}
+	return file_orlop_proto_rawDescGZIP(), []int{156}
 }
 
 type EtcdStatusResponse struct {
@@ -9205,7 +9472,7 @@ type EtcdStatusResponse struct {
 
 func (x *EtcdStatusResponse) Reset() {
 	*x = EtcdStatusResponse{}
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9217,7 +9484,7 @@ func (x *EtcdStatusResponse) String() string {
 func (*EtcdStatusResponse) ProtoMessage() {}
 
 func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[153]
+	mi := &file_orlop_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9230,7 +9497,7 @@ func (x *EtcdStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatusResponse.ProtoReflect.Descriptor instead.
 func (*EtcdStatusResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{153}
+	return file_orlop_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *EtcdStatusResponse) GetProblem() string {
@@ -9346,7 +9613,7 @@ type EtcdDefragmentRequest struct {
 
 func (x *EtcdDefragmentRequest) Reset() {
 	*x = EtcdDefragmentRequest{}
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9358,7 +9625,7 @@ func (x *EtcdDefragmentRequest) String() string {
 func (*EtcdDefragmentRequest) ProtoMessage() {}
 
 func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[154]
+	mi := &file_orlop_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9371,7 +9638,7 @@ func (x *EtcdDefragmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{154}
+	return file_orlop_proto_rawDescGZIP(), []int{158}
 }
 
 type EtcdDefragmentResponse struct {
@@ -9385,7 +9652,7 @@ type EtcdDefragmentResponse struct {
 
 func (x *EtcdDefragmentResponse) Reset() {
 	*x = EtcdDefragmentResponse{}
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9397,7 +9664,7 @@ func (x *EtcdDefragmentResponse) String() string {
 func (*EtcdDefragmentResponse) ProtoMessage() {}
 
 func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[155]
+	mi := &file_orlop_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9410,7 +9677,7 @@ func (x *EtcdDefragmentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDefragmentResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDefragmentResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{155}
+	return file_orlop_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *EtcdDefragmentResponse) GetBefore() int64 {
@@ -9443,7 +9710,7 @@ type EtcdReencryptRequest struct {
 
 func (x *EtcdReencryptRequest) Reset() {
 	*x = EtcdReencryptRequest{}
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[160]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9455,7 +9722,7 @@ func (x *EtcdReencryptRequest) String() string {
 func (*EtcdReencryptRequest) ProtoMessage() {}
 
 func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[156]
+	mi := &file_orlop_proto_msgTypes[160]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9468,7 +9735,7 @@ func (x *EtcdReencryptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptRequest.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{156}
+	return file_orlop_proto_rawDescGZIP(), []int{160}
 }
 
 func (x *EtcdReencryptRequest) GetCountOnly() bool {
@@ -9488,7 +9755,7 @@ type EtcdReencryptResponse struct {
 
 func (x *EtcdReencryptResponse) Reset() {
 	*x = EtcdReencryptResponse{}
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[161]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9500,7 +9767,7 @@ func (x *EtcdReencryptResponse) String() string {
 func (*EtcdReencryptResponse) ProtoMessage() {}
 
 func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[157]
+	mi := &file_orlop_proto_msgTypes[161]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9513,7 +9780,7 @@ func (x *EtcdReencryptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdReencryptResponse.ProtoReflect.Descriptor instead.
 func (*EtcdReencryptResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{157}
+	return file_orlop_proto_rawDescGZIP(), []int{161}
 }
 
 func (x *EtcdReencryptResponse) GetSecrets() int64 {
@@ -9538,7 +9805,7 @@ type EtcdDisarmRequest struct {
 
 func (x *EtcdDisarmRequest) Reset() {
 	*x = EtcdDisarmRequest{}
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[162]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9550,7 +9817,7 @@ func (x *EtcdDisarmRequest) String() string {
 func (*EtcdDisarmRequest) ProtoMessage() {}
 
 func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[158]
+	mi := &file_orlop_proto_msgTypes[162]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9563,7 +9830,7 @@ func (x *EtcdDisarmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmRequest.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmRequest) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{158}
+	return file_orlop_proto_rawDescGZIP(), []int{162}
 }
 
 type EtcdDisarmResponse struct {
@@ -9575,7 +9842,7 @@ type EtcdDisarmResponse struct {
 
 func (x *EtcdDisarmResponse) Reset() {
 	*x = EtcdDisarmResponse{}
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[163]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9587,7 +9854,7 @@ func (x *EtcdDisarmResponse) String() string {
 func (*EtcdDisarmResponse) ProtoMessage() {}
 
 func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_orlop_proto_msgTypes[159]
+	mi := &file_orlop_proto_msgTypes[163]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9600,7 +9867,7 @@ func (x *EtcdDisarmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdDisarmResponse.ProtoReflect.Descriptor instead.
 func (*EtcdDisarmResponse) Descriptor() ([]byte, []int) {
-	return file_orlop_proto_rawDescGZIP(), []int{159}
+	return file_orlop_proto_rawDescGZIP(), []int{163}
 }
 
 func (x *EtcdDisarmResponse) GetAlarms() []string {
@@ -10215,7 +10482,29 @@ const file_orlop_proto_rawDesc = "" +
 	"\fVoteResponse\x12\x16\n" +
 	"\x06ledger\x18\x01 \x01(\tR\x06ledger\x12)\n" +
 	"\x10rejection_reason\x18\x02 \x01(\tR\x0frejectionReason\x129\n" +
-	"\bbindings\x18\x03 \x03(\v2\x1d.orlop.v1alpha1.TicketBindingR\bbindings\"\xc5\x01\n" +
+	"\bbindings\x18\x03 \x03(\v2\x1d.orlop.v1alpha1.TicketBindingR\bbindings\"\x1b\n" +
+	"\x19GetAttestationKeysRequest\"\xa7\x01\n" +
+	"\x1aGetAttestationKeysResponse\x12'\n" +
+	"\x0fendorsement_key\x18\x01 \x01(\fR\x0eendorsementKey\x127\n" +
+	"\x17endorsement_certificate\x18\x02 \x01(\fR\x16endorsementCertificate\x12'\n" +
+	"\x0fattestation_key\x18\x03 \x01(\fR\x0eattestationKey\"]\n" +
+	"\rAttestRequest\x12\x14\n" +
+	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x1e\n" +
+	"\n" +
+	"credential\x18\x02 \x01(\fR\n" +
+	"credential\x12\x16\n" +
+	"\x06secret\x18\x03 \x01(\fR\x06secret\"\x82\x02\n" +
+	"\x0eAttestResponse\x12\x14\n" +
+	"\x05quote\x18\x01 \x01(\fR\x05quote\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x12\n" +
+	"\x04pcrs\x18\x03 \x01(\fR\x04pcrs\x12\x1b\n" +
+	"\tevent_log\x18\x04 \x01(\fR\beventLog\x12\x16\n" +
+	"\x06answer\x18\x05 \x01(\fR\x06answer\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x12\n" +
+	"\x04root\x18\a \x01(\tR\x04root\x12$\n" +
+	"\rconfiguration\x18\b \x01(\fR\rconfiguration\x12\x1f\n" +
+	"\vmachine_key\x18\t \x01(\tR\n" +
+	"machineKey\"\xc5\x01\n" +
 	"\x0eCaptureRequest\x12\x12\n" +
 	"\x04link\x18\x01 \x01(\tR\x04link\x12\x16\n" +
 	"\x06filter\x18\x02 \x01(\fR\x06filter\x12\x14\n" +
@@ -10465,6 +10754,11 @@ const file_orlop_proto_rawDesc = "" +
 	"\x06Resume\x12\x1d.orlop.v1alpha1.ResumeRequest\x1a\x1e.orlop.v1alpha1.ResumeResponse\"/\x80\xb5\x18\x1e\x9a\xb5\x18#\n" +
 	"\x1f{kind} {name}[discard?, forget]\x18\x01\xa0\xb5\x18\x01\x12f\n" +
 	"\rListSuspended\x12$.orlop.v1alpha1.ListSuspendedRequest\x1a%.orlop.v1alpha1.ListSuspendedResponse\"\b\x80\xb5\x18\n" +
+	"\xa0\xb5\x18\x022\xcc\x01\n" +
+	"\vAttestation\x12j\n" +
+	"\aGetKeys\x12).orlop.v1alpha1.GetAttestationKeysRequest\x1a*.orlop.v1alpha1.GetAttestationKeysResponse\"\b\x80\xb5\x18\n" +
+	"\xa0\xb5\x18\x02\x12Q\n" +
+	"\x06Attest\x12\x1d.orlop.v1alpha1.AttestRequest\x1a\x1e.orlop.v1alpha1.AttestResponse\"\b\x80\xb5\x18\n" +
 	"\xa0\xb5\x18\x022\xf5\x01\n" +
 	"\x05Debug\x12i\n" +
 	"\aCapture\x12\x1e.orlop.v1alpha1.CaptureRequest\x1a\x1f.orlop.v1alpha1.CaptureResponse\"\x1b\x80\xb5\x18\x1e\x9a\xb5\x18\x0f\n" +
@@ -10509,7 +10803,7 @@ func file_orlop_proto_rawDescGZIP() []byte {
 }
 
 var file_orlop_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 163)
+var file_orlop_proto_msgTypes = make([]protoimpl.MessageInfo, 167)
 var file_orlop_proto_goTypes = []any{
 	(Role)(0),                           // 0: orlop.v1alpha1.Role
 	(Fanout)(0),                         // 1: orlop.v1alpha1.Fanout
@@ -10644,151 +10938,155 @@ var file_orlop_proto_goTypes = []any{
 	(*ReplicateMembershipResponse)(nil), // 130: orlop.v1alpha1.ReplicateMembershipResponse
 	(*VoteRequest)(nil),                 // 131: orlop.v1alpha1.VoteRequest
 	(*VoteResponse)(nil),                // 132: orlop.v1alpha1.VoteResponse
-	(*CaptureRequest)(nil),              // 133: orlop.v1alpha1.CaptureRequest
-	(*CaptureResponse)(nil),             // 134: orlop.v1alpha1.CaptureResponse
-	(*Packet)(nil),                      // 135: orlop.v1alpha1.Packet
-	(*ProfileRequest)(nil),              // 136: orlop.v1alpha1.ProfileRequest
-	(*ProfileResponse)(nil),             // 137: orlop.v1alpha1.ProfileResponse
-	(*EtcdMember)(nil),                  // 138: orlop.v1alpha1.EtcdMember
-	(*EtcdRemoveMemberRequest)(nil),     // 139: orlop.v1alpha1.EtcdRemoveMemberRequest
-	(*EtcdRemoveMemberResponse)(nil),    // 140: orlop.v1alpha1.EtcdRemoveMemberResponse
-	(*EtcdRecoverRequest)(nil),          // 141: orlop.v1alpha1.EtcdRecoverRequest
-	(*EtcdRecoverResponse)(nil),         // 142: orlop.v1alpha1.EtcdRecoverResponse
-	(*EtcdRejoinRequest)(nil),           // 143: orlop.v1alpha1.EtcdRejoinRequest
-	(*EtcdRejoinResponse)(nil),          // 144: orlop.v1alpha1.EtcdRejoinResponse
-	(*EtcdSnapshotRequest)(nil),         // 145: orlop.v1alpha1.EtcdSnapshotRequest
-	(*EtcdSnapshotResponse)(nil),        // 146: orlop.v1alpha1.EtcdSnapshotResponse
-	(*EtcdSnapshotInfo)(nil),            // 147: orlop.v1alpha1.EtcdSnapshotInfo
-	(*EtcdListSnapshotsRequest)(nil),    // 148: orlop.v1alpha1.EtcdListSnapshotsRequest
-	(*EtcdListSnapshotsResponse)(nil),   // 149: orlop.v1alpha1.EtcdListSnapshotsResponse
-	(*EtcdStoredSnapshot)(nil),          // 150: orlop.v1alpha1.EtcdStoredSnapshot
-	(*EtcdTakeSnapshotRequest)(nil),     // 151: orlop.v1alpha1.EtcdTakeSnapshotRequest
-	(*EtcdTakeSnapshotResponse)(nil),    // 152: orlop.v1alpha1.EtcdTakeSnapshotResponse
-	(*EtcdRestoreRequest)(nil),          // 153: orlop.v1alpha1.EtcdRestoreRequest
-	(*EtcdRestoreResponse)(nil),         // 154: orlop.v1alpha1.EtcdRestoreResponse
-	(*EtcdRestored)(nil),                // 155: orlop.v1alpha1.EtcdRestored
-	(*EtcdStatusRequest)(nil),           // 156: orlop.v1alpha1.EtcdStatusRequest
-	(*EtcdStatusResponse)(nil),          // 157: orlop.v1alpha1.EtcdStatusResponse
-	(*EtcdDefragmentRequest)(nil),       // 158: orlop.v1alpha1.EtcdDefragmentRequest
-	(*EtcdDefragmentResponse)(nil),      // 159: orlop.v1alpha1.EtcdDefragmentResponse
-	(*EtcdReencryptRequest)(nil),        // 160: orlop.v1alpha1.EtcdReencryptRequest
-	(*EtcdReencryptResponse)(nil),       // 161: orlop.v1alpha1.EtcdReencryptResponse
-	(*EtcdDisarmRequest)(nil),           // 162: orlop.v1alpha1.EtcdDisarmRequest
-	(*EtcdDisarmResponse)(nil),          // 163: orlop.v1alpha1.EtcdDisarmResponse
-	nil,                                 // 164: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
-	nil,                                 // 165: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	nil,                                 // 166: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
-	(*timestamppb.Timestamp)(nil),       // 167: google.protobuf.Timestamp
-	(*structpb.Value)(nil),              // 168: google.protobuf.Value
-	(*durationpb.Duration)(nil),         // 169: google.protobuf.Duration
-	(*descriptorpb.MethodOptions)(nil),  // 170: google.protobuf.MethodOptions
+	(*GetAttestationKeysRequest)(nil),   // 133: orlop.v1alpha1.GetAttestationKeysRequest
+	(*GetAttestationKeysResponse)(nil),  // 134: orlop.v1alpha1.GetAttestationKeysResponse
+	(*AttestRequest)(nil),               // 135: orlop.v1alpha1.AttestRequest
+	(*AttestResponse)(nil),              // 136: orlop.v1alpha1.AttestResponse
+	(*CaptureRequest)(nil),              // 137: orlop.v1alpha1.CaptureRequest
+	(*CaptureResponse)(nil),             // 138: orlop.v1alpha1.CaptureResponse
+	(*Packet)(nil),                      // 139: orlop.v1alpha1.Packet
+	(*ProfileRequest)(nil),              // 140: orlop.v1alpha1.ProfileRequest
+	(*ProfileResponse)(nil),             // 141: orlop.v1alpha1.ProfileResponse
+	(*EtcdMember)(nil),                  // 142: orlop.v1alpha1.EtcdMember
+	(*EtcdRemoveMemberRequest)(nil),     // 143: orlop.v1alpha1.EtcdRemoveMemberRequest
+	(*EtcdRemoveMemberResponse)(nil),    // 144: orlop.v1alpha1.EtcdRemoveMemberResponse
+	(*EtcdRecoverRequest)(nil),          // 145: orlop.v1alpha1.EtcdRecoverRequest
+	(*EtcdRecoverResponse)(nil),         // 146: orlop.v1alpha1.EtcdRecoverResponse
+	(*EtcdRejoinRequest)(nil),           // 147: orlop.v1alpha1.EtcdRejoinRequest
+	(*EtcdRejoinResponse)(nil),          // 148: orlop.v1alpha1.EtcdRejoinResponse
+	(*EtcdSnapshotRequest)(nil),         // 149: orlop.v1alpha1.EtcdSnapshotRequest
+	(*EtcdSnapshotResponse)(nil),        // 150: orlop.v1alpha1.EtcdSnapshotResponse
+	(*EtcdSnapshotInfo)(nil),            // 151: orlop.v1alpha1.EtcdSnapshotInfo
+	(*EtcdListSnapshotsRequest)(nil),    // 152: orlop.v1alpha1.EtcdListSnapshotsRequest
+	(*EtcdListSnapshotsResponse)(nil),   // 153: orlop.v1alpha1.EtcdListSnapshotsResponse
+	(*EtcdStoredSnapshot)(nil),          // 154: orlop.v1alpha1.EtcdStoredSnapshot
+	(*EtcdTakeSnapshotRequest)(nil),     // 155: orlop.v1alpha1.EtcdTakeSnapshotRequest
+	(*EtcdTakeSnapshotResponse)(nil),    // 156: orlop.v1alpha1.EtcdTakeSnapshotResponse
+	(*EtcdRestoreRequest)(nil),          // 157: orlop.v1alpha1.EtcdRestoreRequest
+	(*EtcdRestoreResponse)(nil),         // 158: orlop.v1alpha1.EtcdRestoreResponse
+	(*EtcdRestored)(nil),                // 159: orlop.v1alpha1.EtcdRestored
+	(*EtcdStatusRequest)(nil),           // 160: orlop.v1alpha1.EtcdStatusRequest
+	(*EtcdStatusResponse)(nil),          // 161: orlop.v1alpha1.EtcdStatusResponse
+	(*EtcdDefragmentRequest)(nil),       // 162: orlop.v1alpha1.EtcdDefragmentRequest
+	(*EtcdDefragmentResponse)(nil),      // 163: orlop.v1alpha1.EtcdDefragmentResponse
+	(*EtcdReencryptRequest)(nil),        // 164: orlop.v1alpha1.EtcdReencryptRequest
+	(*EtcdReencryptResponse)(nil),       // 165: orlop.v1alpha1.EtcdReencryptResponse
+	(*EtcdDisarmRequest)(nil),           // 166: orlop.v1alpha1.EtcdDisarmRequest
+	(*EtcdDisarmResponse)(nil),          // 167: orlop.v1alpha1.EtcdDisarmResponse
+	nil,                                 // 168: orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	nil,                                 // 169: orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	nil,                                 // 170: orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	(*timestamppb.Timestamp)(nil),       // 171: google.protobuf.Timestamp
+	(*structpb.Value)(nil),              // 172: google.protobuf.Value
+	(*durationpb.Duration)(nil),         // 173: google.protobuf.Duration
+	(*descriptorpb.MethodOptions)(nil),  // 174: google.protobuf.MethodOptions
 }
 var file_orlop_proto_depIdxs = []int32{
-	167, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
-	167, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
-	167, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
-	168, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
-	167, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
-	169, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
+	171, // 0: orlop.v1alpha1.VersionResponse.built:type_name -> google.protobuf.Timestamp
+	171, // 1: orlop.v1alpha1.VersionResponse.debian_archive:type_name -> google.protobuf.Timestamp
+	171, // 2: orlop.v1alpha1.VersionResponse.newest_module:type_name -> google.protobuf.Timestamp
+	172, // 3: orlop.v1alpha1.TopicValue.value:type_name -> google.protobuf.Value
+	171, // 4: orlop.v1alpha1.Event.time:type_name -> google.protobuf.Timestamp
+	173, // 5: orlop.v1alpha1.PowerRequest.grace_period:type_name -> google.protobuf.Duration
 	13,  // 6: orlop.v1alpha1.PowerRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
-	169, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
+	173, // 7: orlop.v1alpha1.DrainPolicy.timeout:type_name -> google.protobuf.Duration
 	2,   // 8: orlop.v1alpha1.ResetRequest.wipe:type_name -> orlop.v1alpha1.ResetRequest.Wipe
 	13,  // 9: orlop.v1alpha1.ResetRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
 	23,  // 10: orlop.v1alpha1.ListFilesResponse.entries:type_name -> orlop.v1alpha1.FileEntry
-	167, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
+	171, // 11: orlop.v1alpha1.FileEntry.modified:type_name -> google.protobuf.Timestamp
 	3,   // 12: orlop.v1alpha1.ApplyRequest.mode:type_name -> orlop.v1alpha1.ApplyRequest.Mode
-	169, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
-	167, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
-	169, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
-	167, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
+	173, // 13: orlop.v1alpha1.ApplyRequest.trial_duration:type_name -> google.protobuf.Duration
+	171, // 14: orlop.v1alpha1.ApplyResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	173, // 15: orlop.v1alpha1.ApplyResponse.trial_duration:type_name -> google.protobuf.Duration
+	171, // 16: orlop.v1alpha1.GetConfigResponse.applied:type_name -> google.protobuf.Timestamp
 	33,  // 17: orlop.v1alpha1.ConfigHistoryResponse.entries:type_name -> orlop.v1alpha1.ConfigEntry
-	167, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
+	171, // 18: orlop.v1alpha1.ConfigEntry.at:type_name -> google.protobuf.Timestamp
 	39,  // 19: orlop.v1alpha1.ListServicesResponse.services:type_name -> orlop.v1alpha1.ServiceStatus
-	167, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
+	171, // 20: orlop.v1alpha1.ServiceStatus.since:type_name -> google.protobuf.Timestamp
 	40,  // 21: orlop.v1alpha1.ServiceStatus.components:type_name -> orlop.v1alpha1.Component
-	167, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
-	167, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
+	171, // 22: orlop.v1alpha1.Component.since:type_name -> google.protobuf.Timestamp
+	171, // 23: orlop.v1alpha1.LogLine.time:type_name -> google.protobuf.Timestamp
 	54,  // 24: orlop.v1alpha1.ImportImageResponse.images:type_name -> orlop.v1alpha1.ContainerImage
 	54,  // 25: orlop.v1alpha1.ListImagesResponse.images:type_name -> orlop.v1alpha1.ContainerImage
-	167, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
-	167, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
-	167, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
+	171, // 26: orlop.v1alpha1.UpgradeStatus.started:type_name -> google.protobuf.Timestamp
+	171, // 27: orlop.v1alpha1.UpgradeStatus.ended:type_name -> google.protobuf.Timestamp
+	171, // 28: orlop.v1alpha1.UpgradeStatus.data_restored_from:type_name -> google.protobuf.Timestamp
 	83,  // 29: orlop.v1alpha1.GetRevocationsResponse.revocations:type_name -> orlop.v1alpha1.Revocation
-	169, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
-	169, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	173, // 30: orlop.v1alpha1.IssueRequest.ttl:type_name -> google.protobuf.Duration
+	173, // 31: orlop.v1alpha1.RenewRequest.ttl:type_name -> google.protobuf.Duration
 	82,  // 32: orlop.v1alpha1.ListCertificatesResponse.issued:type_name -> orlop.v1alpha1.IssuedCertificate
 	83,  // 33: orlop.v1alpha1.ListCertificatesResponse.revoked:type_name -> orlop.v1alpha1.Revocation
-	167, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
-	167, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
-	167, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
+	171, // 34: orlop.v1alpha1.IssuedCertificate.at:type_name -> google.protobuf.Timestamp
+	171, // 35: orlop.v1alpha1.IssuedCertificate.expires:type_name -> google.protobuf.Timestamp
+	171, // 36: orlop.v1alpha1.Revocation.at:type_name -> google.protobuf.Timestamp
 	83,  // 37: orlop.v1alpha1.RevokeResponse.revocation:type_name -> orlop.v1alpha1.Revocation
 	92,  // 38: orlop.v1alpha1.SuspendResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	92,  // 39: orlop.v1alpha1.ResumeResponse.object:type_name -> orlop.v1alpha1.SuspendedObject
 	92,  // 40: orlop.v1alpha1.ListSuspendedResponse.objects:type_name -> orlop.v1alpha1.SuspendedObject
-	167, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
+	171, // 41: orlop.v1alpha1.SuspendedObject.at:type_name -> google.protobuf.Timestamp
 	95,  // 42: orlop.v1alpha1.HealthResponse.checks:type_name -> orlop.v1alpha1.HealthCheck
-	167, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
-	169, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
-	167, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
+	171, // 43: orlop.v1alpha1.HealthCheck.since:type_name -> google.protobuf.Timestamp
+	173, // 44: orlop.v1alpha1.ClusterHealthRequest.machine_timeout:type_name -> google.protobuf.Duration
+	171, // 45: orlop.v1alpha1.ClusterHealthResponse.at:type_name -> google.protobuf.Timestamp
 	98,  // 46: orlop.v1alpha1.ClusterHealthResponse.machines:type_name -> orlop.v1alpha1.ClusterMachine
 	99,  // 47: orlop.v1alpha1.ClusterHealthResponse.problems:type_name -> orlop.v1alpha1.ClusterFinding
 	99,  // 48: orlop.v1alpha1.ClusterHealthResponse.notes:type_name -> orlop.v1alpha1.ClusterFinding
 	100, // 49: orlop.v1alpha1.ClusterHealthResponse.etcd:type_name -> orlop.v1alpha1.ClusterEtcd
-	167, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
-	167, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
-	138, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
+	171, // 50: orlop.v1alpha1.ClusterMachine.trial_deadline:type_name -> google.protobuf.Timestamp
+	171, // 51: orlop.v1alpha1.ClusterMachine.certificate_expiry:type_name -> google.protobuf.Timestamp
+	142, // 52: orlop.v1alpha1.ClusterEtcd.members:type_name -> orlop.v1alpha1.EtcdMember
 	94,  // 53: orlop.v1alpha1.ReportMachineResponse.health:type_name -> orlop.v1alpha1.HealthResponse
 	66,  // 54: orlop.v1alpha1.ReportMachineResponse.upgrade:type_name -> orlop.v1alpha1.UpgradeStatus
-	167, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
+	171, // 55: orlop.v1alpha1.ReportMachineResponse.trial_deadline:type_name -> google.protobuf.Timestamp
 	103, // 56: orlop.v1alpha1.ReportMachineResponse.certificates:type_name -> orlop.v1alpha1.MachineCertificate
-	164, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
+	168, // 57: orlop.v1alpha1.ReportMachineResponse.fields:type_name -> orlop.v1alpha1.ReportMachineResponse.FieldsEntry
 	104, // 58: orlop.v1alpha1.ReportMachineResponse.object:type_name -> orlop.v1alpha1.ReportedObject
-	167, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
-	167, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
-	169, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
-	169, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
-	165, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
-	166, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
+	171, // 59: orlop.v1alpha1.MachineCertificate.expires:type_name -> google.protobuf.Timestamp
+	171, // 60: orlop.v1alpha1.MachineCertificate.renews:type_name -> google.protobuf.Timestamp
+	173, // 61: orlop.v1alpha1.KubeconfigRequest.ttl:type_name -> google.protobuf.Duration
+	173, // 62: orlop.v1alpha1.CreateTicketRequest.ttl:type_name -> google.protobuf.Duration
+	169, // 63: orlop.v1alpha1.JoinRequest.node_csrs:type_name -> orlop.v1alpha1.JoinRequest.NodeCsrsEntry
+	170, // 64: orlop.v1alpha1.JoinResponse.node_certificates:type_name -> orlop.v1alpha1.JoinResponse.NodeCertificatesEntry
 	113, // 65: orlop.v1alpha1.ListPendingResponse.machines:type_name -> orlop.v1alpha1.PendingMachine
-	167, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
-	169, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
+	171, // 66: orlop.v1alpha1.PendingMachine.since:type_name -> google.protobuf.Timestamp
+	173, // 67: orlop.v1alpha1.ApproveRequest.ttl:type_name -> google.protobuf.Duration
 	120, // 68: orlop.v1alpha1.ListMembersResponse.members:type_name -> orlop.v1alpha1.Member
 	121, // 69: orlop.v1alpha1.ListMembersResponse.tickets:type_name -> orlop.v1alpha1.Ticket
-	167, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
-	167, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
-	167, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
-	167, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
-	167, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
+	171, // 70: orlop.v1alpha1.Member.joined:type_name -> google.protobuf.Timestamp
+	171, // 71: orlop.v1alpha1.Member.renewed:type_name -> google.protobuf.Timestamp
+	171, // 72: orlop.v1alpha1.Member.expires:type_name -> google.protobuf.Timestamp
+	171, // 73: orlop.v1alpha1.Ticket.expires:type_name -> google.protobuf.Timestamp
+	171, // 74: orlop.v1alpha1.Ticket.at:type_name -> google.protobuf.Timestamp
 	13,  // 75: orlop.v1alpha1.RemoveMemberRequest.drain:type_name -> orlop.v1alpha1.DrainPolicy
 	126, // 76: orlop.v1alpha1.GetMembershipResponse.membership:type_name -> orlop.v1alpha1.Membership
 	120, // 77: orlop.v1alpha1.Membership.members:type_name -> orlop.v1alpha1.Member
 	121, // 78: orlop.v1alpha1.Membership.tickets:type_name -> orlop.v1alpha1.Ticket
 	128, // 79: orlop.v1alpha1.Membership.bindings:type_name -> orlop.v1alpha1.TicketBinding
 	127, // 80: orlop.v1alpha1.Membership.approvals:type_name -> orlop.v1alpha1.RuleApproval
-	167, // 81: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
-	167, // 82: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
+	171, // 81: orlop.v1alpha1.RuleApproval.signed:type_name -> google.protobuf.Timestamp
+	171, // 82: orlop.v1alpha1.RuleApproval.at:type_name -> google.protobuf.Timestamp
 	126, // 83: orlop.v1alpha1.ReplicateMembershipRequest.membership:type_name -> orlop.v1alpha1.Membership
 	83,  // 84: orlop.v1alpha1.ReplicateMembershipRequest.revocations:type_name -> orlop.v1alpha1.Revocation
 	126, // 85: orlop.v1alpha1.VoteRequest.membership:type_name -> orlop.v1alpha1.Membership
 	120, // 86: orlop.v1alpha1.VoteRequest.candidate:type_name -> orlop.v1alpha1.Member
 	128, // 87: orlop.v1alpha1.VoteResponse.bindings:type_name -> orlop.v1alpha1.TicketBinding
-	169, // 88: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
-	135, // 89: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
-	169, // 90: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
-	138, // 91: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
-	147, // 92: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
-	150, // 93: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	167, // 94: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
-	167, // 95: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
-	150, // 96: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
-	155, // 97: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	167, // 98: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
-	155, // 99: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
-	138, // 100: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
-	170, // 101: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
-	170, // 102: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
-	170, // 103: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
-	170, // 104: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
+	173, // 88: orlop.v1alpha1.CaptureRequest.duration:type_name -> google.protobuf.Duration
+	139, // 89: orlop.v1alpha1.CaptureResponse.packets:type_name -> orlop.v1alpha1.Packet
+	173, // 90: orlop.v1alpha1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	142, // 91: orlop.v1alpha1.EtcdRemoveMemberResponse.removed:type_name -> orlop.v1alpha1.EtcdMember
+	151, // 92: orlop.v1alpha1.EtcdSnapshotResponse.header:type_name -> orlop.v1alpha1.EtcdSnapshotInfo
+	154, // 93: orlop.v1alpha1.EtcdListSnapshotsResponse.snapshots:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	171, // 94: orlop.v1alpha1.EtcdStoredSnapshot.at:type_name -> google.protobuf.Timestamp
+	171, // 95: orlop.v1alpha1.EtcdStoredSnapshot.uploaded:type_name -> google.protobuf.Timestamp
+	154, // 96: orlop.v1alpha1.EtcdTakeSnapshotResponse.snapshot:type_name -> orlop.v1alpha1.EtcdStoredSnapshot
+	159, // 97: orlop.v1alpha1.EtcdRestoreResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	171, // 98: orlop.v1alpha1.EtcdRestored.at:type_name -> google.protobuf.Timestamp
+	159, // 99: orlop.v1alpha1.EtcdStatusResponse.restored:type_name -> orlop.v1alpha1.EtcdRestored
+	142, // 100: orlop.v1alpha1.EtcdStatusResponse.members:type_name -> orlop.v1alpha1.EtcdMember
+	174, // 101: orlop.v1alpha1.role:extendee -> google.protobuf.MethodOptions
+	174, // 102: orlop.v1alpha1.narrow:extendee -> google.protobuf.MethodOptions
+	174, // 103: orlop.v1alpha1.audit:extendee -> google.protobuf.MethodOptions
+	174, // 104: orlop.v1alpha1.fanout:extendee -> google.protobuf.MethodOptions
 	0,   // 105: orlop.v1alpha1.role:type_name -> orlop.v1alpha1.Role
 	0,   // 106: orlop.v1alpha1.narrow:type_name -> orlop.v1alpha1.Role
 	4,   // 107: orlop.v1alpha1.audit:type_name -> orlop.v1alpha1.AuditRule
@@ -10851,92 +11149,96 @@ var file_orlop_proto_depIdxs = []int32{
 	86,  // 164: orlop.v1alpha1.Cluster.Suspend:input_type -> orlop.v1alpha1.SuspendRequest
 	88,  // 165: orlop.v1alpha1.Cluster.Resume:input_type -> orlop.v1alpha1.ResumeRequest
 	90,  // 166: orlop.v1alpha1.Cluster.ListSuspended:input_type -> orlop.v1alpha1.ListSuspendedRequest
-	133, // 167: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
-	136, // 168: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
-	145, // 169: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
-	148, // 170: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
-	151, // 171: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
-	153, // 172: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
-	156, // 173: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
-	158, // 174: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
-	162, // 175: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
-	160, // 176: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
-	139, // 177: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
-	141, // 178: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
-	143, // 179: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
-	6,   // 180: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
-	8,   // 181: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
-	8,   // 182: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
-	10,  // 183: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
-	12,  // 184: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 185: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
-	12,  // 186: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
-	18,  // 187: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
-	15,  // 188: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
-	20,  // 189: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
-	22,  // 190: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
-	24,  // 191: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
-	26,  // 192: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
-	28,  // 193: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
-	30,  // 194: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
-	32,  // 195: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
-	35,  // 196: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
-	38,  // 197: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
-	42,  // 198: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
-	45,  // 199: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
-	45,  // 200: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
-	51,  // 201: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
-	53,  // 202: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
-	47,  // 203: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
-	49,  // 204: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
-	56,  // 205: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
-	63,  // 206: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
-	63,  // 207: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
-	66,  // 208: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
-	66,  // 209: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
-	60,  // 210: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
-	62,  // 211: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
-	68,  // 212: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
-	70,  // 213: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
-	72,  // 214: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
-	74,  // 215: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
-	79,  // 216: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
-	79,  // 217: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
-	81,  // 218: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
-	85,  // 219: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
-	76,  // 220: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
-	94,  // 221: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
-	97,  // 222: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
-	102, // 223: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
-	106, // 224: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
-	108, // 225: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
-	110, // 226: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
-	119, // 227: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
-	123, // 228: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
-	112, // 229: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
-	115, // 230: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
-	117, // 231: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
-	125, // 232: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
-	130, // 233: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
-	132, // 234: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
-	87,  // 235: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
-	89,  // 236: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
-	91,  // 237: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
-	134, // 238: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
-	137, // 239: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
-	146, // 240: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
-	149, // 241: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
-	152, // 242: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
-	154, // 243: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
-	157, // 244: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
-	159, // 245: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
-	163, // 246: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
-	161, // 247: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
-	140, // 248: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
-	142, // 249: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
-	144, // 250: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
-	180, // [180:251] is the sub-list for method output_type
-	109, // [109:180] is the sub-list for method input_type
+	133, // 167: orlop.v1alpha1.Attestation.GetKeys:input_type -> orlop.v1alpha1.GetAttestationKeysRequest
+	135, // 168: orlop.v1alpha1.Attestation.Attest:input_type -> orlop.v1alpha1.AttestRequest
+	137, // 169: orlop.v1alpha1.Debug.Capture:input_type -> orlop.v1alpha1.CaptureRequest
+	140, // 170: orlop.v1alpha1.Debug.Profile:input_type -> orlop.v1alpha1.ProfileRequest
+	149, // 171: orlop.v1alpha1.Etcd.Snapshot:input_type -> orlop.v1alpha1.EtcdSnapshotRequest
+	152, // 172: orlop.v1alpha1.Etcd.ListSnapshots:input_type -> orlop.v1alpha1.EtcdListSnapshotsRequest
+	155, // 173: orlop.v1alpha1.Etcd.TakeSnapshot:input_type -> orlop.v1alpha1.EtcdTakeSnapshotRequest
+	157, // 174: orlop.v1alpha1.Etcd.Restore:input_type -> orlop.v1alpha1.EtcdRestoreRequest
+	160, // 175: orlop.v1alpha1.Etcd.Status:input_type -> orlop.v1alpha1.EtcdStatusRequest
+	162, // 176: orlop.v1alpha1.Etcd.Defragment:input_type -> orlop.v1alpha1.EtcdDefragmentRequest
+	166, // 177: orlop.v1alpha1.Etcd.Disarm:input_type -> orlop.v1alpha1.EtcdDisarmRequest
+	164, // 178: orlop.v1alpha1.Etcd.Reencrypt:input_type -> orlop.v1alpha1.EtcdReencryptRequest
+	143, // 179: orlop.v1alpha1.Etcd.RemoveMember:input_type -> orlop.v1alpha1.EtcdRemoveMemberRequest
+	145, // 180: orlop.v1alpha1.Etcd.Recover:input_type -> orlop.v1alpha1.EtcdRecoverRequest
+	147, // 181: orlop.v1alpha1.Etcd.Rejoin:input_type -> orlop.v1alpha1.EtcdRejoinRequest
+	6,   // 182: orlop.v1alpha1.Machine.Version:output_type -> orlop.v1alpha1.VersionResponse
+	8,   // 183: orlop.v1alpha1.Machine.Get:output_type -> orlop.v1alpha1.TopicValue
+	8,   // 184: orlop.v1alpha1.Machine.Watch:output_type -> orlop.v1alpha1.TopicValue
+	10,  // 185: orlop.v1alpha1.Machine.Events:output_type -> orlop.v1alpha1.Event
+	12,  // 186: orlop.v1alpha1.Machine.Reboot:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 187: orlop.v1alpha1.Machine.Shutdown:output_type -> orlop.v1alpha1.PowerResponse
+	12,  // 188: orlop.v1alpha1.Machine.Reset:output_type -> orlop.v1alpha1.PowerResponse
+	18,  // 189: orlop.v1alpha1.Machine.WipeDisk:output_type -> orlop.v1alpha1.WipeDiskResponse
+	15,  // 190: orlop.v1alpha1.Machine.CancelDrain:output_type -> orlop.v1alpha1.CancelDrainResponse
+	20,  // 191: orlop.v1alpha1.Machine.ReadFile:output_type -> orlop.v1alpha1.ReadFileResponse
+	22,  // 192: orlop.v1alpha1.Machine.ListFiles:output_type -> orlop.v1alpha1.ListFilesResponse
+	24,  // 193: orlop.v1alpha1.Machine.Relay:output_type -> orlop.v1alpha1.RelayData
+	26,  // 194: orlop.v1alpha1.Config.Apply:output_type -> orlop.v1alpha1.ApplyResponse
+	28,  // 195: orlop.v1alpha1.Config.Confirm:output_type -> orlop.v1alpha1.ConfirmConfigResponse
+	30,  // 196: orlop.v1alpha1.Config.Get:output_type -> orlop.v1alpha1.GetConfigResponse
+	32,  // 197: orlop.v1alpha1.Config.History:output_type -> orlop.v1alpha1.ConfigHistoryResponse
+	35,  // 198: orlop.v1alpha1.Config.Compare:output_type -> orlop.v1alpha1.CompareConfigResponse
+	38,  // 199: orlop.v1alpha1.Service.List:output_type -> orlop.v1alpha1.ListServicesResponse
+	42,  // 200: orlop.v1alpha1.Service.Restart:output_type -> orlop.v1alpha1.RestartServiceResponse
+	45,  // 201: orlop.v1alpha1.Log.Service:output_type -> orlop.v1alpha1.LogLine
+	45,  // 202: orlop.v1alpha1.Log.Kernel:output_type -> orlop.v1alpha1.LogLine
+	51,  // 203: orlop.v1alpha1.Image.Import:output_type -> orlop.v1alpha1.ImportImageResponse
+	53,  // 204: orlop.v1alpha1.Image.List:output_type -> orlop.v1alpha1.ListImagesResponse
+	47,  // 205: orlop.v1alpha1.Image.Resolve:output_type -> orlop.v1alpha1.ResolveImageResponse
+	49,  // 206: orlop.v1alpha1.Image.ReadBlob:output_type -> orlop.v1alpha1.ReadBlobResponse
+	56,  // 207: orlop.v1alpha1.Upgrade.BeginUpload:output_type -> orlop.v1alpha1.BeginUploadResponse
+	63,  // 208: orlop.v1alpha1.Upgrade.Upload:output_type -> orlop.v1alpha1.UpgradeStarted
+	63,  // 209: orlop.v1alpha1.Upgrade.Fetch:output_type -> orlop.v1alpha1.UpgradeStarted
+	66,  // 210: orlop.v1alpha1.Upgrade.Status:output_type -> orlop.v1alpha1.UpgradeStatus
+	66,  // 211: orlop.v1alpha1.Upgrade.Watch:output_type -> orlop.v1alpha1.UpgradeStatus
+	60,  // 212: orlop.v1alpha1.Upgrade.DescribeBundle:output_type -> orlop.v1alpha1.DescribeBundleResponse
+	62,  // 213: orlop.v1alpha1.Upgrade.Download:output_type -> orlop.v1alpha1.DownloadBundleResponse
+	68,  // 214: orlop.v1alpha1.Upgrade.ReadSBOM:output_type -> orlop.v1alpha1.ReadSBOMResponse
+	70,  // 215: orlop.v1alpha1.Upgrade.Rollback:output_type -> orlop.v1alpha1.RollbackResponse
+	72,  // 216: orlop.v1alpha1.Upgrade.Finalize:output_type -> orlop.v1alpha1.FinalizeResponse
+	74,  // 217: orlop.v1alpha1.Audit.Read:output_type -> orlop.v1alpha1.AuditLine
+	79,  // 218: orlop.v1alpha1.Trust.Issue:output_type -> orlop.v1alpha1.IssueResponse
+	79,  // 219: orlop.v1alpha1.Trust.Renew:output_type -> orlop.v1alpha1.IssueResponse
+	81,  // 220: orlop.v1alpha1.Trust.ListCertificates:output_type -> orlop.v1alpha1.ListCertificatesResponse
+	85,  // 221: orlop.v1alpha1.Trust.Revoke:output_type -> orlop.v1alpha1.RevokeResponse
+	76,  // 222: orlop.v1alpha1.Trust.GetRevocations:output_type -> orlop.v1alpha1.GetRevocationsResponse
+	94,  // 223: orlop.v1alpha1.Cluster.Health:output_type -> orlop.v1alpha1.HealthResponse
+	97,  // 224: orlop.v1alpha1.Cluster.ClusterHealth:output_type -> orlop.v1alpha1.ClusterHealthResponse
+	102, // 225: orlop.v1alpha1.Cluster.ReportMachine:output_type -> orlop.v1alpha1.ReportMachineResponse
+	106, // 226: orlop.v1alpha1.Cluster.Kubeconfig:output_type -> orlop.v1alpha1.KubeconfigResponse
+	108, // 227: orlop.v1alpha1.Cluster.CreateTicket:output_type -> orlop.v1alpha1.CreateTicketResponse
+	110, // 228: orlop.v1alpha1.Cluster.Join:output_type -> orlop.v1alpha1.JoinResponse
+	119, // 229: orlop.v1alpha1.Cluster.ListMembers:output_type -> orlop.v1alpha1.ListMembersResponse
+	123, // 230: orlop.v1alpha1.Cluster.RemoveMember:output_type -> orlop.v1alpha1.RemoveMemberResponse
+	112, // 231: orlop.v1alpha1.Cluster.ListPending:output_type -> orlop.v1alpha1.ListPendingResponse
+	115, // 232: orlop.v1alpha1.Cluster.Approve:output_type -> orlop.v1alpha1.ApproveResponse
+	117, // 233: orlop.v1alpha1.Cluster.Deny:output_type -> orlop.v1alpha1.DenyResponse
+	125, // 234: orlop.v1alpha1.Cluster.GetMembership:output_type -> orlop.v1alpha1.GetMembershipResponse
+	130, // 235: orlop.v1alpha1.Cluster.ReplicateMembership:output_type -> orlop.v1alpha1.ReplicateMembershipResponse
+	132, // 236: orlop.v1alpha1.Cluster.Vote:output_type -> orlop.v1alpha1.VoteResponse
+	87,  // 237: orlop.v1alpha1.Cluster.Suspend:output_type -> orlop.v1alpha1.SuspendResponse
+	89,  // 238: orlop.v1alpha1.Cluster.Resume:output_type -> orlop.v1alpha1.ResumeResponse
+	91,  // 239: orlop.v1alpha1.Cluster.ListSuspended:output_type -> orlop.v1alpha1.ListSuspendedResponse
+	134, // 240: orlop.v1alpha1.Attestation.GetKeys:output_type -> orlop.v1alpha1.GetAttestationKeysResponse
+	136, // 241: orlop.v1alpha1.Attestation.Attest:output_type -> orlop.v1alpha1.AttestResponse
+	138, // 242: orlop.v1alpha1.Debug.Capture:output_type -> orlop.v1alpha1.CaptureResponse
+	141, // 243: orlop.v1alpha1.Debug.Profile:output_type -> orlop.v1alpha1.ProfileResponse
+	150, // 244: orlop.v1alpha1.Etcd.Snapshot:output_type -> orlop.v1alpha1.EtcdSnapshotResponse
+	153, // 245: orlop.v1alpha1.Etcd.ListSnapshots:output_type -> orlop.v1alpha1.EtcdListSnapshotsResponse
+	156, // 246: orlop.v1alpha1.Etcd.TakeSnapshot:output_type -> orlop.v1alpha1.EtcdTakeSnapshotResponse
+	158, // 247: orlop.v1alpha1.Etcd.Restore:output_type -> orlop.v1alpha1.EtcdRestoreResponse
+	161, // 248: orlop.v1alpha1.Etcd.Status:output_type -> orlop.v1alpha1.EtcdStatusResponse
+	163, // 249: orlop.v1alpha1.Etcd.Defragment:output_type -> orlop.v1alpha1.EtcdDefragmentResponse
+	167, // 250: orlop.v1alpha1.Etcd.Disarm:output_type -> orlop.v1alpha1.EtcdDisarmResponse
+	165, // 251: orlop.v1alpha1.Etcd.Reencrypt:output_type -> orlop.v1alpha1.EtcdReencryptResponse
+	144, // 252: orlop.v1alpha1.Etcd.RemoveMember:output_type -> orlop.v1alpha1.EtcdRemoveMemberResponse
+	146, // 253: orlop.v1alpha1.Etcd.Recover:output_type -> orlop.v1alpha1.EtcdRecoverResponse
+	148, // 254: orlop.v1alpha1.Etcd.Rejoin:output_type -> orlop.v1alpha1.EtcdRejoinResponse
+	182, // [182:255] is the sub-list for method output_type
+	109, // [109:182] is the sub-list for method input_type
 	105, // [105:109] is the sub-list for extension type_name
 	101, // [101:105] is the sub-list for extension extendee
 	0,   // [0:101] is the sub-list for field type_name
@@ -10953,9 +11255,9 @@ func file_orlop_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_orlop_proto_rawDesc), len(file_orlop_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   163,
+			NumMessages:   167,
 			NumExtensions: 4,
-			NumServices:   11,
+			NumServices:   12,
 		},
 		GoTypes:           file_orlop_proto_goTypes,
 		DependencyIndexes: file_orlop_proto_depIdxs,

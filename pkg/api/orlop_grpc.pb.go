@@ -3096,6 +3096,160 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Attestation_GetKeys_FullMethodName = "/orlop.v1alpha1.Attestation/GetKeys"
+	Attestation_Attest_FullMethodName  = "/orlop.v1alpha1.Attestation/Attest"
+)
+
+// AttestationClient is the client API for Attestation service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Attestation is the service by which a machine with a TPM 2.0 proves what it booted
+// (docs/decisions/0121-attestation.md).
+type AttestationClient interface {
+	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine
+	// has no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
+	GetKeys(ctx context.Context, in *GetAttestationKeysRequest, opts ...grpc.CallOption) (*GetAttestationKeysResponse, error)
+	// Attest returns a quote of the TPM: its signature on the PCRs and a nonce. INVALID_ARGUMENT: the
+	// nonce has another size. Other errors as of GetKeys.
+	Attest(ctx context.Context, in *AttestRequest, opts ...grpc.CallOption) (*AttestResponse, error)
+}
+
+type attestationClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewAttestationClient(cc grpc.ClientConnInterface) AttestationClient {
+	return &attestationClient{cc}
+}
+
+func (c *attestationClient) GetKeys(ctx context.Context, in *GetAttestationKeysRequest, opts ...grpc.CallOption) (*GetAttestationKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetAttestationKeysResponse)
+	err := c.cc.Invoke(ctx, Attestation_GetKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *attestationClient) Attest(ctx context.Context, in *AttestRequest, opts ...grpc.CallOption) (*AttestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AttestResponse)
+	err := c.cc.Invoke(ctx, Attestation_Attest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// AttestationServer is the server API for Attestation service.
+// All implementations must embed UnimplementedAttestationServer
+// for forward compatibility.
+//
+// Attestation is the service by which a machine with a TPM 2.0 proves what it booted
+// (docs/decisions/0121-attestation.md).
+type AttestationServer interface {
+	// GetKeys returns the public keys of the TPM, for a challenge. FAILED_PRECONDITION: the machine
+	// has no TPM 2.0. RESOURCE_EXHAUSTED: the TPM works on another call.
+	GetKeys(context.Context, *GetAttestationKeysRequest) (*GetAttestationKeysResponse, error)
+	// Attest returns a quote of the TPM: its signature on the PCRs and a nonce. INVALID_ARGUMENT: the
+	// nonce has another size. Other errors as of GetKeys.
+	Attest(context.Context, *AttestRequest) (*AttestResponse, error)
+	mustEmbedUnimplementedAttestationServer()
+}
+
+// UnimplementedAttestationServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedAttestationServer struct{}
+
+func (UnimplementedAttestationServer) GetKeys(context.Context, *GetAttestationKeysRequest) (*GetAttestationKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetKeys not implemented")
+}
+func (UnimplementedAttestationServer) Attest(context.Context, *AttestRequest) (*AttestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Attest not implemented")
+}
+func (UnimplementedAttestationServer) mustEmbedUnimplementedAttestationServer() {}
+func (UnimplementedAttestationServer) testEmbeddedByValue()                     {}
+
+// UnsafeAttestationServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to AttestationServer will
+// result in compilation errors.
+type UnsafeAttestationServer interface {
+	mustEmbedUnimplementedAttestationServer()
+}
+
+func RegisterAttestationServer(s grpc.ServiceRegistrar, srv AttestationServer) {
+	// If the following call panics, it indicates UnimplementedAttestationServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Attestation_ServiceDesc, srv)
+}
+
+func _Attestation_GetKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetAttestationKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AttestationServer).GetKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Attestation_GetKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AttestationServer).GetKeys(ctx, req.(*GetAttestationKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Attestation_Attest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AttestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AttestationServer).Attest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Attestation_Attest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AttestationServer).Attest(ctx, req.(*AttestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Attestation_ServiceDesc is the grpc.ServiceDesc for Attestation service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Attestation_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "orlop.v1alpha1.Attestation",
+	HandlerType: (*AttestationServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetKeys",
+			Handler:    _Attestation_GetKeys_Handler,
+		},
+		{
+			MethodName: "Attest",
+			Handler:    _Attestation_Attest_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "orlop.proto",
+}
+
+const (
 	Debug_Capture_FullMethodName = "/orlop.v1alpha1.Debug/Capture"
 	Debug_Profile_FullMethodName = "/orlop.v1alpha1.Debug/Profile"
 )

@@ -75,6 +75,8 @@ type Client struct {
 	Debug   api.DebugClient
 	Etcd    api.EtcdClient
 
+	Attestation api.AttestationClient
+
 	address string           // host:port
 	conn    *grpc.ClientConn // nil if another owner has the connection
 	watch   *watchedTLS
@@ -182,6 +184,8 @@ func Over(conn grpc.ClientConnInterface) *Client {
 		Trust:   api.NewTrustClient(conn),
 		Debug:   api.NewDebugClient(conn),
 		Etcd:    api.NewEtcdClient(conn),
+
+		Attestation: api.NewAttestationClient(conn),
 	}
 }
 

@@ -12,6 +12,7 @@ const (
 	Machined     = "/usr/bin/machined"
 	Diskprobe    = "/usr/bin/diskprobe" // machined under another name
 	Bootcheck    = "/usr/bin/bootcheck" // the same
+	Attester     = "/usr/bin/attester"  // likewise
 	Metricsd     = "/usr/bin/metricsd"  // likewise
 	Podlogd      = "/usr/bin/podlogd"   // likewise
 	Orchestrator = "/usr/bin/orchestrator"

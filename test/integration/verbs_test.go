@@ -345,6 +345,7 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	profile=NAME  the image of another profile
 //	secureboot    a firmware with Secure Boot, in setup mode; secureboot=NAME: with the keys that
 //	              machine NAME has enrolled, which must be off
+//	tpm           a TPM 2.0; its state stays with the machine
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
 //	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
@@ -398,6 +399,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 				ts.Fatalf("machine: %s is on", value)
 			}
 			spec.Firmware.Vars = vm.VarsPath(s.machine(ts, value))
+		case "tpm":
+			spec.TPM = true
 		case "blank":
 			for text := range strings.SplitSeq(value, ",") {
 				mib, err := strconv.ParseInt(text, 10, 64)

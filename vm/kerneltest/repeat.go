@@ -29,9 +29,9 @@ type progress struct{ boots, runs int }
 //
 //	the guest has reported the end of the program   the result counts, whatever it is
 //	the machine ended before the program started    another boot, maxBoots in all
-//	it ended later, a test had failed               the result counts
-//	it ended later, the emulator broke the kernel   another run, MaxRuns in all
-//	it ended later, for another reason              the result counts
+//	a later end after a failed test                 the result counts
+//	a later end, the emulator broke the kernel      another run, MaxRuns in all
+//	a later end for another reason                  the result counts
 func (p *progress) again(r Result) string {
 	if r.Reported {
 		return ""

@@ -1,0 +1,57 @@
+package boot
+
+import (
+	"crypto/sha256"
+	"testing"
+
+	"github.com/orlop-os/orlop/pkg/attest"
+)
+
+// TestMeasurements checks what an attestation expects of a boot image: its sections in the order of
+// the stub, the loader, and the variables of Secure Boot.
+func TestMeasurements(t *testing.T) {
+	loader := sha256.Sum256([]byte("loader"))
+	release := "ID=orlop\n" + string(attest.Fields(loader, map[string][]byte{"PK": []byte("pk"), "db": []byte("db")}))
+	sections := []Section{{".osrel", []byte(release)}, {".cmdline", []byte("quiet")}, {".uname", []byte("6.12")}, {".initrd", []byte("ramdisk")}, {".linux", []byte("kernel")}}
+	image, err := UKI(stub(t, 7), sections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := attest.ReadImage("1.2.0", "root", image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Version != "1.2.0" || r.Root != "root" || r.Loader != loader || r.Kernel != (attest.Digest{}) || r.Image == (attest.Digest{}) {
+		t.Errorf("%+v", r)
+	}
+	if len(r.SecureBoot) != 2 || r.SecureBoot["PK"] != attest.VariableDigest("PK", []byte("pk")) || r.SecureBoot["db"] != attest.VariableDigest("db", []byte("db")) {
+		t.Errorf("variables %x", r.SecureBoot)
+	}
+	var want attest.Release
+	for _, i := range []int{4, 0, 1, 3, 2} {
+		want.Sections = append(want.Sections, attest.Section{Name: sections[i].Name, Digest: sha256.Sum256(sections[i].Content)})
+	}
+	if r.ImagePCR() != want.ImagePCR() {
+		t.Errorf("sections %x, want %x", r.Sections, want.Sections)
+	}
+	sections[1].Content = []byte("quiet single")
+	other, err := UKI(stub(t, 7), sections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := attest.ReadImage("1.2.0", "root", other); err != nil || changed.ImagePCR() == r.ImagePCR() || changed.Image == r.Image {
+		t.Errorf("another command line gives the same digests (%v)", err)
+	}
+	for _, bad := range []string{"ORLOP_LOADER_DIGEST=12\n", "ORLOP_SECURE_BOOT_PK=xyz\n"} {
+		sections[0].Content = []byte(bad)
+		if image, err = UKI(stub(t, 7), sections); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := attest.ReadImage("1.2.0", "root", image); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+	if _, err := attest.ReadImage("1.2.0", "root", []byte("no image")); err == nil {
+		t.Error("a file that is no image is accepted")
+	}
+}

@@ -1,0 +1,139 @@
+//go:build !cgo
+
+// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
+// machined is built without cgo.
+
+package attest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const (
+	role     = "ATTEST_TEST_ROLE" // selects an action in place of the tests
+	stranger = 65534              // user ID of the process
+)
+
+// TestMain also runs the process that talks to the TPM.
+func TestMain(m *testing.M) {
+	if os.Getenv(role) == "" {
+		os.Exit(m.Run())
+	}
+	// The process changes its user itself: the test binary is in a directory that only root can
+	// read.
+	if os.Getuid() == 0 {
+		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	os.Exit(Main())
+}
+
+// start runs the test binary in place of machined, with a connection in place of the TPM.
+func start(tpm *os.File) Start {
+	return func(ctx context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
+		c := exec.CommandContext(ctx, "/proc/self/exe")
+		c.Env, c.Stdin, c.ExtraFiles = append(Environment, role+"=attest"), bytes.NewReader(question), []*os.File{tpm, files[1]}
+		var problem bytes.Buffer
+		c.Stderr = &problem
+		out, err := c.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", err, &problem)
+		}
+		return out, nil
+	}
+}
+
+// files returns an asker with files in place of the TPM and the log.
+func files(t *testing.T, log []byte) *Asker {
+	t.Helper()
+	a := &Asker{Device: filepath.Join(t.TempDir(), "tpm"), Log: filepath.Join(t.TempDir(), "log")}
+	if err := errors.Join(os.WriteFile(a.Device, nil, 0o600), os.WriteFile(a.Log, log, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestProcess attests by the confined process, with an emulated TPM.
+func TestProcess(t *testing.T) {
+	conn := startTPM(t).ReadWriter.(*net.UnixConn)
+	tpm, err := conn.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tpm.Close()
+	a := files(t, encode())
+	a.Start = start(tpm)
+	keys, err := a.Keys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	challenge, content, err := keys.NewChallenge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonce := bytes.Repeat([]byte{3}, NonceSize)
+	e, err := a.Attest(t.Context(), nonce, challenge, someClaims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Verify(keys, nonce, content, someClaims.MachineKey); err != nil {
+		t.Error(err)
+	}
+	long := files(t, make([]byte, MaxLog+1))
+	long.Start = a.Start
+	if _, err := long.Attest(t.Context(), nonce, challenge, someClaims); err == nil || err.Error() != "TPM: the event log has more than 1024 KiB" {
+		t.Errorf("a long log: %v", err)
+	}
+}
+
+// TestAsker checks the errors of PID 1.
+func TestAsker(t *testing.T) {
+	says := func(text string, err error) Start {
+		return func(context.Context, []byte, []*os.File, int) ([]byte, error) { return []byte(text), err }
+	}
+	missing := func(a *Asker, file string) *Asker {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	noTPM, noLog := files(t, nil), files(t, nil)
+	for _, c := range []struct {
+		name  string
+		asker *Asker
+		start Start
+		want  string
+	}{
+		{"no TPM", missing(noTPM, noTPM.Device), says("{}", nil), ErrNone.Error()},
+		{"no log", missing(noLog, noLog.Log), says("{}", nil), "TPM: the firmware left no event log; enable the log of TPM 2.0 in its setup"},
+		{"no answer", files(t, nil), says("", errors.New("its process was killed")), "TPM: it gives no answer: its process was killed"},
+		{"no JSON", files(t, nil), says("[", nil), "TPM: the process that talks to it gives no valid answer"},
+		{"an error", files(t, nil), says(`{"failed":"has no \u001b[31mPCRs"}`, nil), "TPM: has no"},
+	} {
+		c.asker.Start = c.start
+		if _, err := c.asker.Keys(t.Context()); err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+	}
+	var second error
+	busy := files(t, nil)
+	busy.Start = func(ctx context.Context, _ []byte, _ []*os.File, _ int) ([]byte, error) {
+		_, second = busy.Keys(ctx)
+		return []byte("{}"), nil
+	}
+	if _, err := busy.Keys(t.Context()); err != nil || !errors.Is(second, ErrBusy) {
+		t.Errorf("%v; a second call at the same time: %v", err, second)
+	}
+}

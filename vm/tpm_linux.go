@@ -1,0 +1,77 @@
+package vm
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// tpmDir is the directory of the TPM's state in the machine's directory. A machine that is started
+// again from its directory has the same TPM, with the same keys.
+const tpmDir = "tpm"
+
+// tpmLog has the output of the TPM.
+const tpmLog = "tpm.log"
+
+// emulatedTPM is the process of a TPM (swtpm). It ends when QEMU ends.
+type emulatedTPM struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed at its end
+}
+
+// startTPM starts the TPM of a machine with a connection to QEMU. It returns the number of QEMU's
+// end.
+func (s MachineSpec) startTPM(files *sockets) (*emulatedTPM, int, error) {
+	state := filepath.Join(s.Dir, tpmDir)
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, 0, fmt.Errorf("TPM: %w", err)
+	}
+	log, err := os.Create(filepath.Join(s.Dir, tpmLog))
+	if err != nil {
+		return nil, 0, fmt.Errorf("TPM: %w", err)
+	}
+	defer log.Close()
+	ours, number, err := files.pair("tpm")
+	if err != nil {
+		return nil, 0, err
+	}
+	defer ours.Close() // the process inherits a copy
+	control, err := fileOf(ours)
+	if err != nil {
+		return nil, 0, fmt.Errorf("TPM: %w", err)
+	}
+	defer control.Close()
+	t := &emulatedTPM{done: make(chan struct{})}
+	t.cmd = exec.Command("swtpm", "socket", "--tpm2", "--tpmstate", "dir="+state, "--ctrl", "type=unixio,clientfd=3", "--terminate")
+	t.cmd.ExtraFiles, t.cmd.Stdout, t.cmd.Stderr = []*os.File{control}, log, log
+	if err := t.cmd.Start(); err != nil {
+		return nil, 0, fmt.Errorf("TPM: %w (swtpm is in Debian's package of that name)", err)
+	}
+	go func() {
+		defer close(t.done)
+		t.cmd.Wait()
+	}()
+	return t, number, nil
+}
+
+// fileOf returns a copy of a connection's descriptor.
+func fileOf(conn any) (*os.File, error) {
+	return conn.(interface{ File() (*os.File, error) }).File()
+}
+
+// end returns after the end of the process: the next one can use its state. A nil TPM has ended.
+func (t *emulatedTPM) end(limit time.Duration) {
+	if t == nil {
+		return
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+		t.cmd.Process.Kill() // fails only if it has ended by itself meanwhile
+		<-t.done
+	}
+}
