@@ -230,7 +230,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/kernel/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
 	machined/images/mirror:FuzzContent \
-	pkg/notify:FuzzRead \
+	pkg/service/notify:FuzzRead \
 	pkg/admission/pairing:FuzzServe \
 	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \

@@ -40,7 +40,7 @@ var ownConnections = map[string]string{
 	"pkg/exposition/socket_linux.go":        "sockets of this machine",
 	"pkg/machineprovider/redfish/config.go": "a library for programs on other computers",
 	"pkg/pki/server.go":                     "servers of the cluster",
-	"pkg/profile/profile.go":                "a socket of this machine",
+	"pkg/service/profile/profile.go":        "a socket of this machine",
 	"podlogd/main_linux.go":                 "a socket of this machine",
 	"pkg/artifact/registry/registry.go":     "the client of a transport that package egress completes",
 }

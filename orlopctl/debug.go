@@ -23,7 +23,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/capture"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {

@@ -37,7 +37,7 @@ type Service struct {
 	GracePeriod  time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 
-	// path of the Unix socket for its profiles, see pkg/profile; empty: none
+	// path of the Unix socket for its profiles, see pkg/service/profile; empty: none
 	Profile string
 	Metrics string // the same for its metrics, see pkg/exposition
 
@@ -48,7 +48,7 @@ type Service struct {
 // Probe defines how a service becomes ready. With the zero Probe it is ready after its start. At
 // most one field is set.
 type Probe struct {
-	Notify bool   // it reports its readiness, see pkg/notify
+	Notify bool   // it reports its readiness, see pkg/service/notify
 	Unix   string // a Unix stream socket at this path accepts connections
 	TCP    string // "127.0.0.1:10248" accepts connections
 }
