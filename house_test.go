@@ -36,7 +36,7 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/attest", "pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/verity",
