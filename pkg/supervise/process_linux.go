@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/exposition"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 	"github.com/orlop-os/orlop/pkg/service/notify"
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )

@@ -39,7 +39,7 @@ type Service struct {
 
 	// path of the Unix socket for its profiles, see pkg/service/profile; empty: none
 	Profile string
-	Metrics string // the same for its metrics, see pkg/exposition
+	Metrics string // the same for its metrics, see pkg/service/exposition
 
 	LogLines int // retained lines of output; 0 for 2000
 	LogBytes int // retained bytes of output; 0 for 256 KiB
