@@ -43,7 +43,7 @@ var layers = []layer{
 		// the kernel
 		"pkg/kernel/...",
 		// processes and their records
-		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/otlp/...", "pkg/service/...", "pkg/supervise/...",
+		"pkg/audit/...", "pkg/bgp", "pkg/egress/...", "pkg/otlp/...", "pkg/service/...", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore/...",
 	}},

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/kernel/capture"
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
