@@ -24,7 +24,7 @@ VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.
 N        = 200
 SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
-KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
+KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/kernel/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
 # Kernel tests that ran again because the emulator broke the guest's kernel: go test hides the output of a package that passes.
 REPEATS = $(BUILD)/kernel-repeats.txt
@@ -230,7 +230,7 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	pkg/kernel/kmsg:FuzzParse \
 	machined/images/mirror:FuzzAsked \
 	machined/images/mirror:FuzzContent \
-	pkg/notify:FuzzRead \
+	pkg/service/notify:FuzzRead \
 	pkg/admission/pairing:FuzzServe \
 	pkg/disk/parttable:FuzzRead \
 	pkg/pki:FuzzParseRequest \

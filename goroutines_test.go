@@ -28,7 +28,7 @@ var unguarded = map[string]string{
 	"pkg/supervise Manager.setTimer":     "the supervisor of services",
 	"pkg/limits Bounded.start":           "it changes two counters",
 	"pkg/panics Restarter.Go":            "the guard itself",
-	"pkg/profile FromEnv":                "it runs in the processes of services only, which are restarted",
+	"pkg/service/profile FromEnv":        "it runs in the processes of services only, which are restarted",
 	"init boot":                          "a timer that resets the machine",
 	"apid Serve":                         "it runs in the process apid, which is restarted",
 	"apid watcher.run":                   "it runs in the process apid",

@@ -36,14 +36,14 @@ var layers = []layer{
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
-		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/distinct", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
+		"pkg/backoff", "pkg/cell", "pkg/copytree", "pkg/glob", "pkg/limits", "pkg/loopback", "pkg/panics", "pkg/paths",
 		"pkg/reconcile", "pkg/safefile", "pkg/sanitize", "pkg/strictyaml", "pkg/transfer",
 		// the disk and the boot
 		"pkg/attest", "pkg/bootenv", "pkg/disk/...", "pkg/diskprobe/...", "pkg/secureboot", "pkg/slot/...", "pkg/verity",
 		// the kernel
 		"pkg/kernel/...",
 		// processes and their records
-		"pkg/audit/...", "pkg/bgp", "pkg/capture", "pkg/egress/...", "pkg/exposition", "pkg/notify", "pkg/otlp/...", "pkg/portserver/...", "pkg/profile", "pkg/supervise/...",
+		"pkg/audit/...", "pkg/bgp", "pkg/egress/...", "pkg/otlp/...", "pkg/service/...", "pkg/supervise/...",
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore/...",
 	}},
@@ -51,7 +51,7 @@ var layers = []layer{
 	{"cluster", true, []string{"pkg/admission/...", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
-		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/diskmatch", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
+		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
 		// decide which configuration may follow another

@@ -30,8 +30,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 	"github.com/orlop-os/orlop/pkg/relay"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
 // TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks

@@ -21,8 +21,8 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/client"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
 	"github.com/orlop-os/orlop/pkg/relay"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
 const day = 24 * time.Hour

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/portserver"
+	"github.com/orlop-os/orlop/pkg/service/portserver"
 )
 
 // Main is the apid process: it opens its port, drops its privileges and serves until SIGTERM. It

@@ -25,8 +25,8 @@ import (
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 // refusedCalls tries system calls that a server does not need.

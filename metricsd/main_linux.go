@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/portserver"
+	"github.com/orlop-os/orlop/pkg/service/portserver"
 )
 
 // Main is the metricsd process: it opens its port, drops its privileges and serves until SIGTERM.

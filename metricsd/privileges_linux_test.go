@@ -22,7 +22,7 @@ import (
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
 // TestGiveUpPrivileges checks what metricsd can do without privileges.

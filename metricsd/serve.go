@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/metricsd/host"
-	"github.com/orlop-os/orlop/pkg/exposition"
 	"github.com/orlop-os/orlop/pkg/limits"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/panics"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
 // Options are the options of Serve.

@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/metricsd/host"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/pki"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 

@@ -36,8 +36,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/extensions"
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/pki"
+	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
 // controllersWork are the components of the process "controllers" that must work in spite of any

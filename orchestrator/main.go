@@ -43,9 +43,9 @@
 //
 // Each process reads the description of the node (paths.NodeSpec). It writes the configuration
 // files of its components beside the credentials that machined has put into its directory, and runs
-// the components until SIGTERM. It reports readiness to machined over pkg/notify. On SIGPWR the
-// process "node" ends the pods in order and reports the end (nodespec.PodsStoppedDetail). When a
-// component ends, its process ends with status 1 and a line with the component and the reason.
+// the components until SIGTERM. It reports readiness to machined over pkg/service/notify. On SIGPWR
+// the process "node" ends the pods in order and reports the end (nodespec.PodsStoppedDetail). When
+// a component ends, its process ends with status 1 and a line with the component and the reason.
 //
 // services.go is the table of components, wire.go connects them, and the package of each component
 // describes it.
@@ -96,8 +96,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/skew"
 	"github.com/orlop-os/orlop/pkg/emulation"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/notify"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/notify"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 func main() {

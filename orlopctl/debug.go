@@ -21,9 +21,9 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/capture"
 	"github.com/orlop-os/orlop/pkg/client"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/kernel/capture"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/portserver/portservertest"
+	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
 // TestGiveUpPrivileges checks what podlogd can do without privileges.

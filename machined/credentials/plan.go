@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/distinct"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/pki"
@@ -264,10 +263,10 @@ func (w *Want) api(node nodespec.Spec, a Authorities, endpoint string) {
 			dns = append(dns, name)
 		}
 	}
-	p.addLeaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: distinct.Of(dns), IPs: distinct.Of(ips)})
+	p.addLeaf(nodespec.APIServerCert, nodespec.APIServerKey, a.Kubernetes.CA, pki.Spec{CN: "kube-apiserver", Usage: pki.Server, DNS: pki.Distinct(dns), IPs: pki.Distinct(ips)})
 	p.addLeaf(nodespec.KubeletClientCert, nodespec.KubeletClientKey, a.Kubernetes.CA, client("kube-apiserver-kubelet-client"))
 	p.addLeaf(nodespec.FrontProxyCert, nodespec.FrontProxyKey, a.FrontProxy.CA, client("front-proxy-client"))
-	peer := pki.Spec{CN: node.Node.Name, Usage: pki.Both, DNS: []string{"localhost", node.Node.Name}, IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.Node.IPs...))}
+	peer := pki.Spec{CN: node.Node.Name, Usage: pki.Both, DNS: []string{"localhost", node.Node.Name}, IPs: pki.Distinct(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, node.Node.IPs...))}
 	p.addLeaf(nodespec.EtcdPeerCert, nodespec.EtcdPeerKey, a.Etcd.CA, peer)
 }
 

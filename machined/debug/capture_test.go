@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/capture"
+	"github.com/orlop-os/orlop/pkg/kernel/capture"
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 	"github.com/orlop-os/orlop/pkg/supervise"
 )

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 // processMachined is the name of this process for profiles.

@@ -7,7 +7,7 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
 // VolumeDisks returns disks for package volumes.

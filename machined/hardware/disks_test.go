@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes"
 	"github.com/orlop-os/orlop/machined/wear"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
 // TestDisks checks that each property of a disk reaches the parts that use it.

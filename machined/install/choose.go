@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/orlop-os/orlop/pkg/disk/layout"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
 // choose returns the single disk that matches and the reasons against each other disk, or an error

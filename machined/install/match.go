@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
 // CheckMatch rejects a configuration with an expression of the disk selector that cannot be

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/nodespec"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 

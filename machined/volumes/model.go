@@ -6,8 +6,8 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/layout"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 

@@ -9,8 +9,8 @@ import (
 	"os"
 
 	"github.com/orlop-os/orlop/machined/volumes/swap"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
 // read reads the actual state for a configuration.

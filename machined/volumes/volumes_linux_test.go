@@ -17,11 +17,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 	"github.com/orlop-os/orlop/pkg/disk/mkfs/mkfstest"
 	"github.com/orlop-os/orlop/pkg/disk/parttable"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 	"github.com/orlop-os/orlop/pkg/diskprobe/diskprobetest"
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 

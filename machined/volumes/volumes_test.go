@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/machined/volumes/swap"
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/config"
-	"github.com/orlop-os/orlop/pkg/diskmatch"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
+	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs/blockdevice"
 	"github.com/prometheus/procfs/sysfs"
 
-	"github.com/orlop-os/orlop/pkg/exposition"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
 // The mount points of the kernel's files.

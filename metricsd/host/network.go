@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/orlop-os/orlop/pkg/exposition"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
 // isPodDevice reports whether a network device is the end of a pod's link on the machine.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"github.com/orlop-os/orlop/pkg/exposition"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
 // ignoredDisks are the block devices that node_exporter ignores by default.

@@ -1,5 +1,5 @@
 // Package exporter serves the metrics of a process of the orchestrator to metricsd, on the socket
-// that the process inherits (pkg/exposition): those of etcd, of the scheduler, of the other
+// that the process inherits (pkg/service/exposition): those of etcd, of the scheduler, of the other
 // controllers, of the controller manager and, for containerd, those that it serves on loopback. The
 // API server and the kubelet serve their own metrics at their ports.
 //
@@ -28,10 +28,10 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/component"
 	"github.com/orlop-os/orlop/orchestrator/dirs"
-	"github.com/orlop-os/orlop/pkg/exposition"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 	"github.com/orlop-os/orlop/pkg/paths"
 	"github.com/orlop-os/orlop/pkg/safefile"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
 // Run serves the metrics of a process in the background, if it has inherited a socket.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
 // TestParse parses the errors in upstream's form.
@@ -178,7 +178,7 @@ func TestText(t *testing.T) {
 		many = append(many, obstacle{fmt.Sprintf("APIService v1.%02d.example.org", i), strings.Repeat("x", 300), "apiservice"})
 	}
 	got := text(many)
-	const limit = 500 - len("problem: ") // pkg/notify
+	const limit = 500 - len("problem: ") // pkg/service/notify
 	if len(got) > limit || !strings.HasPrefix(got, many[0].object) || !strings.Contains(got, "more") || !strings.HasSuffix(got, "suspend an object with `orlopctl kubernetes suspend`") {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}

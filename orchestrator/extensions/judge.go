@@ -199,8 +199,8 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience
 	return out
 }
 
-// maxText is the length of the announced text, in bytes: a message contains 500 (pkg/notify), and
-// the remedy follows it.
+// maxText is the length of the announced text, in bytes: a message contains 500
+// (pkg/service/notify), and the remedy follows it.
 const maxText = 420
 
 // reasonLengths are the lengths to which reasons are cut, in bytes, until all objects fit.

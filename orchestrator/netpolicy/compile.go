@@ -16,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/orlop-os/orlop/pkg/distinct"
 )
 
 // Input determines a node's table.
@@ -471,7 +469,19 @@ func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 			numbers = append(numbers, m)
 		}
 	}
-	return distinct.Of(numbers), distinct.Of(names)
+	return distinct(numbers), distinct(names)
+}
+
+// distinct returns the distinct values in the order of their first occurrence; nil without values.
+func distinct[T comparable](values []T) []T {
+	var out []T
+	seen := map[T]bool{}
+	for _, v := range values {
+		if !seen[v] {
+			out, seen[v] = append(out, v), true
+		}
+	}
+	return out
 }
 
 // endpoints returns the addresses and ports of pods with the named ports. If has is not nil, it

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
 // Announcer returns the announce function of a process. It announces every component as not ready

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/orlop-os/orlop/orchestrator/component"
-	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
 func quietly(string, bool, string) {}

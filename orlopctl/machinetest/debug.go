@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/orlop-os/orlop/pkg/api"
-	"github.com/orlop-os/orlop/pkg/capture"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/kernel/capture"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 // debugService has one link with three captured and two lost packets. It runs filters like the

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/distinct"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -41,8 +40,8 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 // MachineLeaf is the certificate of a cluster machine, issued by the machine CA.
 func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 	return pki.Spec{
-		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: distinct.Of([]string{name, "localhost"}),
-		IPs: distinct.Of(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
+		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: pki.Distinct([]string{name, "localhost"}),
+		IPs: pki.Distinct(append([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, ips...)),
 	}
 }
 

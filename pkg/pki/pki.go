@@ -100,6 +100,19 @@ type Spec struct {
 	Now    time.Time // zero means the present time
 }
 
+// Distinct returns the distinct names or addresses for a Spec in the order of their first
+// occurrence; nil without values.
+func Distinct[T string | netip.Addr](values []T) []T {
+	var out []T
+	seen := map[T]bool{}
+	for _, v := range values {
+		if !seen[v] {
+			out, seen[v] = append(out, v), true
+		}
+	}
+	return out
+}
+
 // NewKey creates a P-256 key.
 func NewKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,4 +280,17 @@ func FuzzParseRequest(f *testing.F) {
 			t.Error("another curve")
 		}
 	})
+}
+
+// TestDistinct checks that the first of equal values stays in its place.
+func TestDistinct(t *testing.T) {
+	for _, c := range [][2][]string{
+		{nil, nil},
+		{{"a"}, {"a"}},
+		{{"b", "a", "b", "c", "a"}, {"b", "a", "c"}},
+	} {
+		if got := Distinct(c[0]); !slices.Equal(got, c[1]) {
+			t.Errorf("of %q: %q, want %q", c[0], got, c[1])
+		}
+	}
 }

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/notify"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/notify"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 	"golang.org/x/sys/unix"
 )
 

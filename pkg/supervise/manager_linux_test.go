@@ -17,7 +17,7 @@ import (
 
 	"github.com/orlop-os/orlop/pkg/cell"
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 	"golang.org/x/sys/unix"
 )
 

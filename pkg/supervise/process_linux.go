@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/exposition"
-	"github.com/orlop-os/orlop/pkg/notify"
 	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/profile"
+	"github.com/orlop-os/orlop/pkg/service/exposition"
+	"github.com/orlop-os/orlop/pkg/service/notify"
+	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
 // pipes are the two pipes from a process.

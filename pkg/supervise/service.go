@@ -37,9 +37,9 @@ type Service struct {
 	GracePeriod  time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
 	Backoff      Backoff       // between failures
 
-	// path of the Unix socket for its profiles, see pkg/profile; empty: none
+	// path of the Unix socket for its profiles, see pkg/service/profile; empty: none
 	Profile string
-	Metrics string // the same for its metrics, see pkg/exposition
+	Metrics string // the same for its metrics, see pkg/service/exposition
 
 	LogLines int // retained lines of output; 0 for 2000
 	LogBytes int // retained bytes of output; 0 for 256 KiB
@@ -48,7 +48,7 @@ type Service struct {
 // Probe defines how a service becomes ready. With the zero Probe it is ready after its start. At
 // most one field is set.
 type Probe struct {
-	Notify bool   // it reports its readiness, see pkg/notify
+	Notify bool   // it reports its readiness, see pkg/service/notify
 	Unix   string // a Unix stream socket at this path accepts connections
 	TCP    string // "127.0.0.1:10248" accepts connections
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/orlop-os/orlop/pkg/notify"
+	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
 // Status is the status of a service.
@@ -36,7 +36,7 @@ func (s Status) ComponentReady(name string) bool {
 	return slices.ContainsFunc(s.Components, func(c Component) bool { return c.Name == name && c.Ready })
 }
 
-// Component is a part of a process with its own readiness (pkg/notify).
+// Component is a part of a process with its own readiness (pkg/service/notify).
 type Component struct {
 	Name   string    `json:"name"`
 	Ready  bool      `json:"ready"`
