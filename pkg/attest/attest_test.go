@@ -220,6 +220,13 @@ func TestVerify(t *testing.T) {
 	template := attestationTemplate()
 	template.ObjectAttributes.Restricted = false
 	restricted.Attestation = tpm2.Marshal(template)
+	weak := tpm.keys
+	public, err := parsePublic("attestation key", weak.Attestation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public.NameAlg = tpm2.TPMAlgSHA1
+	weak.Attestation = tpm2.Marshal(public)
 	for _, c := range []struct {
 		name string
 		e    Evidence
@@ -234,6 +241,7 @@ func TestVerify(t *testing.T) {
 		{"other version", with(func(e *Evidence) { e.Claims.Version = "1.3.0" }), tpm.keys, "quote: it is for another nonce, or for other claims of the machine"},
 		{"other TPM", make(other, binding, nil), tpm.keys, "signature of the quote: it is not by the attestation key"},
 		{"unrestricted key", good, restricted, "attestation key: it is not a restricted signing key of a TPM"},
+		{"weak name", good, weak, "attestation key: its name is not by SHA-256"},
 		{"no key", good, Keys{}, "attestation key: cannot parse"},
 		{"other statement", make(tpm, binding, func(a *tpm2.TPMSAttest) {
 			a.Type, a.Attested = tpm2.TPMSTAttestTime, tpm2.NewTPMUAttest(tpm2.TPMSTAttestTime, &tpm2.TPMSTimeAttestInfo{})
@@ -347,6 +355,7 @@ func TestCompare(t *testing.T) {
 		{"Secure Boot", enrolled, []Release{signed}, nil},
 		{"Secure Boot off", boot(signed), []Release{signed}, nil},
 		{"Secure Boot with another db", append(append([]Event{}, enrolled[:3]...), append([]Event{variable("db", "other")}, enrolled[4:]...)...), []Release{signed}, nil},
+		{"Secure Boot with another db, and its event later", slices.Concat(enrolled[:3], []Event{variable("db", "other")}, enrolled[4:], []Event{variable("db", "db")}), []Release{signed}, nil},
 		{"no events", nil, []Release{old}, nil},
 		{"no versions", boot(old), nil, nil},
 	} {

@@ -208,7 +208,7 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 	if state != "on" {
 		return []Difference{{"PCR 7: Secure Boot is " + state + ", and the version is signed for it", "switched off in the setup of the firmware, or the keys are not enrolled"}}
 	}
-	events := extended(m.Events, pcrSecureBoot)
+	events := beforeSeparator(extended(m.Events, pcrSecureBoot))
 	for _, name := range []string{"PK", "KEK", "db"} {
 		want, known := r.SecureBoot[name]
 		if known && !slices.ContainsFunc(events, func(e Event) bool { return e.Digest == want }) {
@@ -216,6 +216,18 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 		}
 	}
 	return out
+}
+
+// beforeSeparator returns the events of the firmware before its separator. A program can add more
+// later, with any digest.
+func beforeSeparator(events []Event) []Event {
+	end := slices.IndexFunc(events, func(e Event) bool {
+		return e.Digest == sha256.Sum256(make([]byte, 4)) || e.Digest == sha256.Sum256(bytes.Repeat([]byte{0xff}, 4))
+	})
+	if end < 0 {
+		return events
+	}
+	return events[:end]
 }
 
 // join lists digests.

@@ -156,6 +156,11 @@ func (k Keys) attestation() (*tpm2.TPMTPublic, error) {
 	if !a.FixedTPM || !a.FixedParent || !a.SensitiveDataOrigin || !a.Restricted || !a.SignEncrypt || a.Decrypt {
 		return nil, errors.New("attestation key: it is not a restricted signing key of a TPM")
 	}
+	// The challenge connects the key with the TPM by the name only. With SHA-1, a key outside of
+	// the TPM can have the name of a key inside.
+	if ak.NameAlg != tpm2.TPMAlgSHA256 {
+		return nil, errors.New("attestation key: its name is not by SHA-256")
+	}
 	return ak, nil
 }
 
