@@ -283,6 +283,51 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestLongLine checks that a line without an end, which a pod with a volume of the directory can
+// make without a cost, takes only one turn at a time, and that its end is no line.
+func TestLongLine(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 1)...)
+	name := filepath.Join(b.dir, container, "0.log")
+	check(t, os.Truncate(name, 4*turnBytes))
+	more, err := r.pass(t.Context())
+	check(t, err)
+	if at := r.logs[Container{"app", "p", "0a1b", "c"}].position.Offset; !more || at < turnBytes || at > 2*turnBytes {
+		t.Errorf("more: %v, at %d", more, at)
+	}
+	b.deliver(r)
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	check(t, err)
+	_, err = f.WriteString("\n")
+	check(t, errors.Join(err, f.Close()))
+	b.write(container, "0.log", out(2, 3)...)
+	b.deliver(r)
+	b.want("the lines before and behind it", numbered(1, 3)...)
+}
+
+// TestManyRemoved checks that the records of many removed containers arrive in several batches:
+// machined refuses a larger one, which would stop the reader.
+func TestManyRemoved(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	const containers = maxRecords/2 + 10
+	for i := range containers {
+		b.write(fmt.Sprintf("app_p_0a1b/c%d", i), "0.log", "stdout P a", "stderr P b")
+	}
+	b.deliver(r)
+	check(t, os.RemoveAll(filepath.Join(b.dir, "app_p_0a1b")))
+	_, err := r.pass(t.Context())
+	check(t, err)
+	if r.batch.Records >= maxRecords {
+		t.Errorf("%d records in memory", r.batch.Records)
+	}
+	b.deliver(r)
+	if len(b.lines) != 2*containers {
+		t.Errorf("%d records; want %d", len(b.lines), 2*containers)
+	}
+}
+
 // TestForgery checks that a record of a pod never looks like a record of the machine.
 func TestForgery(t *testing.T) {
 	b := newBench(t)

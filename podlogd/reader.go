@@ -44,6 +44,8 @@ type log struct {
 	streams  [2]stream // stdout, stderr
 	begun    uint64
 	limit    limiter
+	// within reports that the position is within a line that is too long for a record.
+	within bool
 
 	// The names and the present file after the last turn: without a change, there is nothing to
 	// read.
@@ -179,6 +181,9 @@ func (l *log) read(root *os.Root, name string, packed bool, b *budget, each func
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
+	if l.position.Offset == 0 {
+		l.within = false // another file
+	}
 	if !packed {
 		if _, err := f.Seek(l.position.Offset, io.SeekStart); err != nil {
 			return false, err
@@ -208,14 +213,18 @@ func (e *nextError) Unwrap() error { return e.error }
 func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), next func() error) (done bool, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
 	for read := int64(0); read < most; {
-		line, size, err := readLine(r)
+		line, whole, err := readLine(r)
 		if errors.Is(err, io.EOF) {
 			return true, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		l.add(line, b, each)
+		size := int64(len(line))
+		if whole && !l.within {
+			l.add(bytes.TrimSuffix(line, []byte("\n")), b, each)
+		}
+		l.within = !whole
 		l.position.Offset += size
 		read += size
 		if err := next(); err != nil {
@@ -225,19 +234,16 @@ func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), ne
 	return false, nil
 }
 
-// readLine returns a line without its end, and its size; nil instead of a line that is longer than
-// the buffer of r, which containerd does not write. An incomplete line is io.EOF.
-func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
-	for whole := true; ; whole = false {
-		part, err := r.ReadSlice('\n')
-		size += int64(len(part))
-		switch {
-		case err == nil && whole:
-			return bytes.TrimSuffix(part, []byte("\n")), size, nil
-		case !errors.Is(err, bufio.ErrBufferFull):
-			return nil, size, err
-		}
+// readLine returns a line with its end, or a part of a line that is longer than the buffer of r. A
+// part at a time lets the other containers have their turns: containerd writes no such line, but a
+// pod with a volume of the directory can make a file of holes, in which no line ends. An incomplete
+// line is io.EOF.
+func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
+	line, err = r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return line, false, nil
 	}
+	return line, true, err
 }
 
 // add takes a line of the file: it completes a line of a stream, which each gets.

@@ -171,7 +171,9 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	if tooMany {
 		r.report(fmt.Errorf("logs of pods: there are more than %d containers; the others are not read", maxContainers))
 	}
-	r.forget(list)
+	if err := r.forget(ctx, list); err != nil {
+		return false, err
+	}
 	var problems []error
 	for _, c := range list {
 		l := r.logs[c]
@@ -183,16 +185,16 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 		each := func(one record) { r.add(c, l.position.Restart, one) }
 		rest, err := l.turn(r.root, c.dir(), &r.budget, each, func() error {
 			r.touched[c] = true
-			if r.batch.Records < maxRecords && r.bytes < maxBytes {
-				return ctx.Err()
-			}
-			return r.flush(ctx)
+			return r.room(ctx)
 		})
 		if dropped := l.limit.report(time.Now()); dropped > 0 {
 			each(l.droppedRecord(dropped))
 		}
 		if l.position != before {
 			r.touched[c] = true
+		}
+		if err == nil {
+			err = r.room(ctx) // for the records that are no lines
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -205,8 +207,16 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	return more, errors.Join(problems...)
 }
 
+// room delivers the batch if it is full: machined refuses larger requests.
+func (r *reader) room(ctx context.Context) error {
+	if r.batch.Records < maxRecords && r.bytes < maxBytes {
+		return ctx.Err()
+	}
+	return r.flush(ctx)
+}
+
 // forget drops the containers whose logs the kubelet has deleted.
-func (r *reader) forget(present []Container) {
+func (r *reader) forget(ctx context.Context, present []Container) error {
 	is := map[Container]bool{}
 	names := map[string]bool{}
 	for _, c := range present {
@@ -222,12 +232,16 @@ func (r *reader) forget(present []Container) {
 		}
 		delete(r.logs, c)
 		delete(r.touched, c)
+		if err := r.room(ctx); err != nil {
+			return err
+		}
 	}
 	for name := range r.delivered {
 		if !names[name] {
 			delete(r.delivered, name)
 		}
 	}
+	return nil
 }
 
 // scope is the name of the program that makes the records, as their instrumentation scope. The
