@@ -18,6 +18,7 @@ import (
 
 	"github.com/orlop-os/orlop/machined/logship/logshiptest"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/otlp"
 	"github.com/orlop-os/orlop/pkg/otlp/otlptest"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -102,6 +103,35 @@ func upTo(n uint64) (all []uint64) {
 		all = append(all, i+1)
 	}
 	return all
+}
+
+// TestPassEvents checks that requests that fail in turns cause few events, and that a later loss is
+// told.
+func TestPassEvents(t *testing.T) {
+	const refused = http.StatusServiceUnavailable
+	r := newOTLPReceiver(t, refused, http.StatusOK, refused, http.StatusOK, refused, http.StatusOK, refused)
+	events := cell.New([]string(nil))
+	s := r.sender(t, "", events)
+	body, err := otlp.Encode(&logs.LogsData{})
+	check(t, err)
+	pass := func(want bool) {
+		t.Helper()
+		if err := s.Pass(t.Context(), body, 1); (err == nil) != want {
+			t.Errorf("%v", err)
+		}
+	}
+	for range 3 {
+		pass(false)
+		pass(true)
+	}
+	if all, _ := events.Get(); len(all) != 2 {
+		t.Errorf("%q; want a loss and a connection", all)
+	}
+	s.times.quiet = 0
+	pass(false)
+	if all, _ := events.Get(); len(all) != 3 {
+		t.Errorf("%q; want another loss", all)
+	}
 }
 
 // TestBatches checks that refused records are sent again, that an accepted record is sent once, and

@@ -101,12 +101,13 @@ type times struct {
 	maxBackoff  time.Duration // longest delay between connection attempts
 	sourceRetry time.Duration // retry interval of a failed source
 	gather      time.Duration // time from the first record of a batch to its export
+	quiet       time.Duration // least time between two events about a loss
 }
 
 var defaultTimes = times{
 	dial: 10 * time.Second, write: 30 * time.Second, closeAfter: 30 * time.Second, closeEarly: 5 * time.Second, answer: 30 * time.Second,
 	shutdown: 2 * time.Second, steady: 10 * time.Second, minBackoff: time.Second, maxBackoff: 30 * time.Second, sourceRetry: 30 * time.Second,
-	gather: time.Second,
+	gather: time.Second, quiet: time.Minute,
 }
 
 const (
@@ -150,8 +151,9 @@ type Sender struct {
 
 // told is what events have said about a receiver.
 type told struct {
-	health   string // "", healthUp or healthLost: the last reported event
-	rejected bool   // the receiver has rejected records
+	health   string    // "", healthUp or healthLost: the last reported event
+	lost     time.Time // of the last event with healthLost
+	rejected bool      // the receiver has rejected records
 }
 
 // cursors is the stored state in JSON.
@@ -225,11 +227,12 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// fail records why there is no connection.
+// fail records why there is no connection. A receiver that is lost and reached in turns, or podlogd
+// with requests that fail in turns, does not displace the other events of the machine.
 func (s *Sender) fail(err error) {
 	s.problem(err)
-	if s.told.health != healthLost {
-		s.told.health = healthLost
+	if s.told.health != healthLost && time.Since(s.told.lost) >= s.times.quiet {
+		s.told.health, s.told.lost = healthLost, time.Now()
 		s.config.Event("failure", fmt.Sprintf("receiver %s: unreachable, retrying: %v", s.config.Name, err))
 	}
 }
