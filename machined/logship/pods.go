@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 
 	"github.com/orlop-os/orlop/machined/logship/sender"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -38,7 +39,12 @@ type PodDeps struct {
 type podShipment struct {
 	mu     sync.Mutex // held during a request
 	sender *sender.Sender
+	writes *rate.Limiter // of the positions
 }
+
+// positionWrites returns the limit for writes of the positions. podlogd stores them every 10 s, and
+// at its end; a process that has been taken over would delay the other writes to the disk.
+func positionWrites() *rate.Limiter { return rate.NewLimiter(rate.Every(5*time.Second), 10) }
 
 // newPodShipment returns the shipment of the logs of pods to a receiver; nil if it does not get
 // them. c is the configuration of its sender.
@@ -47,7 +53,7 @@ func newPodShipment(r config.Receiver, c sender.Config) *podShipment {
 		return nil
 	}
 	c.Name, c.Sources = r.Name+"/pods", nil
-	return &podShipment{sender: sender.New(c)}
+	return &podShipment{sender: sender.New(c), writes: positionWrites()}
 }
 
 // maxPodRecords is the maximum number of records in a request of podlogd.
@@ -87,7 +93,7 @@ func (s *Shipper) podHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{receiver}"+otlp.Path, s.passPods)
 	mux.HandleFunc("GET /{receiver}"+nodespec.PodLogsPositions, func(w http.ResponseWriter, r *http.Request) {
-		s.withPositions(w, r, func(file string) error {
+		s.withPositions(w, r, func(_ *podShipment, file string) error {
 			text, err := os.ReadFile(file)
 			if err == nil {
 				_, err = w.Write(text)
@@ -99,10 +105,13 @@ func (s *Shipper) podHandler() http.Handler {
 		})
 	})
 	mux.HandleFunc("PUT /{receiver}"+nodespec.PodLogsPositions, func(w http.ResponseWriter, r *http.Request) {
-		s.withPositions(w, r, func(file string) error {
+		s.withPositions(w, r, func(pods *podShipment, file string) error {
 			text, err := io.ReadAll(r.Body)
 			if err != nil {
 				return err
+			}
+			if !pods.writes.Allow() {
+				return errors.New("the positions are written too often")
 			}
 			return safefile.WriteFile(file, text, 0o600)
 		})
@@ -154,8 +163,9 @@ func (s *Shipper) passPods(w http.ResponseWriter, r *http.Request) {
 }
 
 // withPositions calls do with the file of the positions of the receiver of a call.
-func (s *Shipper) withPositions(w http.ResponseWriter, r *http.Request, do func(file string) error) {
-	if s.podsOf(w, r) == nil {
+func (s *Shipper) withPositions(w http.ResponseWriter, r *http.Request, do func(pods *podShipment, file string) error) {
+	pods := s.podsOf(w, r)
+	if pods == nil {
 		return
 	}
 	dir := s.deps.Pods.Positions()
@@ -165,7 +175,7 @@ func (s *Shipper) withPositions(w http.ResponseWriter, r *http.Request, do func(
 	}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = do(filepath.Join(dir, r.PathValue("receiver")+".json"))
+		err = do(pods, filepath.Join(dir, r.PathValue("receiver")+".json"))
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

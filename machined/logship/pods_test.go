@@ -14,6 +14,7 @@ import (
 	"time"
 
 	common "go.opentelemetry.io/proto/otlp/common/v1"
+	"golang.org/x/time/rate"
 
 	"github.com/orlop-os/orlop/pkg/audit"
 	"github.com/orlop-os/orlop/pkg/config"
@@ -102,6 +103,11 @@ func TestPods(t *testing.T) {
 		t.Error(text)
 	}
 	p.call("PUT", "archive/positions", make([]byte, nodespec.MaxPodLogsBody+1), http.StatusInternalServerError)
+	m.all[0].pods.writes = rate.NewLimiter(0, 1)
+	p.call("PUT", "archive/positions", []byte("{}"), http.StatusOK)
+	if text, _ := p.call("PUT", "archive/positions", []byte("[]"), http.StatusInternalServerError); !strings.Contains(text, "too often") {
+		t.Error(text)
+	}
 	for _, path := range []string{"other", "none", "..%2farchive"} {
 		p.call("PUT", path+"/positions", []byte("{}"), http.StatusNotFound)
 		p.call("POST", path+"/v1/logs?records=1", nil, http.StatusNotFound)
