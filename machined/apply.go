@@ -39,8 +39,9 @@ import (
 //     (package converge). A dry run ends here.
 //  4. The documents are written to STATE and replace the present documents by a rename (package
 //     configstore). After a power cut either the old or the new documents are complete. Staged
-//     documents are stored beside them and replace them at the next boot, which may begin their
-//     trial; during a trial, the previous documents are stored beside them (package activeconfig).
+//     documents are stored separately: they replace the present documents at the next boot, where
+//     their trial begins if they have one. During a trial, the previous documents are stored
+//     separately, for the revert (package activeconfig).
 //  5. The cell of the active configuration, a variable that every domain watches, gets the new
 //     value. Each domain reads its actual state, computes the difference and performs its
 //     operations, now and whenever the kernel's state changes. It reports each operation as an
@@ -73,8 +74,8 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return a.applyLocked(ctx, filename, r)
 }
 
-// applyFirst is apply for a machine without a configuration. A configuration of an operator that
-// came meanwhile stays.
+// applyFirst is apply for a machine without a configuration. If an operator has applied one
+// meanwhile, applyFirst changes nothing and returns an error.
 func (a *applier) applyFirst(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	a.active.Lock()
 	defer a.active.Unlock()
@@ -215,8 +216,8 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 
 // activate stores the checked documents and makes their configuration active; a.active is locked.
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
-	// Without storage, transition.Check has accepted only a configuration that allows machined to
-	// wipe the disk.
+	// If STATE and DATA are not mounted, transition.Check has accepted the configuration only
+	// because it allows machined to wipe the disk.
 	if a.disks.StorageProblem() != "" {
 		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)

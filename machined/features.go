@@ -56,7 +56,7 @@ import (
 // The wiring of the packages for the hardware, the extensions, the connections to servers outside
 // the cluster, and waiting machines.
 
-// newLLDP makes the controller of the neighbors on the links.
+// newLLDP makes the LLDP controller, which finds the neighbors on the links.
 func newLLDP(m *machine) *lldp.Controller {
 	return lldp.New(lldp.Deps{
 		Links:  cell.Map(m.domains.network.State, hardware.LLDPLinks),
@@ -67,7 +67,7 @@ func newLLDP(m *machine) *lldp.Controller {
 	})
 }
 
-// newResolver makes the forwarder of queries over TLS.
+// newResolver makes the DNS forwarder, which sends the queries of the machine over TLS.
 func newResolver(m *machine) *resolver.Forwarder {
 	return resolver.New(resolver.Deps{
 		Config: cell.Map(m.config.active.Cell(), func(now activeconfig.Active) resolver.Config { return nodeplan.Resolver(now.Config) }),
@@ -80,7 +80,8 @@ func newResolver(m *machine) *resolver.Forwarder {
 	})
 }
 
-// newForwarder makes the forwarder of containerd and the API server.
+// newForwarder makes the proxy by which containerd and the API server reach servers outside the
+// cluster.
 func newForwarder(m *machine) *forwarder.Server {
 	return forwarder.New(forwarder.Deps{
 		Config: func() egress.Config { return egressOf(m) },
@@ -89,7 +90,7 @@ func newForwarder(m *machine) *forwarder.Server {
 	})
 }
 
-// egressOf returns how servers outside the cluster are reached now.
+// egressOf returns the proxy and the CAs for servers outside the cluster, as configured now.
 func egressOf(m *machine) egress.Config { return nodeplan.Egress(m.config.active.Current().Config) }
 
 // newVolumes makes the controller of the volumes on other disks. Sandboxed processes examine these
@@ -130,7 +131,8 @@ func storedIn(m *machine, file string) string {
 	return file
 }
 
-// newFirmware makes the check of boot images against the keys of the firmware.
+// newFirmware makes the check of the signatures of boot images against the Secure Boot keys of the
+// firmware.
 func newFirmware(m *machine) secureboot.Checker {
 	return secureboot.Checker{Dir: bootenv.VariablesDir, Start: func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 		return m.processes.commands.reaper.RunParser(ctx, supervise.Command{
@@ -188,7 +190,7 @@ func newHosts(m *machine) *hosts.Register {
 		Names:       func() []string { return hosts.Names(m.members.Ledger.Current().Membership, time.Now()) },
 		Approvals:   func() []trust.Approval { return m.members.Ledger.Current().Approvals },
 		Operators: func() []byte {
-			// Claims reports an error.
+			// The error is ignored here, because newClaims reports it.
 			list, _ := ownership.Operators(m.config.active.Current().Config)
 			return list
 		},
@@ -218,7 +220,7 @@ func newClaims(m *machine) *hosts.Claims {
 		Pending: func() []claim.Member {
 			pending, err := m.members.Requests.ListPending()
 			if err != nil {
-				return nil // of a machine that accepts no join requests
+				return nil // this machine accepts no join requests
 			}
 			return hosts.Pending(pending)
 		},

@@ -12,6 +12,7 @@
 //	away.go            the same for the operations after which the machine is away
 //	reports.go         the same for the health of the cluster, the metrics and the console
 //	installation.go    the same for installations and upgrades, and the start of an installation
+//	attestation.go     the same for the TPM, and the claims of the machine
 //	apply.go           how a configuration is applied
 //	health.go          the state from which package health reports the health
 //	state.go           the topics
@@ -81,8 +82,8 @@ func main() {
 // loop is the main loop of PID 1 and never ends. It receives shutdown requests from signals and the
 // power button.
 func loop(ctx context.Context, m *machine) {
-	// Ctrl-Alt-Del arrives as SIGINT if a keyboard is not disabled (machined/console), once the
-	// kernel is told not to reboot by itself (reboot(2)).
+	// After this call the kernel does not reboot by itself on Ctrl-Alt-Del, but sends SIGINT to
+	// PID 1 (reboot(2)). A keyboard that machined/console has disabled does neither.
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	m.reports.panics.Restarter().Go(ctx, "power button", m.power.WatchButtons)
 	power.Signals(ctx, func(mode power.Mode, why string) {

@@ -61,11 +61,11 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 }
 
 // stepPrograms starts to read the programs of Kubernetes and containerd into memory, in sequence.
-// They have 170 MiB, dm-verity hashes every block, and the node needs them in any case; while the
-// disk is mounted and the network starts, one processor is idle. Measured under emulation: the node
-// is Ready 3 s earlier, and the API of the machine answers 0.4 s later; a start after the API
-// answers makes both later. The pages stay reclaimable. A machine that runs from memory has the
-// programs in memory already and does not run them.
+// They are 170 MiB large, dm-verity hashes every block, and the node needs them in any case; while
+// the disk is mounted and the network starts, one processor is idle. Measured under emulation: the
+// node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; if the read-ahead
+// starts after the API answers, both are later. The pages stay reclaimable. A machine that runs
+// from memory has the programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		return nil
@@ -117,7 +117,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 		m.reports.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 	})
 	if err == nil {
-		m.power.InputAdded() // The host step loads drivers too, before the reader listens.
+		m.power.InputAdded() // for the drivers that stepHost loaded before the loader listened
 	}
 	return err
 }
@@ -139,8 +139,8 @@ func stepStorage(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// stepUpgrade loads the record of the last upgrade, before the configuration is loaded, which a
-// rollback replaces, and the turn with which the machine was away.
+// stepUpgrade loads the record of the last upgrade and the turn that the machine had while it was
+// away. It runs before the configuration is loaded, because a rollback replaces the configuration.
 func stepUpgrade(ctx context.Context, m *machine) error {
 	m.upgrade.Controller.Load(ctx)
 	if m.domains.disks.StorageProblem() == "" {
@@ -163,7 +163,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 }
 
 func loadConfiguration(ctx context.Context, m *machine) {
-	// after a rollback the staged configuration belongs to the other version
+	// While an upgrade from the running version is not decided, the staged configuration belongs to
+	// the other version.
 	if none := m.config.active.Start(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version)); !none {
 		return
 	}
@@ -310,7 +311,7 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "trial", m.upgrade.Controller.ResumeTrial)
 	m.reports.panics.Restarter().Go(ctx, "configuration on trial", m.config.active.WatchTrial)
 	m.reports.panics.Restarter().Go(ctx, "reach", m.config.active.WatchReach)
-	m.reports.panics.Restarter().Go(ctx, "pace of connections", newConnLimit(m).Install)
+	m.reports.panics.Restarter().Go(ctx, "connection limit", newConnLimit(m).Install)
 	m.reports.panics.Restarter().Go(ctx, "inventory", newReporter(m).Run)
 	m.reports.panics.Restarter().Go(ctx, "waiting machines", m.domains.hosts.Run)
 	m.reports.panics.Restarter().Go(ctx, "claims", m.domains.claims.Run)
@@ -318,6 +319,6 @@ func stepServices(ctx context.Context, m *machine) error {
 	m.reports.panics.Restarter().Go(ctx, "revocations", m.members.Sync.Run)
 	m.reports.panics.Restarter().Go(ctx, "Nodes of removed machines", m.members.NodeGC.Run)
 	m.reports.panics.Restarter().Go(ctx, "snapshots", func(context.Context) { m.etcd.RunSchedule() })
-	m.reports.panics.Restarter().Go(ctx, "sending snapshots", func(context.Context) { m.etcd.RunUploads() })
+	m.reports.panics.Restarter().Go(ctx, "upload of snapshots", func(context.Context) { m.etcd.RunUploads() })
 	return nil
 }

@@ -32,20 +32,20 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Limits of a batch: the memory of a reader for records.
+// Limits of a batch. They bound the memory that a reader uses for records.
 const maxRecords, maxBytes = 512, 512 << 10
 
 const (
-	// streamBytes is the memory of a reader for incomplete lines.
+	// streamBytes bounds the memory that a reader uses for incomplete lines.
 	streamBytes = 2 << 20
 	// gatherTime is the time from the first record of a batch to its delivery.
 	gatherTime = time.Second
 	// pollTime is the pause after a pass that found no more lines.
 	pollTime = time.Second
-	// storeTime is the least time between two writes of the positions. After a power cut, the
-	// records of this time and of the last batch arrive again.
+	// storeTime is the minimum time between two writes of the positions. After a power cut, the
+	// records of this time and of the last batch are delivered again.
 	storeTime = 10 * time.Second
-	// lastTime is the time for the last batch and the positions at the end.
+	// lastTime is the timeout at shutdown for the last batch and the write of the positions.
 	lastTime = 2 * time.Second
 )
 
@@ -86,8 +86,8 @@ type reader struct {
 	bytes  int
 	begun  time.Time // of the batch
 
-	// delivered holds the positions behind the delivered records; touched the containers that were
-	// read since.
+	// delivered holds the positions behind the delivered records; touched holds the containers that
+	// were read since then.
 	delivered map[string]Position
 	touched   map[Container]bool
 	stored    []byte // the last stored form of delivered
@@ -162,7 +162,8 @@ func (r *reader) selects(namespace string) bool {
 	return (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) && !slices.Contains(s.Exclude, namespace)
 }
 
-// pass gives each container a turn. more reports whether a container has further lines.
+// pass reads new lines of each container in turn (log.turn). more reports whether a container has
+// further lines.
 func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	list, tooMany, err := containers(r.root, r.selects)
 	if err != nil {
@@ -282,7 +283,8 @@ func (r *reader) add(c Container, restart int, one record) {
 	r.bytes += len(one.text) + len(one.notice)
 }
 
-// due reports whether the batch is to be delivered although it is not full.
+// due reports whether to call flush after a pass: the batch is full or old enough, or it is empty.
+// With an empty batch, flush only updates and stores the positions.
 func (r *reader) due() bool {
 	return r.batch.Records == 0 || r.batch.Records >= maxRecords || r.bytes >= maxBytes || time.Since(r.begun) >= gatherTime
 }
@@ -299,7 +301,7 @@ func (r *reader) flush(ctx context.Context) error {
 	return r.store(ctx)
 }
 
-// deliver delivers the batch with one attempt.
+// deliver makes one attempt to deliver the batch. On success it advances the positions.
 func (r *reader) deliver(ctx context.Context) error {
 	if r.batch.Records > 0 {
 		body, err := otlp.Encode(r.batch.Data())
@@ -331,7 +333,7 @@ func (r *reader) store(ctx context.Context) error {
 	return nil
 }
 
-// load gets the positions from machined. Invalid positions count as none: all lines arrive again.
+// load gets the positions from machined. If they are invalid, all lines are delivered again.
 func (r *reader) load(ctx context.Context) error {
 	text, err := r.call(ctx, http.MethodGet, nil)
 	if err != nil {

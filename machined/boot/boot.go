@@ -13,9 +13,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Deadline bounds the boot: if a step takes longer, the machine resets. The longest step is the
-// check of a large DATA partition: ext4 replays its journal in seconds, and a full check of 10 TB
-// takes about ten minutes.
+// Deadline bounds the boot: if its steps take longer in total, the machine resets. The longest step
+// is the check of a large DATA partition: ext4 replays its journal in seconds, and a full check of
+// 10 TB takes about ten minutes.
 const Deadline = 30 * time.Minute
 
 // checkDeadline bounds the boot while e2fsck runs. A slow disk, or a disk with very many files,
@@ -44,7 +44,7 @@ type Deps struct {
 	Mark     func(name string)           // records the time of a completed step
 	Console  func(line string)
 	Reset    func(why string)
-	Checking func() bool // a file system check runs (Checking)
+	Checking func() bool // e2fsck runs (func Checking)
 }
 
 // Run runs the steps. If a step fails, it reports the step and its error and resets the machine:

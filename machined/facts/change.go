@@ -67,7 +67,8 @@ func Caller(ctx context.Context, next *config.Config) (transition.Caller, error)
 	return f, err
 }
 
-// hardware returns the names of the next configuration that do not exist on this machine.
+// hardware compares the links, kernel parameters and modules of the next configuration with those
+// of this machine.
 func (r *Reader) hardware(before, next *config.Config) (f transition.Hardware, err error) {
 	if f.MissingLinks, f.PresentLinks, err = r.deps.Links.MissingLinks(nodeplan.Network(next)); err != nil {
 		return f, fmt.Errorf("network: cannot list links: %w", err)

@@ -1,8 +1,8 @@
 // Package facts reads the facts of the machine on which plans (machined/nodeplan) and decisions
 // about a configuration (machined/transition) depend.
 //
-// The package decides nothing. It reads STATE only where a fact needs it: without a cluster, a plan
-// must not wait for a STATE that hangs.
+// The package decides nothing. It reads STATE only where a fact needs it: the plan of a machine
+// without a cluster must not wait for a disk that hangs.
 package facts
 
 import (
@@ -33,15 +33,15 @@ type Deps struct {
 	Ledger   Ledger
 	Identity func() *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
 	Member   func() nodeplan.Member   // the membership of a worker in its cluster
-	// Artifacts returns why an artifact of an add-on is missing, by digest.
+	// Artifacts returns the missing artifacts of add-ons: the reason by digest.
 	Artifacts func() map[string]string
-	// LLDPLabels returns the labels of the Node that the machine's neighbors give, by key.
+	// LLDPLabels returns the Node labels that come from the machine's LLDP neighbors, by key.
 	LLDPLabels func() map[string]string
-	// Extensions returns the extensions that take effect until the next boot.
+	// Extensions returns the extensions that are active until the next boot.
 	Extensions func() []extension.Statement
 	// OpenForwarder opens the forwarder to servers outside the cluster, and returns its URL.
 	OpenForwarder func() (url string, err error)
-	// Undecided returns why an upgrade is not decided yet, or nil.
+	// Undecided returns an error while an upgrade is neither committed nor rolled back.
 	Undecided func() error
 	// AcceptsInventories reports whether the machine accepts inventories of waiting machines.
 	AcceptsInventories func(*config.Config) bool

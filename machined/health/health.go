@@ -34,8 +34,8 @@ type Membership struct {
 	Problem string // why it cannot join, or cannot renew its certificates
 }
 
-// Of returns the machine's view of its cluster: the configuration, its services and their
-// components.
+// Of returns the checks of the configuration, of the membership of a worker, and of the services
+// and their components.
 func Of(m Machine) *api.HealthResponse {
 	out := &api.HealthResponse{Healthy: true}
 	add := func(name string, ok bool, detail string, since time.Time) {

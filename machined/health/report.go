@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 )
 
-// activationTime is the time after a configuration change in which its services may not have
-// restarted yet; a longer delay is reported elsewhere. pollInterval is the interval between the
-// checks, and between the attempts to read the highest epoch.
+// activationTime is the time after a configuration change in which the health lists services that
+// have not restarted with it yet. A longer delay is reported elsewhere. pollInterval is the
+// interval between these checks, and between the attempts to read the highest epoch.
 const (
 	activationTime = 30 * time.Second
 	pollInterval   = time.Second
@@ -29,8 +29,8 @@ type Snapshot struct {
 	Firewall   string // why the nftables rules are not active; empty if they are
 
 	Panics, Extensions, Storage, Wear *api.HealthCheck
-	// Turn is the check of the turn with which the machine may be away. The machine is healthy
-	// enough for the turn without it.
+	// Turn is the check of the turn, the right to be away (package disruption). The machine gives
+	// its turn back as soon as all other checks pass.
 	Turn *api.HealthCheck
 }
 
@@ -56,7 +56,8 @@ type Reporter struct{ deps Deps }
 // NewReporter returns a Reporter. It reads nothing.
 func NewReporter(d Deps) *Reporter { return &Reporter{deps: d} }
 
-// Watch passes the health to each, now and after each change, while each wants more.
+// Watch calls each with the health, now and after each change, until each returns more = false or
+// an error.
 func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error {
 	began, floor, unknown := time.Now(), 0, error(limits.ErrUnknown)
 	for changes := cell.NewGroup(r.deps.Changes...); ; {
@@ -74,7 +75,7 @@ func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (mo
 		} else if unknown != nil {
 			later = time.After(pollInterval)
 		}
-		Add(have, now.Turn) // last: it does not count for the checks above
+		Add(have, now.Turn) // last: the conditions above ignore it
 		if more, err := each(have); err != nil || !more {
 			return err
 		}
@@ -84,8 +85,9 @@ func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (mo
 	}
 }
 
-// report returns the health, without the services that have not restarted yet and the turn. floor
-// is the highest epoch of a committed version; unknown is why it is unknown since began, or nil.
+// report returns the health without two checks: the turn, and the services that have not restarted
+// yet. floor is the highest epoch of a committed version. If floor could not be read, unknown is
+// the error. began is the start of the watch.
 func (r *Reporter) report(now Snapshot, floor int, unknown error, began time.Time) *api.HealthResponse {
 	have, applied := Of(now.Machine), now.Machine.Applied
 	Add(have, Volumes(now.Volumes, applied), Firewall(now.Firewall, applied), now.Panics)

@@ -17,8 +17,8 @@ import (
 // Trial is the state of a machine whose version is on trial, beside Machine.
 type Trial struct {
 	Machine Machine
-	// StorageProblem is the reason for which STATE is absent: the former version had STATE, or no
-	// upgrade would have been possible.
+	// StorageProblem is the reason for which STATE is not mounted; empty if it is mounted. The
+	// former version could mount STATE: otherwise no upgrade would have been possible.
 	StorageProblem string
 	Stored         bool // STATE has a configuration
 	// Firewall is why the nftables rules are not active, Extensions why an extension of the version

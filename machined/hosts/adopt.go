@@ -18,10 +18,11 @@ import (
 )
 
 // Adopter makes the configuration in the answer to an inventory active, on a machine without a
-// configuration. Two authors are necessary: the operator of the machine, with a signature of the
-// template, and a control-plane machine of the cluster that the template names.
+// configuration. Two conditions apply: the operator of the machine has signed the template, and the
+// sender of the answer is a control-plane machine of the cluster that the template names.
 type Adopter struct {
-	// Installing reports whether an installation has begun; it has a configuration of its own.
+	// Installing reports whether an installation has begun: then the machine already has a
+	// configuration to install.
 	Installing func() bool
 	// Owner returns the CA of the operator of the machine, in PEM; empty if the machine is
 	// unclaimed.
@@ -70,8 +71,8 @@ func signer(by *x509.Certificate, operators []*x509.Certificate, from netip.Addr
 	return caller
 }
 
-// documents returns the documents of a claimed machine with its name, and the certificate of their
-// signature, after all checks that need no state of the machine.
+// documents verifies the template s and returns its documents, with the name of this machine added,
+// and the certificate that signed them. It makes all checks that need no state of the machine.
 func (a Adopter) documents(s claim.Signed, operators []*x509.Certificate, fingerprint string, from netip.Addr, peer []*x509.Certificate, now time.Time) ([]byte, *x509.Certificate, error) {
 	t, by, err := s.Verify(operators, now)
 	if err != nil {

@@ -12,7 +12,7 @@
 // image add digests before they start the next program; no program can undo an addition. A quote is
 // the signature of the TPM on the values of the PCRs.
 //
-// The process has no privileges: the answers of the TPM are foreign bytes, and PID 1 passes them on
-// with bounds. The package extends no PCR, stores no key in the TPM, and does not decide what
+// The process has no privileges: the answers of the TPM are untrusted bytes, and PID 1 passes them
+// on with bounds. The package extends no PCR, stores no key in the TPM, and does not decide what
 // follows from a difference.
 package attest

@@ -18,22 +18,22 @@ import (
 	"github.com/google/go-tpm/tpm2"
 )
 
-// NonceSize is the size of a nonce in bytes. The firmware of a TPM accepts at most 32 bytes for the
-// digest of which the nonce is a part, so that it has this size, too.
+// NonceSize is the size of a nonce in bytes: the size of the digest of which it is a part
+// (Binding). A TPM accepts at most 32 bytes for this digest.
 const NonceSize = sha256.Size
 
-// Deadline is the timeout for the TPM. A chip needs seconds for a key, and an emulated one on an
-// emulated processor not more.
+// Deadline is the timeout for the TPM. A chip needs seconds to create a key; an emulated TPM on an
+// emulated processor does not need longer.
 const Deadline = time.Minute
 
 // Keys are the public keys of a TPM.
 type Keys struct {
 	// Endorsement is the endorsement key (EK), which only decrypts (TPMT_PUBLIC). It belongs to the
-	// chip and never changes, except if the owner of the firmware's setup clears the endorsement
-	// hierarchy.
+	// chip and never changes, unless the endorsement hierarchy is cleared in the setup of the
+	// firmware.
 	Endorsement []byte `json:"endorsement"`
-	// Certificate is the certificate (DER) of the EK by the maker of the TPM; empty if the TPM
-	// stores none.
+	// Certificate is the EK certificate (DER), issued by the manufacturer of the TPM; empty if the
+	// TPM stores none.
 	Certificate []byte `json:"certificate,omitempty"`
 	// Attestation is the attestation key (AK), which signs only data of the TPM itself
 	// (TPMT_PUBLIC).
@@ -46,8 +46,8 @@ type Challenge struct {
 	Secret     []byte `json:"secret"`     // TPM2B_ENCRYPTED_SECRET without its size
 }
 
-// Claims are what a machine says about itself. The quote covers them: a machine that booted a known
-// version says the truth.
+// Claims are what a machine says about itself. The quote covers them: the claims of a machine that
+// booted a known version are true.
 type Claims struct {
 	Version string `json:"version"`
 	Root    string `json:"root"` // as on the kernel's command line
@@ -65,7 +65,7 @@ type Evidence struct {
 	Signature []byte `json:"signature"` // TPMT_SIGNATURE by the AK
 	PCRs      []byte `json:"pcrs"`      // SHA-256 values of PCR 0 to 15
 	Log       []byte `json:"log"`       // event log of the firmware
-	Answer    []byte `json:"answer"`    // content of the challenge
+	Answer    []byte `json:"answer"`    // decrypted content of the challenge
 }
 
 // Measured is verified evidence: what the TPM of the EK measured since its reset.
@@ -77,7 +77,7 @@ type Measured struct {
 	Resets uint32
 }
 
-// bindingLabel separates the digest from other uses of SHA-256.
+// bindingLabel is the domain separator of Binding.
 const bindingLabel = "orlop attestation v1"
 
 // Binding returns the data that the quote contains besides the PCRs. It connects nonce and claims:
@@ -91,7 +91,7 @@ func Binding(nonce []byte, c Claims) []byte {
 	return sum.Sum(nil)
 }
 
-// unmarshal parses a structure of the TPM. A panic of the library on foreign bytes becomes an
+// unmarshal parses a structure of the TPM. A panic of the library on untrusted bytes becomes an
 // error.
 func unmarshal[T tpm2.Marshallable, P interface {
 	*T
@@ -116,7 +116,7 @@ func parsePublic(what string, text []byte) (*tpm2.TPMTPublic, error) {
 // NewChallenge returns a challenge for the keys, and its content.
 func (k Keys) NewChallenge() (c Challenge, content []byte, err error) {
 	defer func() {
-		if recover() != nil { // the library on foreign bytes
+		if recover() != nil { // the library on untrusted bytes
 			err = errors.New("endorsement key: cannot be used")
 		}
 	}()
@@ -190,7 +190,7 @@ func (k Keys) endorsementDER() ([]byte, error) {
 // publicKey returns a public key for the standard library.
 func publicKey(k *tpm2.TPMTPublic) (out any, err error) {
 	defer func() {
-		if recover() != nil { // the library on foreign bytes
+		if recover() != nil { // the library on untrusted bytes
 			err = errors.New("is not a valid public key")
 		}
 	}()
@@ -201,7 +201,8 @@ func publicKey(k *tpm2.TPMTPublic) (out any, err error) {
 // extension is critical and has a form that crypto/x509 does not handle.
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// CheckCertificate returns an error unless a trusted CA of a maker of TPMs has certified the EK.
+// CheckCertificate returns an error unless the EK has a certificate from a trusted CA of a TPM
+// manufacturer.
 func (k Keys) CheckCertificate(roots *x509.CertPool) error {
 	if len(k.Certificate) == 0 {
 		return errors.New("endorsement key: the TPM stores no certificate of its maker; compare its fingerprint with a recorded one")
@@ -227,8 +228,8 @@ func (k Keys) CheckCertificate(roots *x509.CertPool) error {
 }
 
 // Verify checks evidence for a nonce, and for the content of a challenge for the keys. The key of
-// the connection to the machine must be the one in the claims: otherwise another machine passes on
-// evidence that is not its own.
+// the connection to the machine must be the one in the claims: otherwise another machine could
+// relay the evidence of this one.
 func (e Evidence) Verify(k Keys, nonce, content []byte, connection string) (m Measured, err error) {
 	ak, err := k.attestation()
 	if err != nil {
