@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -18,11 +17,8 @@ import (
 
 // newAttester makes the questions to the TPM. Without a question it opens and starts nothing.
 func newAttester(m *machine) *attest.Asker {
-	return &attest.Asker{Device: attest.Device, Log: attest.LogFile, Start: func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
-		return m.processes.commands.reaper.RunParser(ctx, supervise.Command{
-			Args: []string{paths.Attester}, Env: attest.Environment, Stdin: question, Files: files, UID: paths.UserProbe, MaxOutput: most,
-		})
-	}}
+	start := m.processes.commands.reaper.Parser(supervise.Command{Args: []string{paths.Attester}, Env: attest.Environment, UID: paths.UserProbe})
+	return &attest.Asker{Device: attest.Device, Log: attest.LogFile, Start: start}
 }
 
 // claims returns what the machine says about itself in a quote.

@@ -134,11 +134,8 @@ func storedIn(m *machine, file string) string {
 // newFirmware makes the check of the signatures of boot images against the Secure Boot keys of the
 // firmware.
 func newFirmware(m *machine) secureboot.Checker {
-	return secureboot.Checker{Dir: bootenv.VariablesDir, Start: func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
-		return m.processes.commands.reaper.RunParser(ctx, supervise.Command{
-			Args: []string{paths.Bootcheck}, Env: secureboot.Environment, Stdin: question, Files: files, UID: paths.UserProbe, MaxOutput: most,
-		})
-	}}
+	start := m.processes.commands.reaper.Parser(supervise.Command{Args: []string{paths.Bootcheck}, Env: secureboot.Environment, UID: paths.UserProbe})
+	return secureboot.Checker{Dir: bootenv.VariablesDir, Start: start}
 }
 
 // newExtensions makes the manager of the extensions. Its functions use packages that are made

@@ -201,9 +201,8 @@ func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe
 
 // startProbe runs the process (package diskprobe).
 func (c *Controller) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
-	return c.deps.Reaper.RunParser(ctx, supervise.Command{
-		Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, Stdin: question, Files: files, UID: paths.UserProbe, MaxOutput: most, Nice: 10,
-	})
+	run := c.deps.Reaper.Parser(supervise.Command{Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, UID: paths.UserProbe, Nice: 10})
+	return run(ctx, question, files, most)
 }
 
 // examinedBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be

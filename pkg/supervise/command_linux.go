@@ -47,16 +47,21 @@ func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
 
-// RunParser runs a command that parses untrusted content. Its standard error is not part of the
-// output, and the kernel kills it first when memory runs out. The error for a nonzero status does
-// not contain its output, which may contain text of the content.
-func (r *Reaper) RunParser(ctx context.Context, c Command) ([]byte, error) {
+// Parser returns a function that runs a command that parses untrusted content, each time with
+// another standard input, other files and another limit of the output in bytes. The standard error
+// is not part of the output, and the kernel kills the command first when memory runs out. The error
+// for a nonzero status does not contain the output, which may contain text of the content.
+func (r *Reaper) Parser(c Command) func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 	c.SeparateStderr, c.KillFirst = true, true
-	text, err := r.RunCommand(ctx, c)
-	if exit := (*ExitError)(nil); errors.As(err, &exit) {
-		return nil, errors.New("its process " + exit.Exit.String())
+	return func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+		next := c
+		next.Stdin, next.Files, next.MaxOutput = question, files, most
+		text, err := r.RunCommand(ctx, next)
+		if exit := (*ExitError)(nil); errors.As(err, &exit) {
+			return nil, errors.New("its process " + exit.Exit.String())
+		}
+		return text, err
 	}
-	return text, err
 }
 
 // RunCommand is like Run, with all options of Command.

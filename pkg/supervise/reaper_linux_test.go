@@ -85,14 +85,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunParser checks that the error of a parser does not contain its output.
-func TestRunParser(t *testing.T) {
+// TestParser checks that the error of a parser does not contain its output.
+func TestParser(t *testing.T) {
 	args, env := self(t, "complain 0 answer")
-	if out, err := reaper.RunParser(t.Context(), Command{Args: args, Env: env}); string(out) != "answer\n" || err != nil {
+	if out, err := reaper.Parser(Command{Args: args, Env: env})(t.Context(), nil, nil, 0); string(out) != "answer\n" || err != nil {
 		t.Errorf("%q, %v", out, err)
 	}
 	_, env = self(t, "complain 4 answer")
-	out, err := reaper.RunParser(t.Context(), Command{Args: args, Env: env})
+	out, err := reaper.Parser(Command{Args: args, Env: env})(t.Context(), nil, nil, 0)
 	if out != nil || err == nil || err.Error() != "its process ended with status 4" {
 		t.Errorf("with a status: %q, %v", out, err)
 	}
