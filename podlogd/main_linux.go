@@ -9,10 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,57 +18,45 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
 	"github.com/orlop-os/orlop/pkg/nodespec"
-	"github.com/orlop-os/orlop/pkg/panics"
 	"github.com/orlop-os/orlop/pkg/paths"
-	"github.com/orlop-os/orlop/pkg/service/notify"
-	"github.com/orlop-os/orlop/pkg/service/profile"
+	"github.com/orlop-os/orlop/pkg/service/process"
 )
 
 // Main is the podlogd process: it waits for the socket of machined and for the directory, drops its
 // privileges and delivers until SIGTERM. It returns the exit status.
 func Main() int {
-	if err := run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", nodespec.ServicePodLogs, err)
-		return 1
-	}
-	return 0
+	o := Options{Dir: paths.PodLogs, Client: client(paths.PodLogsSocket), Log: slog.New(slog.NewJSONHandler(os.Stdout, nil))}
+	return process.Process{
+		Name:             nodespec.ServicePodLogs,
+		Prepare:          func(ctx context.Context) error { return prepare(ctx, &o) },
+		GiveUpPrivileges: func() error { return giveUpPrivileges(filepath.Dir(o.Dir)) },
+		Serve: func(ctx context.Context, ready func(ok bool, detail string)) error {
+			ready(true, fmt.Sprintf("reads the logs of pods for %d receivers", len(o.Settings.Receivers)))
+			return Serve(ctx, o)
+		},
+	}.Main()
 }
 
-func run() error {
+// prepare reads the settings, and waits for the socket that machined opens and for the directory
+// that the kubelet makes.
+func prepare(ctx context.Context, o *Options) error {
 	if len(os.Args) != 2 {
 		return errors.New("usage: podlogd SETTINGS")
 	}
-	o := Options{Dir: paths.PodLogs, Client: client(paths.PodLogsSocket), Log: slog.New(slog.NewJSONHandler(os.Stdout, nil))}
 	if err := json.Unmarshal([]byte(os.Args[1]), &o.Settings); err != nil {
 		return fmt.Errorf("settings: cannot decode: %w", err)
 	}
-	reports, err := notify.FromEnv()
-	if err != nil {
-		return err
-	}
-	if err := profile.FromEnv(); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	// machined opens the socket, and the kubelet makes the directory, perhaps later
 	for _, name := range []string{paths.PodLogsSocket, o.Dir} {
 		for {
 			if _, err := os.Stat(name); err == nil {
 				break
 			}
-			if backoff.Sleep(ctx, time.Second) != nil {
-				return nil
+			if err := backoff.Sleep(ctx, time.Second); err != nil {
+				return err
 			}
 		}
 	}
-	if err := giveUpPrivileges(filepath.Dir(o.Dir)); err != nil {
-		return err
-	}
-	panics.OnPanic(func(e *panics.Error) { o.Log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
-	// If machined no longer reads, it is about to stop the process.
-	_ = reports.Send(nodespec.ServicePodLogs, true, fmt.Sprintf("reads the logs of pods for %d receivers", len(o.Settings.Receivers)))
-	return Serve(ctx, o)
+	return nil
 }
 
 // client returns a client that connects to a Unix socket. A receiver has up to 30 seconds to

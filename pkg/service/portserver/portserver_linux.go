@@ -7,15 +7,9 @@ package portserver
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/orlop-os/orlop/pkg/panics"
-	"github.com/orlop-os/orlop/pkg/service/notify"
-	"github.com/orlop-os/orlop/pkg/service/profile"
+	"github.com/orlop-os/orlop/pkg/service/process"
 )
 
 // Process is a process that serves a port.
@@ -31,36 +25,18 @@ type Process struct {
 
 // Main runs the process until SIGTERM. It returns the exit status.
 func (p Process) Main() int {
-	if err := p.run(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
-		return 1
-	}
-	return 0
-}
-
-func (p Process) run() error {
-	reports, err := notify.FromEnv()
-	if err != nil {
-		return err
-	}
-	if err := profile.FromEnv(); err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", p.Port))
-	if err != nil {
-		return fmt.Errorf("TCP port %d: cannot listen: %w", p.Port, err)
-	}
-	if err := p.GiveUpPrivileges(); err != nil {
-		return err
-	}
-	// Without this, a panic in a call would end all other calls, and a client could repeat it.
-	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
-	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
-	return p.Serve(ctx, listener, func(ok bool, detail string) {
-		// If machined no longer reads, it is about to stop the process; the error has no other
-		// receiver.
-		_ = reports.Send(p.Name, ok, detail)
-	})
+	var listener net.Listener
+	return process.Process{
+		Name: p.Name,
+		Prepare: func(context.Context) (err error) {
+			if listener, err = net.Listen("tcp", fmt.Sprintf(":%d", p.Port)); err != nil {
+				return fmt.Errorf("TCP port %d: cannot listen: %w", p.Port, err)
+			}
+			return nil
+		},
+		GiveUpPrivileges: p.GiveUpPrivileges,
+		Serve: func(ctx context.Context, ready func(ok bool, detail string)) error {
+			return p.Serve(ctx, listener, ready)
+		},
+	}.Main()
 }
