@@ -104,7 +104,7 @@ const (
 )
 
 // Open opens the record without a name in a directory, or creates it. It removes an incomplete last
-// line: a power cut interrupted the write of this line, whose Append never returned.
+// line: a power cut interrupted the write of this line, so its Append never returned.
 func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
 
 // OpenNamed opens or creates a named record like Open.

@@ -125,7 +125,7 @@ func (s session) check(o Open) error {
 	return nil
 }
 
-// tick ends a session whose time has expired, and sends a keepalive when it is due.
+// tick ends a session after its expiry, and sends a keepalive when it is due.
 func (s session) tick(now time.Time) (session, []Message, error) {
 	if !now.Before(s.expires) {
 		silence := openTimeout

@@ -128,7 +128,7 @@ func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error)
 }
 
 // ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
-// the statement of an installed version, whose signatures were verified by the installation.
+// the statement of an installed version: the installation has verified its signatures.
 func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 
 // unverified parses the statement of an envelope without verifying the signatures.

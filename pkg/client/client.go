@@ -77,7 +77,7 @@ type Client struct {
 	Attestation api.AttestationClient
 
 	address string           // host:port
-	conn    *grpc.ClientConn // nil for a client of Over, whose caller owns the connection
+	conn    *grpc.ClientConn // nil for a client of Over: the caller owns the connection
 	watch   *watchedTLS
 }
 

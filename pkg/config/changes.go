@@ -159,7 +159,8 @@ func displayText(v reflect.Value) string {
 	return text
 }
 
-// completeText returns the complete text of a value, for the comparison of values that displayText shortens.
+// completeText returns the complete text of a value, for the comparison of values that displayText
+// shortens.
 func completeText(v reflect.Value) string {
 	if !v.IsValid() {
 		return ""

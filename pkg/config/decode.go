@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value decodes a node into v. It reports every problem with its position. A part of v whose node
-// has a problem keeps its value.
+// value decodes a node into v. It reports every problem with its position. If a node has a problem,
+// the part of v for this node keeps its value.
 func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
 		d.broken[path] = true // checkSubset has reported the problem
@@ -277,7 +277,7 @@ func (d *decoder) number(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// mismatch adds a problem for a node whose kind does not fit the type.
+// mismatch adds a problem for a node of a kind that does not fit the type.
 func (d *decoder) mismatch(n *yaml.Node, path string, t reflect.Type) {
 	w := wrong{reason: "is " + describe(n), expected: expectation(t)}
 	switch {

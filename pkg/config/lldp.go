@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// LLDPLabel is a label of the Node whose value is from an announcement of a neighbor of the machine
+// LLDPLabel is a label of the Node with a value from an announcement of a neighbor of the machine
 // (LLDP, IEEE 802.1AB).
 type LLDPLabel struct {
 	Key  string    `yaml:"key" jsonschema:"required"`

@@ -15,7 +15,7 @@ type Logging struct {
 	Pods      *PodLogging `yaml:"pods,omitempty"`
 }
 
-// PodLogging selects the pods whose logs go to the receivers with SourcePods.
+// PodLogging selects the pods for the receivers with SourcePods.
 type PodLogging struct {
 	Namespaces     []string `yaml:"namespaces,omitempty"`
 	Exclude        []string `yaml:"exclude"`

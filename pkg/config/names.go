@@ -44,8 +44,8 @@ func hostname(s string) error {
 	return nil
 }
 
-// hostOrAddr validates a DNS name or an IP address without a zone. It rejects a name whose last
-// label is a number, because such a name is probably a mistyped address.
+// hostOrAddr validates a DNS name or an IP address without a zone. It rejects a name with a number
+// as its last label, because such a name is probably a mistyped address.
 func hostOrAddr(s string) error {
 	if a, err := netip.ParseAddr(s); err == nil {
 		if a.Zone() != "" {

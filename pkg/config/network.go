@@ -8,7 +8,7 @@ type Network struct {
 	Spec     NetworkSpec     `yaml:"spec" jsonschema:"required"`
 }
 
-// NetworkMetadata is the metadata of a document whose name is optional.
+// NetworkMetadata is the metadata of a document with an optional name.
 type NetworkMetadata struct {
 	Name string `yaml:"name"`
 }

@@ -83,7 +83,7 @@ const (
 )
 
 // kubeletLabels are the labels of Kubernetes that a kubelet may set on its Node, without the labels
-// whose values the kubelet determines itself (k8s.io/kubelet/pkg/apis, well_known_labels.go).
+// that the kubelet sets to values of its own (k8s.io/kubelet/pkg/apis, well_known_labels.go).
 // kubeletDomains are domains below which a kubelet may set any label.
 var (
 	kubeletLabels  = []string{"node.kubernetes.io/instance-type", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"}

@@ -241,7 +241,7 @@ const (
 // isNamed reports whether a configuration can contain several documents of a kind.
 func isNamed(kind string) bool { return kind == kindVolume || kind == kindAddon }
 
-// documentPath returns the path, as in Problem.Field, of a document whose kind isNamed.
+// documentPath returns the path, as in Problem.Field, of a document of a named kind (isNamed).
 func documentPath(kind, name string) string { return kind + `["` + shorten(name) + `"]` }
 
 // kind is a kind of document.

@@ -89,7 +89,7 @@ const (
 // Names returns the roles.
 func (Role) Names() []string { return []string{string(RoleControlPlane), string(RoleWorker)} }
 
-// Trust configures the CAs whose client certificates the management API accepts.
+// Trust configures the CAs of the client certificates that the management API accepts.
 type Trust struct {
 	OperatorCAs []Certificate `yaml:"operatorCAs,omitempty"`
 }

@@ -153,7 +153,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints the duration in the units h, m, s and ms, without units whose number is 0.
+// String prints the duration in the units h, m, s and ms, without units with the number 0.
 func (d Duration) String() string {
 	if d == 0 {
 		return "0s"

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxOpenNamespaces is the maximum number of namespaces whose pods have access to the kubelets.
+// maxOpenNamespaces is the maximum number of namespaces with pods that have access to the kubelets.
 const maxOpenNamespaces = 64
 
 // kubelet validates the settings as the kubelet does when it starts

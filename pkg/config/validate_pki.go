@@ -165,7 +165,7 @@ func samePublic(a, b crypto.PublicKey) bool {
 }
 
 // signingKey checks that a key with which the machine signs is ECDSA on P-256. Package pki and the
-// service-account tokens support only this type, whose signatures are fast to create and verify.
+// service-account tokens support only this type. Its signatures are fast to create and verify.
 func (v checks) signingKey(path string, key PrivateKey) {
 	signer := key.Signer()
 	if signer == nil {

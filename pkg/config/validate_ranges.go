@@ -17,8 +17,8 @@ type fieldNetwork struct {
 // compared.
 func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
 
-// mapped returns the problem for an IPv4-mapped IPv6 address or network, whose family is ambiguous
-// (RFC 4291, 2.5.5.2).
+// mapped returns the problem for an IPv4-mapped IPv6 address or network. The family of such an
+// address is ambiguous (RFC 4291, 2.5.5.2).
 func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }

@@ -155,7 +155,7 @@ func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 	}
 }
 
-// dir copies the entries of a directory, whose node in has the copy.
+// dir copies the entries of a directory. The node in has the copy.
 func (c *copier) dir(source *os.File, in *dirNode) error {
 	if in.depth > maxDepth {
 		return fmt.Errorf("%s: cannot copy: it is nested in more than %d directories; reduce the depth", in.printable(), maxDepth)

@@ -12,7 +12,7 @@
 //	examine_linux.go  the examination
 //	result.go         the result and its validation
 //
-// A disk whose examination fails is treated as a disk with data, never as blank.
+// After a failed examination, a disk is treated as a disk with data, never as blank.
 //
 // The package does not decide how a disk may be used, and mounts no file system.
 package diskprobe

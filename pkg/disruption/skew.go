@@ -108,7 +108,7 @@ func unknownVersions(problem string) string {
 // maxNamed is the maximum number of machines that Behind names.
 const maxNamed = 5
 
-// Behind returns a warning about the machines whose Kubernetes is older than the newest in the
+// Behind returns a warning about the machines with an older Kubernetes than the newest in the
 // cluster; empty if there are no such machines.
 func Behind(nodes []Node) string {
 	newest := ""

@@ -1,7 +1,7 @@
 package emulation
 
 // etcdOf maps a level to the minor version of etcd in the releases with this Kubernetes (go.mod of
-// the releases), whose storage version the data have.
+// the releases). The data have the storage version of this etcd.
 var etcdOf = map[Minor]string{{1, 36}: "3.6", {1, 37}: "3.7"}
 
 // EtcdOf returns the minor version of etcd at a level, for example "3.6"; empty if the level is not

@@ -70,7 +70,7 @@ type Refusal struct{ Reason, Remedy string }
 // Next returns the level to which a cluster can be raised: the oldest version of its members. It
 // returns a refusal if a member is away, unknown or not upgraded. If no member has a newer version
 // than the level, Next returns the present level instead of a refusal: the caller may repeat a call
-// that has raised the level and whose answer was lost. The first row that applies decides:
+// that has raised the level, after its answer was lost. The first row that applies decides:
 //
 //	level      a member              another machine   decision
 //	unknown    any                   any               refused

@@ -97,8 +97,8 @@ func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// Release deletes all names of the artifacts whose manifests have the given digests ("sha256:…").
-// It does not delete images.
+// Release deletes all names of the artifacts with manifests that have the given digests
+// ("sha256:…"). It does not delete images.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {

@@ -204,7 +204,7 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imported returns the names of this import: the names with the import label whose record was
+// imported returns the names of this import: the names with the import label and a record that was
 // written after the list before was read. The label excludes images that were pulled for a pod
 // meanwhile; the write time excludes earlier imports.
 func imported(before, after []*imagesapi.Image) []*imagesapi.Image {

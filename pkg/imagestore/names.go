@@ -35,7 +35,7 @@ func fullName(name, target string) (string, error) {
 	return named.String(), nil
 }
 
-// imagesOf returns the records without those whose names are made of digests (isDigestName).
+// imagesOf returns the records without the names that are made of digests (isDigestName).
 func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 	for _, i := range some {
 		if !isDigestName(i.Name) {

@@ -228,7 +228,7 @@ func (s *Store) removeOrphans(ctx context.Context) error {
 	return nil
 }
 
-// orphans returns the names of signatures whose image has no name any more.
+// orphans returns the names of signatures for images that have no name any more.
 func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 	there := map[string]bool{}
 	for _, i := range images {

@@ -73,7 +73,7 @@ func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	return l, Answer{Listed: true}
 }
 
-// Without returns the list without the entries for whose key has returns true.
+// Without returns the list without the entries with a key for which has returns true.
 func (l List) Without(has func(key string) bool) List {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(key string, _ Entry) bool { return has(key) })

@@ -170,8 +170,8 @@ func (d describer) describe(s *jsonschema.Schema, path string) *jsonschema.Schem
 	return &out
 }
 
-// resolve returns s, unless s is a reference to the definition of an object whose comments differ
-// at this path. Then it returns a copy of the object with the comments of the path.
+// resolve returns s, unless s is a reference to the definition of an object with other comments at
+// this path. Then it returns a copy of the object with the comments of the path.
 func (d describer) resolve(s *jsonschema.Schema, path string) *jsonschema.Schema {
 	name, isRef := strings.CutPrefix(s.Ref, definitions)
 	definition := d.schema.Definitions[name]

@@ -96,8 +96,8 @@ func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	return v, nil
 }
 
-// descriptorKind returns "primary", "joliet" or "enhanced"; an empty string for a descriptor whose
-// files this package cannot read.
+// descriptorKind returns "primary", "joliet" or "enhanced"; an empty string for a descriptor with
+// files that this package cannot read.
 func descriptorKind(d []byte) string {
 	switch {
 	case d[0] == isoPrimary:

@@ -1,8 +1,8 @@
 // Package imagesignature reads and verifies signatures of container images, without a network.
 //
-// It supports the two formats of cosign for signatures with a key. Anyone can write the documents,
-// so their sizes are bounded, and no field is used before a key has verified the text that contains
-// the field:
+// It supports the two formats of cosign for signatures with a key. Attackers can write the
+// documents, so their sizes are bounded, and no field is used before a key has verified the text
+// that contains the field:
 //
 //	cosign signature   a manifest whose layers are claims (Red Hat's "simple signing"), each
 //	                   with its signature in an annotation (cosign, specs/SIGNATURE_SPEC.md)

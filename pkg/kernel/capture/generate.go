@@ -10,7 +10,7 @@ import (
 
 // code is a fragment of a BPF program. It sets the accumulator to 1 if it matches the packet, and
 // to 0 if not. It can change the index register. The functions and, or and not combine fragments;
-// at run time, and and or skip a fragment whose result is not needed. For example, the check of a
+// at run time, and and or skip a fragment if its result is not needed. For example, the check of a
 // port must be skipped if the protocol does not match: a read beyond the end of the packet ends the
 // program, and the packet is rejected.
 type code []bpf.Instruction

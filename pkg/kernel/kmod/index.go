@@ -129,7 +129,7 @@ type Step struct {
 	Name  string
 	File  string // path that begins with the argument of Read
 	After []string
-	// Soft means that the module is an optional dependency, whose failure is ignored.
+	// Soft means that the module is an optional dependency: its failure is ignored.
 	Soft bool
 }
 

@@ -67,9 +67,10 @@ func Move(from, to string) error {
 const busyTimeout = 10 * time.Second
 
 // WhileBusy repeats do as long as its error is EBUSY, at most for 10 s. It is for file systems and
-// devices whose files this process has just closed. They can still be busy: if another goroutine
-// starts a program, the child process has copies of all open files between fork and execve, even of
-// files with O_CLOEXEC. This takes milliseconds, or a second on an emulated machine.
+// devices with files that this process has just closed. They can still be busy: if another
+// goroutine starts a program, the child process has copies of all open files between fork and
+// execve, even of files with O_CLOEXEC. This takes milliseconds, or a second on an emulated
+// machine.
 func WhileBusy(do func() error) error {
 	delays := backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
 	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)

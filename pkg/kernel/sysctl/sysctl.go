@@ -92,8 +92,9 @@ var System = []Parameter{
 	{Name: "net.ipv6.conf.all.forwarding", Value: "1", Optional: true, Reason: forwarding},
 
 	// Loose reverse-path filtering (RFC 3704, 2.4): the kernel drops a packet only if no route
-	// leads to its source. Strict filtering would also drop a packet whose source is routed through
-	// another link; tunnels between nodes and machines with two networks cause such packets.
+	// leads to its source. Strict filtering would also drop a packet from a source that is routed
+	// through another link; tunnels between nodes and machines with two networks cause such
+	// packets.
 	{Name: "net.ipv4.conf.all.rp_filter", Value: "2", Reason: routing},
 	{Name: "net.ipv4.conf.default.rp_filter", Value: "2", Reason: routing},
 	// doc: a machine with configured routes accepts no redirects and source routes from other
@@ -161,7 +162,7 @@ const AcceptRA = "2"
 //
 // Without promote_secondaries, the kernel removes the other addresses of a subnet together with the
 // first address. Without ignore_routes_with_linkdown, the kernel continues to use the routes of a
-// link whose cable is unplugged, and no other link replaces it. The value of accept_ra depends on
+// link with an unplugged cable, and no other link replaces it. The value of accept_ra depends on
 // Network.spec.links (AcceptRA).
 var Links = []LinkParameter{
 	{Family: "ipv4", Name: "promote_secondaries", Value: "1", Reason: links},
