@@ -33,8 +33,8 @@ type Caller struct {
 	Name    string // common name of the certificate
 	Role    string // "machine", "join", or a role of pki.Roles
 	Serial  string // serial number of the certificate, hexadecimal
-	// serial number of the first certificate of the lineage (pki.LineageOf); its own without a
-	// renewal
+	// serial number of the first certificate of the lineage (pki.LineageOf); equal to Serial before
+	// the first renewal
 	Lineage string
 	// fingerprint (pki.Fingerprint) of the CA of the first certificate of the lineage
 	Issuer string
@@ -85,8 +85,8 @@ func (c Caller) String() string {
 	return c.Subject + " from " + c.Peer
 }
 
-// ID returns an ID of the calling machine that is the same for all its certificates: its ticket, or
-// its name if it is a control-plane machine.
+// ID returns an ID that is the same for all certificates of the calling machine: its ticket, or,
+// for a control-plane machine, its name.
 func (c Caller) ID() string { return cmp.Or(c.Ticket, c.Name) }
 
 // IsAdmin reports whether the caller has the role admin.
@@ -101,11 +101,11 @@ func (c Caller) RequireMachine() error {
 	return nil
 }
 
-// RequireControlPlane rejects every caller but the control-plane machines of the cluster. Workers
-// have certificates of the same CA, but with the name of their ticket. A machine certificate
-// without a ticket can come from two sources: the key of the machine CA, which the control-plane
-// machines have, or an operator CA. The holder of an operator CA can issue an admin certificate as
-// well, and so gains no right here.
+// RequireControlPlane rejects every caller but the control-plane machines of the cluster. The
+// certificates of workers are from the same CA, but they name the ticket of the worker
+// (Caller.Ticket). A machine certificate without a ticket can come from two sources: the key of the
+// machine CA, which the control-plane machines have, or an operator CA. The holder of an operator
+// CA can issue an admin certificate as well, and so gains no right here.
 func (c Caller) RequireControlPlane() error {
 	if c.RequireMachine() != nil || c.Ticket != "" {
 		return status.Error(codes.PermissionDenied, "only control-plane machines can make this call")

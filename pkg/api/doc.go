@@ -1,10 +1,10 @@
-// Package api is the management API of an Orlop OS machine as generated Go code. Its source is
-// orlop.proto, which documents the API, apid.proto, the interface between apid and machined, and
-// machineobject.proto, the interface between process "node" and machined. Only the files without
-// the ending .pb.go are written by hand; caller.go has the caller of a method, which apid sends to
-// machined beside the messages.
+// Package api is the management API of an Orlop OS machine as generated Go code. Its sources are
+// three files: orlop.proto documents the API; apid.proto is the interface between apid and
+// machined; machineobject.proto is the interface between process "node" and machined. The Go files
+// without the ending .pb.go are written by hand: for example, caller.go has the identity of a
+// caller, which apid sends to machined as metadata of the call.
 //
-// To regenerate it, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
+// To regenerate the code, install Debian's protobuf-compiler and run `go generate ./pkg/api` from
 // anywhere in the repository.
 package api
 

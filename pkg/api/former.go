@@ -1,7 +1,7 @@
 package api
 
-// formerDropped is the first version without the former names: it need not be able to share a
-// cluster with version 0.1.0.
+// formerDropped is the first version without the former names, because a cluster need not be able
+// to contain machines of this version and of 0.1.0 at the same time.
 const formerDropped = "0.4.0"
 
 // formerNames maps the names of methods in version 0.1.0 to their present names. Machines of both
@@ -27,12 +27,12 @@ var formerNames = map[string]string{
 	"/orlop.v1alpha1.Upgrade/Send":      Upgrade_Upload_FullMethodName,
 }
 
-// UnknownMethod is the part of an error text by which a client recognizes that apid, present or
-// former, knows no method with the name. The code is PermissionDenied.
+// UnknownMethod is the part of an error text by which a client recognizes that apid, of this or of
+// a former version, has no method with the requested name. The code is PermissionDenied.
 const UnknownMethod = "this machine knows no such method"
 
-// PresentName returns the present name of a method, for its present or a former name. It returns an
-// unknown name unchanged.
+// PresentName returns the present name of a method that is given by its present or its former name.
+// It returns an unknown name unchanged.
 func PresentName(method string) string {
 	if present, ok := formerNames[method]; ok {
 		return present

@@ -15,8 +15,8 @@ func AuditRuleOf(method string) *AuditRule {
 	return rule
 }
 
-// FanoutOf returns the manner in which a command calls a method, by its full name, on several
-// machines.
+// FanoutOf returns how a command that addresses several machines calls the method with this full
+// name.
 func FanoutOf(method string) Fanout {
 	fanout, _ := optionOf(method, E_Fanout).(Fanout)
 	return fanout

@@ -4,14 +4,14 @@
 // caller parses the YAML.
 //
 // An artifact is an OCI image manifest (image-spec, manifest.md) with any artifactType and config,
-// as `oras push` and `flux push artifact` make it. A layer is a single file or a tar archive of
-// files, compressed by gzip or not compressed. The content of a layer determines its format,
-// because each tool uses its own media types. The package reads files with the extensions .yaml,
-// .yml or .json, and layers without a name.
+// as `oras push` and `flux push artifact` create it. A layer is a single file or a tar archive of
+// files, compressed by gzip or not compressed. The package detects the format of a layer from its
+// content, because each tool uses other media types. It reads files with the extensions .yaml, .yml
+// or .json, and single-file layers without a name.
 //
-// A digest proves only that a blob is the blob that a document names; the content can be hostile.
-// Therefore every size is bounded before the package reads the data, and no file of an archive is
-// written to disk.
+// A digest proves only that a blob is the one that the configuration names; the content can be
+// hostile. Therefore every size is bounded before the package reads the data, and no file of an
+// archive is written to disk.
 package artifact
 
 import (
@@ -110,7 +110,7 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 		} else if !isText(l.Name) {
 			l.Name = ignored
 		}
-		if err := u.layer(l.Name, content); err != nil {
+		if err := u.addLayer(l.Name, content); err != nil {
 			return nil, err
 		}
 	}
@@ -120,8 +120,8 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 	return u.all, nil
 }
 
-// ignored replaces the name of a layer with another extension. The layer can still be an archive:
-// oras names the archive of a directory after the directory.
+// ignored replaces the name of a layer that is not a text by its extension. Such a layer is skipped
+// unless it is an archive: oras names the archive of a directory after the directory.
 const ignored = ""
 
 // isText reports whether the package reads a file of this name.
@@ -144,7 +144,7 @@ type unpacking struct {
 // errLarge is returned when the unpacked data exceeds the budget.
 var errLarge = errors.New("too large")
 
-// bounded reads until the budget left is used up, and then returns errLarge.
+// bounded reads until the shared budget *left is used up, and then returns errLarge.
 type bounded struct {
 	io.Reader
 	left *int64
@@ -162,8 +162,8 @@ func (b bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// layer adds the files of a layer.
-func (u *unpacking) layer(name string, content []byte) error {
+// addLayer adds the files of a layer.
+func (u *unpacking) addLayer(name string, content []byte) error {
 	plain := io.Reader(bytes.NewReader(content))
 	switch {
 	case bytes.HasPrefix(content, []byte{0x1f, 0x8b}): // RFC 1952, 2.3.1
@@ -183,11 +183,11 @@ func (u *unpacking) layer(name string, content []byte) error {
 		return fmt.Errorf("%s: %w", layerName(name), u.reason(err))
 	// pax(1), "ustar Interchange Format"
 	case err == nil && bytes.HasPrefix(head[257:], []byte("ustar")):
-		return u.archive(name, in)
+		return u.addArchive(name, in)
 	case name == ignored:
 		return nil
 	}
-	return u.file(name, in)
+	return u.addFile(name, in)
 }
 
 // layerName returns the quoted name of a layer for messages.
@@ -198,8 +198,8 @@ func layerName(name string) string {
 	return quoted(name)
 }
 
-// archive adds the files of a tar archive.
-func (u *unpacking) archive(name string, in io.Reader) error {
+// addArchive adds the files of a tar archive.
+func (u *unpacking) addArchive(name string, in io.Reader) error {
 	for r := tar.NewReader(in); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -225,17 +225,17 @@ func (u *unpacking) archive(name string, in io.Reader) error {
 		if !isText(clean) {
 			continue
 		}
-		if h.Size > u.left { // A sparse file is longer than its data in the archive.
+		if h.Size > u.left { // A sparse file can be longer than its data in the archive.
 			return fmt.Errorf("%s: %w", quoted(clean), u.reason(errLarge))
 		}
-		if err := u.file(clean, r); err != nil {
+		if err := u.addFile(clean, r); err != nil {
 			return err
 		}
 	}
 }
 
-// file adds a file.
-func (u *unpacking) file(name string, in io.Reader) error {
+// addFile adds a file and checks its name and content.
+func (u *unpacking) addFile(name string, in io.Reader) error {
 	for _, r := range name {
 		if !unicode.IsPrint(r) {
 			return fmt.Errorf("%s: is not a valid file name", quoted(name))

@@ -22,8 +22,8 @@ const MaxDescriptors = 8192
 var ErrDescriptors = errors.New("a manifest with too many entries")
 
 // Descriptors is a list in a manifest or an index (image-spec, descriptor.md) from an untrusted
-// source. Decoding stops after MaxDescriptors entries, because an entry takes at least 2 bytes of
-// JSON and 50 times as much memory.
+// source. Decoding stops after MaxDescriptors entries, because an entry of 2 bytes of JSON takes 50
+// times as much memory.
 type Descriptors []ocispec.Descriptor
 
 // UnmarshalJSON implements json.Unmarshaler.

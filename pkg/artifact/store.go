@@ -110,7 +110,7 @@ func (s Store) Fetch(ctx context.Context, sum string, from Source) error {
 	return s.write(sum, func(w io.Writer) error { _, err := w.Write(manifest); return err })
 }
 
-// makeDir creates the directory of the store. Its parents are readable by all users.
+// makeDir creates the directory of the store. Its parent directories are readable by all users.
 func (s Store) makeDir() error {
 	err := os.MkdirAll(filepath.Dir(s.Dir), 0o755)
 	if err == nil {
@@ -197,7 +197,7 @@ func (s Store) write(sum string, content func(io.Writer) error) error {
 }
 
 // Prune deletes all blobs except those of the given artifacts, and returns the number of deleted
-// files. It fails if the store lacks one of the manifests.
+// files. It fails and deletes nothing if the store lacks the manifest of a given artifact.
 func (s Store) Prune(sums []string) (dropped int, err error) {
 	keep := map[string]bool{}
 	for _, sum := range sums {

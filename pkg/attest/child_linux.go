@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
-// Descriptors of the process.
+// File descriptors that the process inherits.
 const (
 	tpmFile = 3
 	logFile = 4
@@ -24,17 +24,17 @@ const (
 	maxFiles  = 64        // file descriptors
 )
 
-// Environment is the complete environment of the process.
+// Environment holds all environment variables of the process.
 var Environment = []string{"GOMEMLIMIT=32MiB", "GOMAXPROCS=1", "GOTRACEBACK=none"}
 
 // reply is the output of the process.
 type reply struct {
 	answer
-	Failed string `json:"failed,omitempty"` // the reason; empty for an answer
+	Failed string `json:"failed,omitempty"` // the reason for no answer; else empty
 }
 
-// Main is the main function of the process: it drops its privileges, asks the TPM, writes the
-// answer, and returns the exit status.
+// Main is the main function of the process: it drops its privileges, executes one question with the
+// TPM, writes the reply, and returns the exit status.
 func Main() int {
 	tpm := device{os.NewFile(tpmFile, "TPM")}
 	if err := respond(os.Stdin, os.Stdout, tpm, os.NewFile(logFile, "event log"), confineSelf); err != nil {

@@ -12,12 +12,12 @@ import (
 // The PCRs that a comparison interprets (TCG PC Client Platform Firmware Profile 1.06, section 3.3;
 // systemd, "TPM2 PCR Measurements Made by systemd").
 const (
-	pcrPrograms   = 4  // programs that the firmware and the loader start
+	pcrPrograms   = 4  // programs that the firmware and the boot loader start
 	pcrSecureBoot = 7  // variables of Secure Boot
-	pcrFiles      = 10 // files that the kernel measures (IMA), without the log of the firmware
+	pcrFiles      = 10 // files that the kernel measures (IMA); not in the log of the firmware
 	pcrImage      = 11 // sections of the boot image
-	pcrParameters = 12 // command lines and credentials that are not of the boot image
-	pcrExtensions = 13 // extensions of the initramfs that are not of the boot image
+	pcrParameters = 12 // command lines and credentials from outside the boot image
+	pcrExtensions = 13 // extensions of the initramfs from outside the boot image
 )
 
 // Difference is a difference between the measurements of a machine and the expected versions.
@@ -28,16 +28,16 @@ type Difference struct {
 
 // Result is the result of a comparison.
 type Result struct {
-	Version     string       `json:"version,omitempty"` // that the machine booted; empty if unknown
+	Version     string       `json:"version,omitempty"` // booted by the machine; empty if unknown
 	SecureBoot  string       `json:"secureBoot"`        // "on", "off" or "unknown"
 	Differences []Difference `json:"differences,omitempty"`
 }
 
-// Compare compares a measurement with the versions that the machine may run. A loader may be that
-// of any of the versions, because upgrades keep the loader.
+// Compare compares a measurement with the versions that the machine may run. The boot loader can be
+// that of any of the versions, because an upgrade does not replace it.
 func (m Measured) Compare(releases []Release) Result {
 	out := Result{SecureBoot: m.secureBoot()}
-	out.add(m.unexplained())
+	out.add(m.compareLog())
 	booted := slices.IndexFunc(releases, func(r Release) bool { return m.PCRs[pcrImage] == r.ImagePCR() })
 	if booted < 0 {
 		out.add(m.compareSections(releases))
@@ -62,8 +62,8 @@ func (m Measured) Compare(releases []Release) Result {
 
 func (r *Result) add(d []Difference) { r.Differences = append(r.Differences, d...) }
 
-// unexplained compares the values of the PCRs with the log.
-func (m Measured) unexplained() (out []Difference) {
+// compareLog compares the values of the PCRs with the values that follow from the event log.
+func (m Measured) compareLog() (out []Difference) {
 	values := Replay(m.Events)
 	for pcr, value := range values {
 		if pcr != pcrFiles && value != m.PCRs[pcr] {
@@ -87,7 +87,8 @@ func (m Measured) compareClaims(r Release) (out []Difference) {
 	return out
 }
 
-// compareSections names the sections in which the boot image differs from the versions.
+// compareSections names the sections of the boot image that differ from the same sections of all
+// versions.
 func (m Measured) compareSections(releases []Release) []Difference {
 	events := extended(m.Events, pcrImage)
 	if len(events) == 0 {
@@ -95,13 +96,13 @@ func (m Measured) compareSections(releases []Release) []Difference {
 	}
 	var out []Difference
 	for i := 0; i+1 < len(events); i += 2 {
-		at := slices.IndexFunc(measured, func(name string) bool { return events[i].Digest == nameDigest(name) })
+		at := slices.IndexFunc(measuredSections, func(name string) bool { return events[i].Digest == nameDigest(name) })
 		if at < 0 {
 			continue
 		}
-		name, digest := measured[at], events[i+1].Digest
+		name, digest := measuredSections[at], events[i+1].Digest
 		if wanted := sectionDigests(releases, name); len(wanted) > 0 && !slices.Contains(wanted, digest) {
-			out = append(out, Difference{fmt.Sprintf("PCR 11: section %s has digest %x, expected is %s", name, digest, join(wanted)), sectionCause(name)})
+			out = append(out, Difference{fmt.Sprintf("PCR 11: section %s has digest %x, expected is %s", name, digest, joinDigests(wanted)), sectionCause(name)})
 		}
 	}
 	if len(out) == 0 {
@@ -121,7 +122,7 @@ func sectionDigests(releases []Release, name string) (out []Digest) {
 	return out
 }
 
-// sectionCause returns the usual cause of another section.
+// sectionCause returns the usual cause of a section with an unexpected digest.
 func sectionCause(name string) string {
 	switch name {
 	case ".cmdline":
@@ -137,11 +138,12 @@ func sectionCause(name string) string {
 }
 
 // comparePrograms compares the programs in PCR 4: the loader, the boot image, and the kernel if the
-// stub starts it through the firmware. booted is the version that PCR 11 shows; negative for none.
+// stub starts it through the firmware. booted is the index of the version that PCR 11 shows;
+// negative if PCR 11 shows no known version.
 func (m Measured) comparePrograms(releases []Release, booted int) (out []Difference) {
 	var programs []Digest
 	for _, e := range extended(m.Events, pcrPrograms) {
-		if !isNote(e) {
+		if !isText(e) {
 			programs = append(programs, e.Digest)
 		}
 	}
@@ -161,11 +163,11 @@ func (m Measured) comparePrograms(releases []Release, booted int) (out []Differe
 	case len(programs) == 0:
 		out = append(out, Difference{"PCR 4: the firmware started no program", "a firmware that does not measure what it starts"})
 	case !slices.Contains(loaders, at(0)):
-		out = append(out, Difference{fmt.Sprintf("PCR 4: the firmware started the program %x first, expected is the boot loader %s", at(0), join(loaders)),
+		out = append(out, Difference{fmt.Sprintf("PCR 4: the firmware started the program %x first, expected is the boot loader %s", at(0), joinDigests(loaders)),
 			"the boot loader of another version (name the bundle of the installed version, too), a program that firmware or an option ROM starts, or a boot from the network or a medium"})
 	}
 	if booted < 0 || len(programs) == 0 {
-		return out // PCR 11 has the difference, or the first program is missing
+		return out // compareSections or the lines above have reported the difference
 	}
 	r := releases[booted]
 	if at(1) != r.Image {
@@ -179,13 +181,14 @@ func (m Measured) comparePrograms(releases []Release, booted int) (out []Differe
 	return out
 }
 
-// maxNote is the maximum size in bytes of an event that is only a text or a separator. A program
-// of 64 bits has more bytes.
-const maxNote = 128
+// maxText is the maximum size in bytes of the data of an event that is only a text or a separator.
+// A 64-bit program is always larger.
+const maxText = 128
 
-// isNote reports whether an event is a text or a separator of the firmware. The type of an event
-// proves nothing: the PCR contains only the digest.
-func isNote(e Event) bool { return len(e.Data) <= maxNote && sha256.Sum256(e.Data) == e.Digest }
+// isText reports whether an event is a text or a separator of the firmware, not a program. It
+// decides by the data, because the type of an event proves nothing: the PCR contains only the
+// digest.
+func isText(e Event) bool { return len(e.Data) <= maxText && sha256.Sum256(e.Data) == e.Digest }
 
 // secureBoot returns the state of Secure Boot at the start of the loader.
 func (m Measured) secureBoot() string {
@@ -218,8 +221,8 @@ func (m Measured) compareVariables(r Release, state string) (out []Difference) {
 	return out
 }
 
-// beforeSeparator returns the events of the firmware before its separator. A program can add more
-// later, with any digest.
+// beforeSeparator returns the events of the firmware before its separator. After the separator, a
+// program can add events with any digest.
 func beforeSeparator(events []Event) []Event {
 	end := slices.IndexFunc(events, func(e Event) bool {
 		return e.Digest == sha256.Sum256(make([]byte, 4)) || e.Digest == sha256.Sum256(bytes.Repeat([]byte{0xff}, 4))
@@ -230,8 +233,8 @@ func beforeSeparator(events []Event) []Event {
 	return events[:end]
 }
 
-// join lists digests.
-func join(all []Digest) string {
+// joinDigests returns the digests for a message.
+func joinDigests(all []Digest) string {
 	if len(all) == 0 {
 		return "unknown: the boot images name none"
 	}
@@ -242,12 +245,12 @@ func join(all []Digest) string {
 	return strings.Join(out, " or ")
 }
 
-// Describe returns the events as lines, for a person: the PCR, the digest, and the data if it is
-// the text that the PCR contains.
+// Describe returns the events as lines, for a person: the PCR, the digest, and the data if they are
+// a text with this digest.
 func Describe(events []Event) (lines []string) {
 	for _, e := range events {
 		text := "PCR " + strconv.Itoa(int(e.PCR)) + " " + fmt.Sprintf("%x", e.Digest)
-		if isNote(e) && !bytes.ContainsFunc(e.Data, func(r rune) bool { return r < ' ' || r > '~' }) {
+		if isText(e) && !bytes.ContainsFunc(e.Data, func(r rune) bool { return r < ' ' || r > '~' }) {
 			text += " " + strconv.Quote(string(e.Data))
 		}
 		lines = append(lines, text)

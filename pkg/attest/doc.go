@@ -5,14 +5,15 @@
 //	release.go      the measurements of a version, computed from its boot image
 //	compare.go      the differences between a proof and the versions, in words
 //	tpm.go          the commands to the TPM
-//	probe_linux.go  the question of PID 1 to the process that talks to the TPM
-//	child_linux.go  this process
+//	probe_linux.go  in PID 1: the question to the process that talks to the TPM
+//	child_linux.go  the process that talks to the TPM
 //
 // A PCR is a register of the TPM to which the firmware, the boot loader and the stub of the boot
 // image add digests before they start the next program; no program can undo an addition. A quote is
 // the signature of the TPM on the values of the PCRs.
 //
-// The process has no privileges: the answers of the TPM are untrusted bytes, and PID 1 passes them
-// on with bounds. The package extends no PCR, stores no key in the TPM, and does not decide what
-// follows from a difference.
+// The process that talks to the TPM has no privileges, because it parses the untrusted answers of
+// the TPM. PID 1 limits the size of the process's output before it passes the output on. The
+// package extends no PCR, stores no key in the TPM, and does not decide what happens to a machine
+// with differences.
 package attest

@@ -8,14 +8,14 @@ import (
 	"fmt"
 )
 
-// MaxLog is the maximum size of an event log in bytes. A real one has 10 to 100 KiB.
+// MaxLog is the maximum size of an event log in bytes. Real logs have 10 to 100 KiB.
 const MaxLog = 1 << 20
 
 // Digest is a SHA-256 digest.
 type Digest = [sha256.Size]byte
 
-// Event is an event of the log. A PCR contains only the digest: a machine that lies can change type
-// and data.
+// Event is an event of the log. A PCR proves only the digests: a dishonest machine can change type
+// and data in its log.
 type Event struct {
 	PCR    uint32
 	Type   uint32
@@ -23,8 +23,8 @@ type Event struct {
 	Data   []byte
 }
 
-// noAction is the type of an event that no PCR contains (TCG PC Client Platform Firmware Profile
-// 1.06, 10.4.1: EV_NO_ACTION).
+// noAction is the type of an event that the firmware does not add to a PCR (TCG PC Client Platform
+// Firmware Profile 1.06, 10.4.1: EV_NO_ACTION).
 const noAction = 3
 
 // Fields of the log (TCG PC Client Platform Firmware Profile 1.06, section 10.2).
@@ -32,14 +32,14 @@ const (
 	algSHA256      = 0x000b // TPM_ALG_SHA256
 	oldDigest      = 20     // bytes of the digest in the first event, SHA-1
 	logSignature   = "Spec ID Event03\x00"
-	signatureRest  = 8  // class of the platform, version of the specification, size of UINTN
+	signatureRest  = 8  // bytes: class of the platform, version of the specification, size of UINTN
 	maxAlgorithms  = 16 // real logs have at most 5
 	localityPrefix = "StartupLocality\x00"
 )
 
 var errTruncated = errors.New("is truncated")
 
-// reader reads little-endian fields. After the end it returns zeros and sets bad.
+// reader reads little-endian fields. A read beyond the end returns zero and sets bad.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -105,8 +105,8 @@ func parseLog(log []byte) (events []Event, err error) {
 	return events, nil
 }
 
-// parseHeader parses the first event, in the form of TPM 1.2, and returns the sizes of the digests
-// of each algorithm.
+// parseHeader parses the first event, in the form of TPM 1.2, and returns the size of the digests
+// for each hash algorithm.
 func parseHeader(r *reader) (map[uint16]uint32, error) {
 	r.bytes(4 + 4 + oldDigest)
 	head := &reader{rest: r.bytes(r.u32())}
@@ -135,7 +135,8 @@ func parseHeader(r *reader) (map[uint16]uint32, error) {
 	return sizes, nil
 }
 
-// parseDigests reads the digests of an event, and reports whether the digest with SHA-256 is one.
+// parseDigests reads the digests of an event, one for each hash algorithm. It stores the SHA-256
+// digest in to, and reports whether the event has one.
 func parseDigests(r *reader, sizes map[uint16]uint32, to *Digest) (known bool, err error) {
 	count := r.u32()
 	if count > maxAlgorithms {
@@ -165,7 +166,8 @@ func Replay(events []Event) (values [PCRs]Digest) {
 		case e.Type != noAction:
 			values[e.PCR] = extend(values[e.PCR], e.Digest)
 		case e.PCR == 0 && bytes.HasPrefix(e.Data, []byte(localityPrefix)) && len(e.Data) == len(localityPrefix)+1:
-			// The TPM was started from another locality, which its first value of PCR 0 shows.
+			// PCR 0 begins with the locality from which the TPM was started, which this event
+			// states.
 			values[0][sha256.Size-1] = e.Data[len(localityPrefix)]
 		}
 	}

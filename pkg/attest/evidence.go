@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-tpm/tpm2"
 )
 
-// NonceSize is the size of a nonce in bytes: the size of the digest of which it is a part
-// (Binding). A TPM accepts at most 32 bytes for this digest.
+// NonceSize is the size of a nonce in bytes: the same as the size of the digest into which Binding
+// hashes the nonce.
 const NonceSize = sha256.Size
 
 // Deadline is the timeout for the TPM. A chip needs seconds to create a key; an emulated TPM on an
@@ -40,7 +40,8 @@ type Keys struct {
 	Attestation []byte `json:"attestation"`
 }
 
-// Challenge is encrypted for an EK and names an AK: only the TPM with both can decrypt it.
+// Challenge is encrypted for an EK and names an AK: only the TPM that has both keys can decrypt the
+// challenge.
 type Challenge struct {
 	Credential []byte `json:"credential"` // TPM2B_ID_OBJECT without its size
 	Secret     []byte `json:"secret"`     // TPM2B_ENCRYPTED_SECRET without its size
@@ -51,8 +52,8 @@ type Challenge struct {
 type Claims struct {
 	Version string `json:"version"`
 	Root    string `json:"root"` // as on the kernel's command line
-	// Configuration is the SHA-256 digest of the documents of the active configuration; empty
-	// without one.
+	// Configuration is the SHA-256 digest of the documents of the active configuration; empty if
+	// there is no active configuration.
 	Configuration []byte `json:"configuration,omitempty"`
 	// MachineKey is the fingerprint of the machine's key (pki.Fingerprint).
 	MachineKey string `json:"machineKey"`
@@ -145,8 +146,8 @@ func (k Keys) NewChallenge() (c Challenge, content []byte, err error) {
 	return c, content, nil
 }
 
-// attestation returns the AK. It must be a key that a TPM created, that never leaves it, and that
-// signs nothing but the TPM's own data.
+// attestation returns the AK. It returns an error unless a TPM created the key, and the key never
+// leaves the TPM and signs only the TPM's own data.
 func (k Keys) attestation() (*tpm2.TPMTPublic, error) {
 	ak, err := parsePublic("attestation key", k.Attestation)
 	if err != nil {
@@ -156,8 +157,8 @@ func (k Keys) attestation() (*tpm2.TPMTPublic, error) {
 	if !a.FixedTPM || !a.FixedParent || !a.SensitiveDataOrigin || !a.Restricted || !a.SignEncrypt || a.Decrypt {
 		return nil, errors.New("attestation key: it is not a restricted signing key of a TPM")
 	}
-	// The challenge connects the key with the TPM by the name only. With SHA-1, a key outside of
-	// the TPM can have the name of a key inside.
+	// The challenge connects the key with the TPM by the name only. Because SHA-1 has collisions, a
+	// key outside of the TPM could have the same SHA-1 name as a key inside.
 	if ak.NameAlg != tpm2.TPMAlgSHA256 {
 		return nil, errors.New("attestation key: its name is not by SHA-256")
 	}
@@ -187,7 +188,7 @@ func (k Keys) endorsementDER() ([]byte, error) {
 	return x509.MarshalPKIXPublicKey(public)
 }
 
-// publicKey returns a public key for the standard library.
+// publicKey converts a public key to the type of the standard library.
 func publicKey(k *tpm2.TPMTPublic) (out any, err error) {
 	defer func() {
 		if recover() != nil { // the library on untrusted bytes
@@ -219,7 +220,8 @@ func (k Keys) CheckCertificate(roots *x509.CertPool) error {
 		return errors.New("certificate of the endorsement key: it is for another key")
 	}
 	certificate.UnhandledCriticalExtensions = slices.DeleteFunc(certificate.UnhandledCriticalExtensions, subjectAltName.Equal)
-	// Intermediate CAs of the makers are not in the TPM; they can be among the roots.
+	// The TPM does not store the intermediate CAs of its maker; the operator can add them to the
+	// roots.
 	_, err = certificate.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	if err != nil {
 		return fmt.Errorf("certificate of the endorsement key: %w", err)
@@ -227,9 +229,10 @@ func (k Keys) CheckCertificate(roots *x509.CertPool) error {
 	return nil
 }
 
-// Verify checks evidence for a nonce, and for the content of a challenge for the keys. The key of
-// the connection to the machine must be the one in the claims: otherwise another machine could
-// relay the evidence of this one.
+// Verify checks evidence of the TPM with the keys k. nonce and content are those of the caller's
+// request: content is that of the challenge (NewChallenge). connection is the fingerprint of the
+// machine's key in the connection. It must be the key in the claims: otherwise the peer could relay
+// the evidence of another machine.
 func (e Evidence) Verify(k Keys, nonce, content []byte, connection string) (m Measured, err error) {
 	ak, err := k.attestation()
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Start runs the process to its end with a standard input, files from descriptor 3 on, and a limit
-// for the output in bytes. It returns the standard output.
+// Start runs the process until it exits, and returns its standard output of at most most bytes.
+// question is the standard input; files are inherited from descriptor 3 on.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
-// Asker asks a process for keys and evidence of the TPM.
+// Asker gets the keys and evidence of the TPM from a process.
 type Asker struct {
-	Device string // of the TPM with the kernel's resource manager
-	Log    string // of the firmware, in securityfs
+	Device string // device file of the TPM with the kernel's resource manager
+	Log    string // event log of the firmware, in securityfs
 	Start  Start
-	// one is locked while the TPM has a question: a chip runs a single command at a time.
-	one sync.Mutex
+	// busy is locked while a process uses the TPM: a chip runs a single command at a time.
+	busy sync.Mutex
 }
 
 // The files of the first TPM.
@@ -33,14 +33,14 @@ const (
 	LogFile = "/sys/kernel/security/tpm0/binary_bios_measurements"
 )
 
-// The errors of a machine that cannot attest, besides those of its TPM.
+// The errors of a machine that cannot attest, besides errors that its TPM returns.
 var (
 	ErrNone = errors.New("TPM: the machine has no TPM 2.0; enable it in the setup of the firmware, or give the virtual machine one")
 	ErrBusy = errors.New("TPM: it works on another call; try again in some seconds")
 )
 
 // maxAnswer is the maximum size of an answer in bytes: the log and the structures of the TPM in
-// base64. maxReason is that of an error in characters.
+// base64. maxReason is the maximum length of an error text in characters.
 const (
 	maxAnswer = MaxLog/3*4 + 64<<10
 	maxReason = 1 << 10
@@ -52,7 +52,7 @@ func (a *Asker) Keys(ctx context.Context) (Keys, error) {
 	return out.Keys, err
 }
 
-// Attest returns evidence for a nonce, the answer to a challenge, and claims.
+// Attest returns evidence that contains the nonce, the claims and the decrypted challenge.
 func (a *Asker) Attest(ctx context.Context, nonce []byte, c Challenge, claims Claims) (Evidence, error) {
 	out, err := a.ask(ctx, question{Data: Binding(nonce, claims), Challenge: c})
 	out.Evidence.Claims = claims
@@ -60,10 +60,10 @@ func (a *Asker) Attest(ctx context.Context, nonce []byte, c Challenge, claims Cl
 }
 
 func (a *Asker) ask(ctx context.Context, q question) (out reply, err error) {
-	if !a.one.TryLock() {
+	if !a.busy.TryLock() {
 		return out, ErrBusy
 	}
-	defer a.one.Unlock()
+	defer a.busy.Unlock()
 	files, err := a.open()
 	defer func() {
 		for _, f := range files {
@@ -94,7 +94,8 @@ func (a *Asker) ask(ctx context.Context, q question) (out reply, err error) {
 
 // open opens the TPM and the log.
 func (a *Asker) open() (files []*os.File, err error) {
-	// A non-blocking descriptor, which os.OpenFile makes, would return before the TPM has answered.
+	// os.OpenFile makes a descriptor non-blocking. A read from such a descriptor would return
+	// before the TPM has answered.
 	fd, err := unix.Open(a.Device, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
 		return nil, ErrNone

@@ -20,14 +20,15 @@ import (
 type Release struct {
 	Version string
 	Root    string // as on the kernel's command line
-	// Image is the Authenticode digest of the boot image, Kernel that of the kernel in it; zero if
-	// the kernel has none. Loader is that of the boot loader of the same build; zero if the image
-	// does not name it. An upgrade keeps the loader of the installation.
+	// Authenticode digests. Image is the digest of the boot image, and Kernel that of the kernel in
+	// the image; zero if the kernel is not an EFI program. Loader is the digest of the boot loader
+	// of the same build; zero if the image does not name it. A machine can have an older loader: an
+	// upgrade does not replace the loader.
 	Image, Kernel, Loader Digest
 	// Sections are the parts of the boot image in the order of their measurement.
 	Sections []Section
-	// SecureBoot are the digests of the variables of Secure Boot by name, for machines with the
-	// keys of the build; nil if it has none.
+	// SecureBoot maps the names of Secure Boot variables to their digests on machines that have
+	// enrolled the keys of the build; nil if the build has no keys.
 	SecureBoot map[string]Digest
 }
 
@@ -37,19 +38,22 @@ type Section struct {
 	Digest Digest // of its content
 }
 
-// measured are the sections that systemd's stub measures in PCR 11, in this order: first the name
-// with a zero byte, then the content (systemd 257, src/fundamental/uki.h, src/boot/stub.c).
-var measured = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
+// measuredSections are the sections that systemd's stub measures in PCR 11, in this order. For each
+// section, the stub measures first the name with a zero byte, then the content (systemd 257,
+// src/fundamental/uki.h, src/boot/stub.c).
+var measuredSections = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey", ".profile", ".dtbauto", ".hwids"}
 
-// The fields in the section .osrel of a boot image that name what the build measures besides the
-// image itself. The section is measured, and the image has the signatures of the bundle.
+// The fields in the section .osrel of a boot image that hold measurements other than those of the
+// image itself. They can be trusted: the stub measures the section, and the signatures of the
+// bundle cover the image.
 const (
 	loaderField   = "ORLOP_LOADER_DIGEST"
 	variableField = "ORLOP_SECURE_BOOT_"
 )
 
 // Fields returns the lines for the section .osrel that name the Authenticode digest of the loader
-// and the contents of the variables PK, KEK and db of Secure Boot; none without keys.
+// and the digests of the Secure Boot variables PK, KEK and db. variables is empty if the build has
+// no keys.
 func Fields(loader Digest, variables map[string][]byte) []byte {
 	out := fmt.Appendf(nil, "%s=%x\n", loaderField, loader)
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -97,7 +101,7 @@ func ReadImage(version, root string, image []byte) (r Release, err error) {
 	if err != nil {
 		return r, fmt.Errorf("boot image: %w", err)
 	}
-	for _, name := range measured {
+	for _, name := range measuredSections {
 		s := f.Section(name)
 		if s == nil || s.VirtualSize == 0 {
 			continue
@@ -152,7 +156,7 @@ func (r *Release) readFields(text string) error {
 	return nil
 }
 
-// ImagePCR returns the value of PCR 11 after the start of the version.
+// ImagePCR returns the value of PCR 11 after a boot of the version.
 func (r Release) ImagePCR() (value Digest) {
 	for _, s := range r.Sections {
 		value = extend(extend(value, nameDigest(s.Name)), s.Digest)

@@ -71,7 +71,7 @@ func TestTPM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := m.unexplained(); len(d) != 0 { // nothing was measured
+	if d := m.compareLog(); len(d) != 0 { // nothing was measured
 		t.Error(d)
 	}
 	if _, err := e.Verify(out.Keys, bytes.Repeat([]byte{8}, NonceSize), content, someClaims.MachineKey); err == nil {

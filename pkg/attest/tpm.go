@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-tpm/tpm2/transport"
 )
 
-// maxResponse is the size of the buffer of Linux for a TPM, in bytes (TPM_BUFSIZE).
+// maxResponse is the size of Linux's buffer for an answer of the TPM, in bytes (TPM_BUFSIZE).
 const maxResponse = 4096
 
 // device sends commands to the TPM.
@@ -41,15 +41,15 @@ func (d device) Send(command []byte) ([]byte, error) {
 	return out[:size], nil
 }
 
-// The indices at which TPMs store the certificates of their EK (TCG EK Credential Profile 2.5,
-// section 2.2.1.4).
+// The NV indices at which TPMs store their EK certificates (TCG EK Credential Profile 2.5, section
+// 2.2.1.4).
 const (
 	certificateRSA tpm2.TPMHandle = 0x01c00002
 	certificateECC tpm2.TPMHandle = 0x01c0000a
 )
 
 // attestationTemplate is the template of the AK. A TPM derives the same key from the same template
-// each time, so that it stores nothing.
+// each time, so the TPM need not store the key.
 func attestationTemplate() tpm2.TPMTPublic {
 	return tpm2.TPMTPublic{
 		Type: tpm2.TPMAlgECC, NameAlg: tpm2.TPMAlgSHA256,
@@ -58,7 +58,7 @@ func attestationTemplate() tpm2.TPMTPublic {
 			CurveID: tpm2.TPMECCNistP256,
 			Scheme:  tpm2.TPMTECCScheme{Scheme: tpm2.TPMAlgECDSA, Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256})},
 		}),
-		// The label separates the key from those of other programs.
+		// With the label, the key differs from the keys of other programs with this template.
 		Unique: tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: label()}, Y: tpm2.TPM2BECCParameter{Buffer: make([]byte, 32)}}),
 	}
 }
@@ -68,13 +68,14 @@ func label() []byte {
 	return sum[:]
 }
 
-// loaded are the keys in the TPM.
+// loaded holds the keys that are loaded in the TPM.
 type loaded struct {
 	ek, ak *tpm2.CreatePrimaryResponse
 	keys   Keys
 }
 
-// load creates EK and AK in the TPM.
+// load creates EK and AK in the TPM. The EK is the ECC key, unless the TPM has a certificate only
+// for an RSA key.
 func load(t transport.TPM) (l loaded, err error) {
 	template := tpm2.ECCEKTemplate
 	if l.keys.Certificate, err = readCertificate(t, certificateECC); err != nil {
@@ -104,7 +105,8 @@ func primary(t transport.TPM, template tpm2.TPMTPublic) (*tpm2.CreatePrimaryResp
 	return tpm2.CreatePrimary{PrimaryHandle: tpm2.TPMRHEndorsement, InPublic: tpm2.New2B(template)}.Execute(t)
 }
 
-// flush removes the keys from the TPM. A resource manager does the same when the device is closed.
+// flush removes the keys from the TPM. The kernel's resource manager also removes them when the
+// device is closed.
 func (l loaded) flush(t transport.TPM) {
 	for _, key := range []*tpm2.CreatePrimaryResponse{l.ak, l.ek} {
 		if key != nil {
@@ -116,7 +118,7 @@ func (l loaded) flush(t transport.TPM) {
 // maxCertificate is the maximum size of an EK certificate in bytes. Real ones have 1 to 2 KiB.
 const maxCertificate = 8 << 10
 
-// readCertificate returns the certificate at an index; nil if there is none.
+// readCertificate returns the certificate at an NV index; nil if the TPM has no such index.
 func readCertificate(t transport.TPM, index tpm2.TPMHandle) ([]byte, error) {
 	const piece = 512 // bytes that every TPM returns at once
 	public, err := tpm2.NVReadPublic{NVIndex: index}.Execute(t)
@@ -151,7 +153,8 @@ func readCertificate(t transport.TPM, index tpm2.TPMHandle) ([]byte, error) {
 	return trimCertificate(out), nil
 }
 
-// trimCertificate removes the filling after a certificate: makers reserve more bytes.
+// trimCertificate removes the padding after a certificate: makers reserve more bytes than a
+// certificate has.
 func trimCertificate(text []byte) []byte {
 	const header = 4 // SEQUENCE with a length of two bytes
 	if len(text) < header || text[0] != 0x30 || text[1] != 0x82 {
@@ -160,8 +163,9 @@ func trimCertificate(text []byte) []byte {
 	return text[:min(len(text), header+int(binary.BigEndian.Uint16(text[2:])))]
 }
 
-// ownPolicy satisfies the policy of the EK: the owner of the endorsement hierarchy uses it.
-func ownPolicy(t transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
+// endorsementPolicy satisfies the policy of the EK: only the owner of the endorsement hierarchy,
+// which has an empty password, uses the EK.
+func endorsementPolicy(t transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
 	_, err := tpm2.PolicySecret{
 		AuthHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)}, PolicySession: session, NonceTPM: nonce,
 	}.Execute(t)
@@ -172,7 +176,7 @@ func ownPolicy(t transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce
 func (l loaded) activate(t transport.TPM, c Challenge) ([]byte, error) {
 	answer, err := tpm2.ActivateCredential{
 		ActivateHandle: tpm2.NamedHandle{Handle: l.ak.ObjectHandle, Name: l.ak.Name},
-		KeyHandle:      tpm2.AuthHandle{Handle: l.ek.ObjectHandle, Name: l.ek.Name, Auth: tpm2.Policy(tpm2.TPMAlgSHA256, 16, ownPolicy)},
+		KeyHandle:      tpm2.AuthHandle{Handle: l.ek.ObjectHandle, Name: l.ek.Name, Auth: tpm2.Policy(tpm2.TPMAlgSHA256, 16, endorsementPolicy)},
 		CredentialBlob: tpm2.TPM2BIDObject{Buffer: c.Credential},
 		Secret:         tpm2.TPM2BEncryptedSecret{Buffer: c.Secret},
 	}.Execute(t)
@@ -189,7 +193,7 @@ var allPCRs = tpm2.TPMLPCRSelection{PCRSelections: []tpm2.TPMSPCRSelection{{Hash
 // reading and the quote: the kernel extends PCR 10 if it measures files (IMA).
 const maxQuotes = 5
 
-// quote signs the PCRs with data, and returns their values.
+// quote returns the signature of the TPM on the PCRs and data, and the values of the PCRs.
 func (l loaded) quote(t transport.TPM, data []byte) (e Evidence, err error) {
 	for range maxQuotes {
 		if e.PCRs, err = readPCRs(t); err != nil {
@@ -247,7 +251,7 @@ func readPCRs(t transport.TPM) ([]byte, error) {
 
 // question and answer are what PID 1 and the process exchange, as JSON.
 type question struct {
-	// Data is the data for the quote; nil: only the keys.
+	// Data is the data for the quote; nil asks only for the keys.
 	Data      []byte    `json:"data,omitempty"`
 	Challenge Challenge `json:"challenge"`
 }
@@ -257,7 +261,7 @@ type answer struct {
 	Evidence Evidence `json:"evidence"` // without claims
 }
 
-// ask does with a TPM what a question wants. It leaves no key in the TPM.
+// ask executes a question with a TPM. It leaves no key in the TPM.
 func ask(t transport.TPM, q question) (a answer, err error) {
 	l, err := load(t)
 	if err != nil {

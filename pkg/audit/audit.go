@@ -4,15 +4,15 @@
 // A record consists of JSON lines, one for each call, in files of a directory
 // (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, where the number is that of the first line in the file). Each
 // line holds its number and the SHA-256 of the previous line. When there are too many files, the
-// oldest file is deleted; a chain that begins at a number above 1 is complete from that number on.
+// oldest file is deleted; in a chain that begins at a number above 1, only such files are missing.
 // A client that stores the number and digest of a line (a Checkpoint) can verify later that no line
-// up to it was changed. Without a checkpoint, a record that was rewritten from some line on looks
-// intact.
+// up to it was changed. Without a checkpoint, a record in which all lines from some line on were
+// replaced looks intact.
 //
-// A machine writes two records, each with its own chain, so that calls without effect cannot
-// displace calls that changed the machine: the record without a name, and Refused. Each line of a
-// named record contains the name. Calls in progress are in neither record: a Journal holds them, so
-// that calls ended by a power cut are known afterwards.
+// A machine writes two records, each with its own chain, the record without a name and the record
+// Refused. So calls without effect cannot displace lines of calls that changed the machine. Each
+// line of a named record contains the name. Calls in progress are in neither record: a Journal
+// holds them, so that calls ended by a power cut are known afterwards.
 //
 // The package does not decide which call goes to which record, and does not send records to
 // receivers (package logship does).
@@ -51,7 +51,7 @@ type Call struct {
 	Status   string        `json:"outcome"`
 	Reason   string        `json:"reason,omitempty"` // error message of a failed call
 	Duration time.Duration `json:"duration"`         // nanoseconds
-	// the same in the start and the end record of a call
+	// the same in the start line and the end line of a call
 	ID string `json:"id,omitempty"`
 }
 
@@ -62,7 +62,7 @@ const (
 	Unfinished = "Unfinished"
 )
 
-// Refused is the name of the record of rejected and failed calls, and of starts of calls.
+// Refused is the name of the record of rejected calls, failed calls and starts of calls.
 const Refused = "refused"
 
 // Entry is a line of a record.
@@ -76,11 +76,12 @@ type Entry struct {
 	Call
 }
 
-// Log is a record in a directory. Its methods are safe for concurrent use. It holds no file open
-// between calls, so that the file system can be unmounted.
+// Log is a record in a directory. Its methods are safe for concurrent use. No file stays open
+// between two calls of methods, so that the file system can be unmounted.
 type Log struct {
 	dir, record string
-	// file size in bytes at which the next file begins; maximum number of files
+	// size: file size in bytes from which the next line begins a new file; files: maximum number of
+	// files
 	size, files int
 
 	writeMu sync.Mutex // an Append holds it until its line is on disk
@@ -95,7 +96,7 @@ type Log struct {
 }
 
 // DefaultSize and DefaultFiles limit the size of a record to about 20,000 calls. RefusedFiles is
-// the number of files of record Refused.
+// the maximum number of files of the record Refused, in place of DefaultFiles.
 const (
 	DefaultSize  = 1 << 20
 	DefaultFiles = 8
@@ -103,7 +104,7 @@ const (
 )
 
 // Open opens the record without a name in a directory, or creates it. It removes an incomplete last
-// line: a power cut interrupted that write before it was acknowledged.
+// line: a power cut interrupted the write of this line, so its Append never returned.
 func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
 
 // OpenNamed opens or creates a named record like Open.
@@ -179,7 +180,7 @@ func (l *Log) Append(at time.Time, c Call) error {
 		return err
 	}
 	if err := l.write(append(bytes.Clone(line), '\n')); err != nil {
-		// Remove a partial line, so that the next line does not follow it.
+		// Remove a partial line: otherwise the next line is appended to it.
 		return fmt.Errorf("audit: %w", errors.Join(err, os.Truncate(l.file, l.written)))
 	}
 	l.written += int64(len(line)) + 1
@@ -245,8 +246,8 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Read calls do for each line with a higher number than after. It passes the line as written,
-// without the newline, and its number; the number is 0 if the line cannot be parsed.
+// Read calls do for each line with a higher number than after. It passes the number of the line, or
+// 0 if the line cannot be parsed, and the line as stored, without the newline.
 func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) error {
 	names, err := l.fileNames()
 	if err != nil {
@@ -279,7 +280,7 @@ func (l *Log) Read(after uint64, do func(number uint64, line []byte) error) erro
 // firstNumber returns the number of the first line of a file, from the file name.
 func firstNumber(name string) uint64 {
 	var n uint64
-	// a name without a number gives 0, so Read skips no file
+	// n stays 0 for a name without a number; then Read skips no line
 	_, _ = fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), prefix), "%d", &n)
 	return n
 }

@@ -25,7 +25,7 @@ type openCall struct {
 	Call
 }
 
-// Begin writes that a call with an ID begins, and returns when the file is on disk.
+// Begin stores a call that begins, by its ID, and returns when the file is on disk.
 func (j Journal) Begin(at time.Time, c Call) error {
 	text, err := json.Marshal(openCall{at.UTC(), c})
 	if err == nil {
@@ -40,7 +40,8 @@ func (j Journal) Begin(at time.Time, c Call) error {
 	return nil
 }
 
-// End removes a call from the journal. The caller has recorded its end.
+// End removes a call from the journal. Before, the caller must have appended the end of the call to
+// a record.
 func (j Journal) End(id string) error {
 	err := os.Remove(j.file(id))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,9 +15,9 @@ var (
 	fields  = regexp.MustCompile(`\{\w+\}`)
 )
 
-// Target returns the target of a call: the template of its audit rule (api.AuditRule) with the
-// fields of its request. A template of the API always fits its request, which is a test; an unknown
-// field inserts no text.
+// Target returns the target of a call: the template of its audit rule (api.AuditRule), filled with
+// the fields of its request. A test ensures that each template of the API names only fields of its
+// request; an unknown field inserts no text.
 func Target(template string, request proto.Message) string {
 	m := request.ProtoReflect()
 	chosen := choices.ReplaceAllStringFunc(template, func(choice string) string {
@@ -32,11 +32,11 @@ func Target(template string, request proto.Message) string {
 		}
 		return ""
 	})
-	// The values are inserted last: a request cannot add to the template.
+	// The values are inserted last, so that braces and brackets in a value have no effect.
 	return fields.ReplaceAllStringFunc(chosen, func(field string) string { return text(m, field[1:len(field)-1]) })
 }
 
-// isSet reports whether a field of a request has a value. A duration has one if it is positive.
+// isSet reports whether a field of a request has a value. A duration counts only if it is positive.
 func isSet(m protoreflect.Message, name string) bool {
 	f := m.Descriptor().Fields().ByName(protoreflect.Name(name))
 	if f == nil || !m.Has(f) {
@@ -62,7 +62,8 @@ func text(m protoreflect.Message, name string) string {
 	}
 }
 
-// value returns the value of a field as a Go value; a message as the type of its package.
+// value returns the value of a field as a Go value; the value of a message field has its generated
+// Go type.
 func value(m protoreflect.Message, f protoreflect.FieldDescriptor) any {
 	v := m.Get(f).Interface()
 	if inner, ok := v.(protoreflect.Message); ok {

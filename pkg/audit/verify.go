@@ -25,8 +25,8 @@ func ParseCheckpoint(text string) (Checkpoint, error) {
 
 // Chain verifies the lines of a record in order.
 type Chain struct {
-	First, Last Checkpoint // first and last verified line; zero before the first
-	// Want is a line that the record must contain unchanged; zero if not checked.
+	First, Last Checkpoint // first and last verified line; zero before the first Check
+	// Want is a line that the record must contain unchanged; zero: no such line.
 	Want Checkpoint
 	// Record is the name of the record that the lines must belong to.
 	Record string
@@ -63,8 +63,8 @@ func (c *Chain) Check(line []byte) (Entry, error) {
 	return e, nil
 }
 
-// End reports, after the last line, whether the record contained the line Want, ends before it, or
-// begins after it.
+// End is called after the last line. It returns nil if the record contained the line Want, and
+// otherwise an error that says whether the record ends before this line or begins after it.
 func (c *Chain) End() error {
 	switch {
 	case c.Want == (Checkpoint{}) || c.seen:

@@ -16,11 +16,11 @@ type Backoff struct {
 }
 
 // Delay returns the delay after a number of failures in a row: Min after the first failure (or
-// none), twice as long after each further failure, and never more than Max.
+// none), twice as long after each further failure, at most Max.
 func (b Backoff) Delay(failures int) time.Duration {
 	delay := b.Min
 	for range failures - 1 {
-		// Compared by half, because twice a large Max overflows.
+		// The comparison is with half of Max, because the double of a large delay would overflow.
 		if delay > b.Max/2 {
 			return b.Max
 		}
@@ -29,7 +29,7 @@ func (b Backoff) Delay(failures int) time.Duration {
 	return min(delay, b.Max)
 }
 
-// Sleep waits for a delay. If ctx ends first, it returns the cause of ctx.
+// Sleep waits for a delay. If ctx ends first, Sleep returns the cause of the end (context.Cause).
 func Sleep(ctx context.Context, delay time.Duration) error {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

@@ -14,10 +14,10 @@ import (
 // Peer is a router.
 type Peer struct {
 	Address  netip.AddrPort
-	Source   netip.Addr // of the connection; invalid: the kernel selects it
+	Source   netip.Addr // source address of the connection; if invalid, the kernel selects it
 	Password string     // for the TCP MD5 signature (RFC 2385), at most 80 bytes; empty: none
 	// OneHop accepts only packets of a neighbor on the link (RFC 5082), whose hop limit no other
-	// router has decreased. The peer must do the same.
+	// router has decreased. The peer must have the same setting.
 	OneHop bool
 }
 
@@ -46,7 +46,7 @@ func Dial(ctx context.Context, p Peer) (net.Conn, error) {
 	return conn, nil
 }
 
-// protect sets the password and the hop limit.
+// protect sets the password and the hop limit of a socket.
 func (p Peer) protect(fd int) error {
 	if len(p.Password) > maxPassword {
 		return fmt.Errorf("TCP MD5 signature: the password has %d bytes, expected at most %d", len(p.Password), maxPassword)
@@ -72,7 +72,7 @@ func (p Peer) protect(fd int) error {
 	return nil
 }
 
-// signature returns the option for packets to and from an address.
+// signature returns the value of TCP_MD5SIG for packets to and from an address.
 func signature(a netip.Addr, password string) *unix.TCPMD5Sig {
 	var sig unix.TCPMD5Sig
 	sig.Keylen = uint16(copy(sig.Key[:], password))

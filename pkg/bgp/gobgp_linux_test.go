@@ -311,7 +311,7 @@ func TestSessionReceives(t *testing.T) {
 // read.
 func FuzzRead(f *testing.F) {
 	for _, m := range []Message{
-		{Kind: KeepaliveMessage}, {Kind: NotificationMessage, Notification: administrator},
+		{Kind: KeepaliveMessage}, {Kind: NotificationMessage, Notification: adminShutdown},
 		{Kind: OpenMessage, Open: Open{ASN: 4200000000, HoldTime: 9 * time.Second, RouterID: config.RouterID, IPv4: true, IPv6: true}},
 		{Kind: UpdateMessage, Update: Update{Announced: []netip.Prefix{netip.MustParsePrefix("2001:db8::1/128")}, NextHop: config.NextHops[1], Path: []uint32{1}}},
 	} {

@@ -18,7 +18,7 @@ import (
 // Kind is the type of a message (RFC 4271 section 4.1).
 type Kind uint8
 
-// The kinds. A peer also sends others, which a session ignores.
+// The kinds. A session ignores messages of other kinds from a peer.
 const (
 	OpenMessage         = Kind(bgp.BGP_MSG_OPEN)
 	UpdateMessage       = Kind(bgp.BGP_MSG_UPDATE)
@@ -26,7 +26,7 @@ const (
 	KeepaliveMessage    = Kind(bgp.BGP_MSG_KEEPALIVE)
 )
 
-// Message is a message with the part of its kind.
+// Message is a message. Only the field of its kind is set.
 type Message struct {
 	Kind         Kind
 	Open         Open
@@ -39,16 +39,18 @@ type Open struct {
 	ASN        uint32
 	HoldTime   time.Duration // whole seconds
 	RouterID   netip.Addr    // IPv4
-	FourOctets bool          // AS numbers of four octets
-	// IPv4 and IPv6 are the announced families; a peer without both capabilities has IPv4.
+	FourOctets bool          // the sender knows AS numbers of four octets
+	// IPv4 and IPv6 are the families that the sender supports. A peer that states no family has
+	// IPv4.
 	IPv4, IPv6 bool
 }
 
-// Update changes routes of one family. Without routes it is the end of the first routes (RFC 4724).
+// Update changes routes of one family. Without routes it is the End-of-RIB marker: all initial
+// routes have been sent (RFC 4724).
 type Update struct {
 	Announced, Withdrawn []netip.Prefix
 	NextHop              netip.Addr // of Announced
-	Path                 []uint32   // the AS numbers
+	Path                 []uint32   // AS path
 }
 
 // Notification ends a session.
@@ -65,7 +67,7 @@ var (
 	badUpdate     = Notification{bgp.BGP_ERROR_UPDATE_MESSAGE_ERROR, bgp.BGP_ERROR_SUB_MALFORMED_ATTRIBUTE_LIST}
 	holdExpired   = Notification{bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0}
 	wrongState    = Notification{bgp.BGP_ERROR_FSM_ERROR, 0}
-	administrator = Notification{bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN}
+	adminShutdown = Notification{bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN}
 )
 
 // String names the notification as in the RFCs.
@@ -76,11 +78,11 @@ func (n Notification) String() string {
 // maxMessage is the maximum length of a message with its header.
 const maxMessage = bgp.BGP_MAX_MESSAGE_LENGTH
 
-// chunk is the number of host routes in a message: 200 with 17 octets each, and their attributes,
-// are shorter than maxMessage.
-const chunk = 200
+// routesPerMessage is the maximum number of host routes in a message: 200 routes of 17 octets each,
+// and their attributes, fit in maxMessage.
+const routesPerMessage = 200
 
-// read reads a message. Only a session that receives routes decodes updates.
+// read reads a message. It decodes updates only if receives is true.
 func read(r io.Reader, receives, fourOctets bool) (m Message, err error) {
 	var header [bgp.BGP_HEADER_LENGTH]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -102,11 +104,12 @@ func read(r io.Reader, receives, fourOctets bool) (m Message, err error) {
 	return m, err
 }
 
-// errPanic is the error of a message for which the codec is not prepared.
+// errPanic is the error for a message that makes the codec panic.
 var errPanic = errors.New("cannot decode a message of the peer: panic")
 
-// recovered returns the error of f, and errPanic if f panics. The codec must not end the process,
-// which has a kubelet and does not record panics (package panics recovers none there).
+// recovered returns the error of f, and errPanic if f panics. A panic of the codec must not end the
+// process, in which a kubelet runs. Package panics is of no use here: it recovers no panics in that
+// process.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -124,7 +127,7 @@ func (m *Message) decode(body []byte, size uint16, fourOctets bool) error {
 		if n, answered := map[Kind]Notification{OpenMessage: badOpen, UpdateMessage: badUpdate}[m.Kind]; answered {
 			err = &failure{n, err}
 		}
-		return err // without an answer to a notification (RFC 4271 section 6.4)
+		return err // a bad notification gets no answer (RFC 4271 section 6.4)
 	}
 	switch b := got.Body.(type) {
 	case *bgp.BGPOpen:
@@ -192,7 +195,7 @@ func prefixes(all []bgp.PathNLRI) []netip.Prefix {
 	return out
 }
 
-// encode returns the octets of a message. With internal, an update is for a peer of the same AS.
+// encode returns the octets of a message. internal means that the peer has the same AS.
 func (m Message) encode(internal, fourOctets bool) ([]byte, error) {
 	var out *bgp.BGPMessage
 	var err error
@@ -213,7 +216,8 @@ func (m Message) encode(internal, fourOctets bool) ([]byte, error) {
 }
 
 func (o Open) message() (*bgp.BGPMessage, error) {
-	// AS numbers above 65535 have a placeholder in the field of two octets (RFC 6793 section 9).
+	// For an AS number above 65535, the field of two octets holds a placeholder (RFC 6793 section
+	// 9).
 	short := uint16(bgp.AS_TRANS)
 	if o.ASN <= 0xffff {
 		short = uint16(o.ASN)
@@ -237,16 +241,16 @@ func (u Update) message(internal, fourOctets bool) (*bgp.BGPMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	six := slices.ContainsFunc(append(slices.Clone(u.Announced), u.Withdrawn...), func(p netip.Prefix) bool { return p.Addr().Is6() })
+	ipv6 := slices.ContainsFunc(append(slices.Clone(u.Announced), u.Withdrawn...), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	if len(announced) == 0 {
-		if !six {
+		if !ipv6 {
 			return bgp.NewBGPUpdateMessage(withdrawn, nil, nil), nil
 		}
 		gone, err := bgp.NewPathAttributeMpUnreachNLRI(bgp.RF_IPv6_UC, withdrawn)
 		return bgp.NewBGPUpdateMessage(nil, []bgp.PathAttributeInterface{gone}, nil), err
 	}
 	attributes := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP), asPath(u.Path, fourOctets)}
-	if !six {
+	if !ipv6 {
 		hop, err := bgp.NewPathAttributeNextHop(u.NextHop)
 		if err != nil {
 			return nil, err
@@ -256,7 +260,7 @@ func (u Update) message(internal, fourOctets bool) (*bgp.BGPMessage, error) {
 	if internal { // RFC 4271 section 5.1.5
 		attributes = append(attributes, bgp.NewPathAttributeLocalPref(100))
 	}
-	if !six {
+	if !ipv6 {
 		return bgp.NewBGPUpdateMessage(withdrawn, attributes, announced), nil
 	}
 	reach, err := bgp.NewPathAttributeMpReachNLRI(bgp.RF_IPv6_UC, announced, u.NextHop)
@@ -271,7 +275,7 @@ func asPath(path []uint32, fourOctets bool) bgp.PathAttributeInterface {
 		parts = append(parts, bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, path))
 	default:
 		var short []uint16
-		for _, as := range path { // a session with larger numbers requires four octets
+		for _, as := range path { // session.check has ensured that the number fits
 			short = append(short, uint16(as))
 		}
 		parts = append(parts, bgp.NewAsPathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, short))

@@ -10,42 +10,43 @@ import (
 	"time"
 )
 
-// writeTimeout bounds the write of a message: a peer that reads nothing is a lost peer.
+// writeTimeout bounds the write of a message: a peer that does not read for this time is lost.
 const writeTimeout = 5 * time.Second
 
-// Routes are the wanted routes, such as a watcher of a cell.
+// Routes provides the wanted routes; a cell.Watcher implements it.
 type Routes interface {
 	Current() []netip.Prefix
 	Changed() <-chan struct{} // closed or readable after a change
 }
 
-// Hooks are the outputs of a session; each may be nil. The session waits for their return.
+// Hooks are the callbacks of a session, for which the session waits, and its clock. Each may be
+// nil.
 type Hooks struct {
 	State  func(State)
 	Update func(from Open, u Update) // only with Config.Receives
-	Clock  Clock                     // nil: the computer's
+	Clock  Clock                     // nil: the system clock
 }
 
-// Clock is a clock that can differ from the computer's, as vm.Clock.
+// Clock is a clock that can run at another speed than the system clock, such as vm.Clock in tests.
 type Clock interface {
 	Now() time.Time
-	Outside(time.Duration) time.Duration // the same time on the computer's clock
+	Outside(time.Duration) time.Duration // the same duration on the system clock
 }
 
-type computer struct{}
+type systemClock struct{}
 
-func (computer) Now() time.Time                        { return time.Now() }
-func (computer) Outside(d time.Duration) time.Duration { return d }
+func (systemClock) Now() time.Time                        { return time.Now() }
+func (systemClock) Outside(d time.Duration) time.Duration { return d }
 
-// Serve runs a session on a connection and closes it. It announces the routes until ctx
-// is done, and then tells the peer that the session ends: the peer drops the routes at once. The
-// error states why the session ended.
+// Serve runs a session on a connection and closes it. It announces the routes until ctx is done.
+// Then it sends a notification that the session ends, upon which the peer drops the routes at once.
+// The error states why the session ended.
 func Serve(ctx context.Context, conn net.Conn, c Config, routes Routes, h Hooks) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if h.Clock == nil {
-		h.Clock = computer{}
+		h.Clock = systemClock{}
 	}
 	r := &running{conn: conn, hooks: h}
 	first, out := begin(c, h.Clock.Now())
@@ -53,12 +54,12 @@ func Serve(ctx context.Context, conn net.Conn, c Config, routes Routes, h Hooks)
 	if err := r.send(out); err != nil {
 		return err
 	}
-	heard, failed := make(chan Message), make(chan error, 1)
-	opened := make(chan bool, 1) // whether the peer knows AS numbers of four octets
-	go func() { failed <- listen(ctx, conn, c.Receives, heard, opened) }()
+	messages, failed := make(chan Message), make(chan error, 1)
+	opened := make(chan bool, 1) // after an open message: Open.FourOctets
+	go func() { failed <- listen(ctx, conn, c.Receives, messages, opened) }()
 	for {
 		wait := time.NewTimer(h.Clock.Outside(r.session.next().Sub(h.Clock.Now())))
-		err := r.step(ctx, routes, wait, heard, failed, opened)
+		err := r.step(ctx, routes, wait, messages, failed, opened)
 		wait.Stop()
 		if err != nil {
 			return r.end(err)
@@ -71,11 +72,12 @@ type running struct {
 	conn    net.Conn
 	session session
 	hooks   Hooks
-	state   State // as told
+	state   State // last value that hooks.State got
 }
 
-// listen reads messages until the connection ends.
-func listen(ctx context.Context, conn io.Reader, receives bool, heard chan<- Message, opened <-chan bool) error {
+// listen reads messages and sends them to step until the connection ends. After an open message it
+// waits for opened, because the length of AS numbers in later messages depends on the peer.
+func listen(ctx context.Context, conn io.Reader, receives bool, messages chan<- Message, opened <-chan bool) error {
 	fourOctets := true
 	for {
 		m, err := read(conn, receives, fourOctets)
@@ -83,7 +85,7 @@ func listen(ctx context.Context, conn io.Reader, receives bool, heard chan<- Mes
 			return err
 		}
 		select {
-		case heard <- m:
+		case messages <- m:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -98,10 +100,10 @@ func listen(ctx context.Context, conn io.Reader, receives bool, heard chan<- Mes
 }
 
 // step waits for an event and handles it.
-func (r *running) step(ctx context.Context, routes Routes, wait *time.Timer, heard <-chan Message, failed <-chan error, opened chan<- bool) (err error) {
+func (r *running) step(ctx context.Context, routes Routes, wait *time.Timer, messages <-chan Message, failed <-chan error, opened chan<- bool) (err error) {
 	var out []Message
 	select {
-	case m := <-heard:
+	case m := <-messages:
 		if r.session, out, err = r.session.receive(r.hooks.Clock.Now(), m); err != nil {
 			return err
 		}
@@ -119,7 +121,7 @@ func (r *running) step(ctx context.Context, routes Routes, wait *time.Timer, hea
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		return &failure{administrator, context.Cause(ctx)}
+		return &failure{adminShutdown, context.Cause(ctx)}
 	}
 	next, updates := r.session.advertise(routes.Current())
 	r.session = next
@@ -149,7 +151,8 @@ func (r *running) send(all []Message) error {
 	return nil
 }
 
-// end sends the reason of a failure to the peer.
+// end sends the notification of a failure to the peer. It returns err, and the error of the
+// sending.
 func (r *running) end(err error) error {
 	var f *failure
 	if !errors.As(err, &f) {

@@ -10,7 +10,7 @@ import (
 // State is the state of a session.
 type State uint8
 
-// The states, as in RFC 4271 section 8.2.2, of a session whose connection exists.
+// The states of RFC 4271 section 8.2.2 that a session with an established connection can have.
 const (
 	OpenSent State = iota + 1
 	OpenConfirm
@@ -22,10 +22,10 @@ func (s State) String() string {
 	return map[State]string{OpenSent: "OpenSent", OpenConfirm: "OpenConfirm", Established: "Established"}[s]
 }
 
-// openTimeout is how long the exchange of the first messages may take.
+// openTimeout is how long a session waits for the open message of the peer.
 const openTimeout = 10 * time.Second
 
-// minHoldTime is the least hold time (RFC 4271 section 4.2).
+// minHoldTime is the minimum hold time (RFC 4271 section 4.2).
 const minHoldTime = 3 * time.Second
 
 // Config configures a session.
@@ -33,13 +33,15 @@ type Config struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4
 	PeerASN  uint32     // 0: any
-	// HoldTime is how long the peer may be silent; the peer drops our routes after it. The smaller
-	// of both sides counts. Whole seconds, at least minHoldTime.
+	// HoldTime is how long each side waits for a message of the other before it ends the session;
+	// then the peer drops the routes of this machine. The smaller value of the two sides applies.
+	// Whole seconds, at least minHoldTime.
 	HoldTime time.Duration
-	// NextHops are the addresses of this machine, at most one per family; routes of another family
-	// are not announced.
+	// NextHops are the addresses of this machine, at most one per family. Routes of a family
+	// without a next hop are not announced.
 	NextHops []netip.Addr
-	// Receives selects the updates of the peer; otherwise they are discarded undecoded.
+	// Receives means that updates of the peer are decoded and passed to Hooks.Update. If it is
+	// false, they are discarded undecoded.
 	Receives bool
 }
 
@@ -53,23 +55,24 @@ func (f *failure) Error() string { return f.err.Error() }
 
 func (f *failure) Unwrap() error { return f.err }
 
-// session is the state of a session. It is a value: each method returns the next state and the
-// messages to send.
+// session is the state of a session. It is immutable: each method that changes it returns the next
+// state and the messages to send. The table shows the next state for each message, and the effect
+// of silence:
 //
 //	state        open         keepalive    update  notification  silence
 //	OpenSent     OpenConfirm  end          end     end           end after openTimeout
 //	OpenConfirm  end          Established  end     end           end after the hold time
 //	Established  end          –            –       end           end after the hold time
 //
-// The answer to a valid open is a keepalive. A session sends a keepalive after a third of the hold
-// time, and its routes when it is established and when the wanted routes change.
+// The answer to a valid open is a keepalive. A session sends a keepalive in every third of the hold
+// time. It sends its routes when it becomes established and when the wanted routes change.
 type session struct {
 	Config
 	state      State
 	peer       Open
 	hold       time.Duration // negotiated; 0 in OpenSent
-	expires    time.Time     // without a message of the peer
-	keepalive  time.Time     // the next; zero in OpenSent
+	expires    time.Time     // end of the session unless a message of the peer arrives before
+	keepalive  time.Time     // time of the next keepalive; zero in OpenSent
 	advertised []netip.Prefix
 }
 
@@ -105,7 +108,7 @@ func (s session) receive(now time.Time, m Message) (session, []Message, error) {
 	return s, nil, nil
 }
 
-// check validates the first message of the peer.
+// check validates the open message of the peer.
 func (s session) check(o Open) error {
 	switch {
 	case s.PeerASN != 0 && o.ASN != s.PeerASN:
@@ -113,7 +116,8 @@ func (s session) check(o Open) error {
 	case !o.RouterID.IsValid() || o.RouterID.IsUnspecified() || o.RouterID == s.RouterID:
 		return &failure{badRouterID, fmt.Errorf("the router ID of the peer is %s, expected another than 0.0.0.0 and that of this machine", o.RouterID)}
 	case o.HoldTime < minHoldTime:
-		// With 0 the peer would keep the routes of a machine that lost its power.
+		// A hold time of 0 disables the timer: the peer would keep the routes of a machine that
+		// lost its power.
 		return &failure{badHoldTime, fmt.Errorf("the hold time of the peer is %s, expected at least %s; set it there", o.HoldTime, minHoldTime)}
 	case !o.FourOctets && s.ASN > 0xffff:
 		return &failure{badOpen, fmt.Errorf("the peer does not know AS numbers of four octets, such as %d", s.ASN)}
@@ -121,7 +125,7 @@ func (s session) check(o Open) error {
 	return nil
 }
 
-// tick handles the time.
+// tick ends a session after its expiry, and sends a keepalive when it is due.
 func (s session) tick(now time.Time) (session, []Message, error) {
 	if !now.Before(s.expires) {
 		silence := openTimeout
@@ -145,23 +149,23 @@ func (s session) next() time.Time {
 	return s.keepalive
 }
 
-// advertise returns the messages that lead the peer from the advertised routes to the wanted
-// routes. It returns none before the session is established.
+// advertise returns the messages that announce and withdraw the differences between the advertised
+// routes and the wanted routes. It returns no messages before the session is established.
 func (s session) advertise(want []netip.Prefix) (session, []Message) {
 	if s.state != Established {
 		return s, nil
 	}
 	first := s.advertised == nil
-	want = slices.DeleteFunc(slices.Clone(want), func(p netip.Prefix) bool { return !s.carries(p) })
+	want = slices.DeleteFunc(slices.Clone(want), func(p netip.Prefix) bool { return !s.canAnnounce(p) })
 	slices.SortFunc(want, netip.Prefix.Compare)
 	want = slices.Compact(want)
 	var out []Message
 	gone := without(s.advertised, want)
-	for _, six := range []bool{false, true} {
-		for part := range slices.Chunk(family(gone, six), chunk) {
+	for _, ipv6 := range []bool{false, true} {
+		for part := range slices.Chunk(family(gone, ipv6), routesPerMessage) {
 			out = append(out, Message{Kind: UpdateMessage, Update: Update{Withdrawn: part}})
 		}
-		for part := range slices.Chunk(family(without(want, s.advertised), six), chunk) {
+		for part := range slices.Chunk(family(without(want, s.advertised), ipv6), routesPerMessage) {
 			u := Update{Announced: part, NextHop: s.hop(part[0])}
 			if !s.internal() {
 				u.Path = []uint32{s.ASN}
@@ -169,15 +173,15 @@ func (s session) advertise(want []netip.Prefix) (session, []Message) {
 			out = append(out, Message{Kind: UpdateMessage, Update: u})
 		}
 	}
-	if first && s.peer.IPv4 { // the end of the first routes
+	if first && s.peer.IPv4 { // End-of-RIB marker
 		out = append(out, Message{Kind: UpdateMessage})
 	}
 	s.advertised = append([]netip.Prefix{}, want...)
 	return s, out
 }
 
-// carries reports whether a route can be announced to the peer.
-func (s session) carries(p netip.Prefix) bool {
+// canAnnounce reports whether a route can be announced to the peer.
+func (s session) canAnnounce(p netip.Prefix) bool {
 	known := s.peer.IPv4
 	if p.Addr().Is6() {
 		known = s.peer.IPv6
@@ -199,6 +203,6 @@ func without(all, some []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(some, p) })
 }
 
-func family(all []netip.Prefix, six bool) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() != six })
+func family(all []netip.Prefix, ipv6 bool) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() != ipv6 })
 }

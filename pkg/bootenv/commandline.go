@@ -6,8 +6,8 @@ import (
 )
 
 // CommandLine is the kernel's file with its command line
-// (Documentation/admin-guide/kernel-parameters.rst). By its arguments, the boot image describes the
-// system that it belongs to.
+// (Documentation/admin-guide/kernel-parameters.rst). The command line is part of the boot image;
+// its arguments describe the system to boot.
 const CommandLine = "/proc/cmdline"
 
 // Argument returns the value of an argument of a kernel command line. An argument that occurs more

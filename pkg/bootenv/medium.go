@@ -1,8 +1,8 @@
 package bootenv
 
-// Names that the programs of a system share when it runs from a boot medium, before it is installed
-// on a disk. The imager makes the boot image, init opens it, and machined reports it and can
-// install it.
+// Names for a system that runs from a boot medium, before it is installed on a disk. Three programs
+// share them: the imager makes the boot image, init opens the root in it, and machined reports the
+// boot medium and can install the system.
 const (
 	// MediumArgument is the kernel command line parameter for the location of the root:
 	// "orlop.medium=memory". Without it, init looks for the root on the disks.
@@ -15,5 +15,5 @@ const (
 )
 
 // MediumDir is the directory of the boot image's initramfs that contains the files of the system.
-// They have the same names below paths.System after the installation.
+// After the installation, the files have the same names below paths.System.
 const MediumDir = "/system"

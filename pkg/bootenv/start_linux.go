@@ -7,11 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartEnv is the environment variable with the start of init, in nanoseconds on the clock of the
-// machine since its power-on (CLOCK_BOOTTIME), in decimal.
+// StartEnv is the environment variable with the time at which init started: decimal nanoseconds
+// since the start of the kernel (CLOCK_BOOTTIME).
 const StartEnv = "ORLOP_USERSPACE_START"
 
-// Start returns the start of init from the value of StartEnv; the present time if it is no number.
+// Start returns the time at which init started. value is that of StartEnv; if it is not a number,
+// Start returns the present time.
 func Start(value string) time.Time {
 	began, err := strconv.ParseInt(value, 10, 64)
 	var now unix.Timespec

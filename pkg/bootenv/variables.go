@@ -20,27 +20,30 @@ const VariablesDir = "/sys/firmware/efi/efivars"
 // loader is the vendor GUID of the variables of the boot loader (systemd's Boot Loader Interface).
 const loader = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
-// Variables of the boot loader and of the UKI's stub, as files of VariablesDir. Both are volatile.
+// Variables of the boot loader and of the UKI's stub, as files of VariablesDir. Both are volatile:
+// the firmware does not store them across boots.
 const (
 	// ImagePartition is the unique GUID of the partition that contains the started UKI. The stub
-	// sets it at each start, but not for an image from the network. LoaderDevicePartUUID is not
-	// used: systemd-boot 257 keeps the value of a loader that the firmware started before it
-	// (docs/decisions/0089-systemd-boot-257.md).
+	// sets it at each start, except for an image from the network. The similar variable
+	// LoaderDevicePartUUID is not used, because systemd-boot 257 does not replace the value that an
+	// earlier boot loader has set (docs/decisions/0089-systemd-boot-257.md).
 	ImagePartition = "StubDevicePartUUID-" + loader
-	// LoaderCountedPath is the path of the started entry on the ESP, if the entry is on trial.
+	// LoaderCountedPath holds the path of the started entry on the ESP, if the version of the entry
+	// is on trial.
 	LoaderCountedPath = "LoaderBootCountPath-" + loader
 )
 
-// Maximum sizes of a variable in bytes. The variables above hold at most a path. A database of
-// Secure Boot holds certificates and digests; the revocations that Microsoft publishes have 24 KiB.
+// Maximum sizes of a variable in bytes. The variables above hold at most a path. A signature
+// database of Secure Boot holds certificates and digests; Microsoft's list of revocations has 24
+// KiB.
 const (
-	limit         = 4096
+	variableLimit = 4096
 	databaseLimit = 256 << 10
 )
 
-// ReadVariable reads a small variable in a directory of variables, for VariableText. The error for
-// a missing variable wraps fs.ErrNotExist.
-func ReadVariable(dir, name string) ([]byte, error) { return readVariable(dir, name, limit) }
+// ReadVariable reads a variable of at most 4 KiB in a directory of variables. VariableText decodes
+// the result. The error for a missing variable wraps fs.ErrNotExist.
+func ReadVariable(dir, name string) ([]byte, error) { return readVariable(dir, name, variableLimit) }
 
 // ReadDatabase reads a signature database of Secure Boot in a directory of variables. The error for
 // a missing variable wraps fs.ErrNotExist.
@@ -81,8 +84,8 @@ func VariableText(variable []byte) (string, error) {
 	return "", errors.New("a text without a terminating zero")
 }
 
-// VariableGUID returns the GUID in the text of a variable. It must have the usual notation, in
-// upper or lower case.
+// VariableGUID returns the GUID in the text of a variable. The GUID must have the usual notation
+// with hyphens, in upper or lower case.
 func VariableGUID(variable []byte) (uuid.UUID, error) {
 	const length = 36 // uuid.Parse accepts other notations, too
 	text, err := VariableText(variable)

@@ -60,7 +60,7 @@ func TestRead(t *testing.T) {
 	if _, err := ReadVariable(dir, ImagePartition); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a variable that does not exist: %v", err)
 	}
-	for size, good := range map[int]bool{0: true, limit: true, limit + 1: false} {
+	for size, good := range map[int]bool{0: true, variableLimit: true, variableLimit + 1: false} {
 		content := bytes.Repeat([]byte{1}, size)
 		if err := os.WriteFile(filepath.Join(dir, ImagePartition), content, 0o600); err != nil {
 			t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package buildinfo describes the contents of an image. The imager writes the description to the
-// root; machined and the tools read it.
+// Package buildinfo describes the contents of a system image. The imager writes the description to
+// the root file system; machined and the tools read it.
 package buildinfo
 
 import (
@@ -16,36 +16,37 @@ type Release struct {
 	Name    string `json:"name"`    // "Orlop OS"
 	Version string `json:"version"` // semantic version, without a leading v
 	Profile string `json:"profile"` // name of the profile: qemu, metal
-	// BuildTime is the time of the source in seconds since 1970 (SOURCE_DATE_EPOCH: the time of the
-	// last commit), so that the same source gives the same bytes. machined never sets the clock to
-	// an earlier time.
+	// BuildTime is the time of the last commit of the source in seconds since 1970
+	// (SOURCE_DATE_EPOCH), not the time of the build, so that the same source gives the same bytes.
+	// machined never sets the clock to an earlier time.
 	BuildTime  int64  `json:"buildTime"`
 	Kernel     string `json:"kernel"`     // kernel release, as in uname -r
 	Kubernetes string `json:"kubernetes"` // version of the embedded Kubernetes, with a leading v
 	PauseImage string `json:"pauseImage"` // reference of the embedded pause image
 	// Epoch is the release epoch. It increases when a fix makes all earlier versions unsafe: a
 	// machine that has committed a version installs no version with a lower epoch. The statement
-	// contains it, too (package bundle).
+	// contains the epoch, too (package bundle).
 	Epoch int `json:"epoch,omitempty"`
-	// Signatures is the number of keys of paths.ReleaseKeys that must sign the next version; 0
-	// means 1.
+	// Signatures is how many of the keys in paths.ReleaseKeys must sign the next version; 0 means
+	// 1.
 	Signatures int `json:"signatures,omitempty"`
-	// Expires is the end of the support of this version, in seconds since 1970; 0 if unknown. After
-	// that time, the version continues to work and warns.
+	// Expires is the time at which the support of this version ends, in seconds since 1970; 0 if
+	// unknown. After that time, the system continues to work, with a warning.
 	Expires int64 `json:"expires,omitempty"`
-	// Pins are the dates of the packages and modules in the image.
+	// Pins are the dates of the Debian packages and Go modules in the image.
 	Pins Pins `json:"pins,omitzero"`
 	// Disk holds the partition sizes for an installation.
 	Disk layout.Sizes `json:"disk"`
 }
 
-// Pins are the dates of the pinned versions, in seconds since 1970; 0 if unknown. They do not
-// depend on the time of the build.
+// Pins are the dates of the pinned package versions, in seconds since 1970; 0 if unknown. They do
+// not depend on the time of the build.
 type Pins struct {
-	// Debian is the time of Debian's archive when its newest packages were pinned. The packages
-	// have every update that was published before.
+	// Debian is the time at which the newest packages of Debian's archive were pinned. The packages
+	// have every update that was published before this time.
 	Debian int64 `json:"debian,omitempty"`
-	// Modules is the publication of the newest Go module in the image. The other modules are older.
+	// Modules is the publication time of the newest Go module in the image. The other modules are
+	// older.
 	Modules int64 `json:"modules,omitempty"`
 }
 

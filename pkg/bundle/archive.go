@@ -13,16 +13,17 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Artifact is an OCI artifact of a signed statement and its parts: a bundle, or another artifact
-// with its own types. The same content gives the same bytes.
+// Artifact is an OCI artifact that consists of a signed statement and its parts: a bundle, or an
+// artifact with other types, such as an extension. The same content gives the same bytes.
 type Artifact struct {
-	Type          string // of the artifact
+	Type          string // artifact type
 	StatementType string // media type of the envelope
 	Envelope      []byte
 	Parts         []Layer
 }
 
-// Layer is a part with its media type. Only Write reads the content, once.
+// Layer is a part with its media type. Only Artifact.Write reads Content; Content is then at its
+// end.
 type Layer struct {
 	Type    string
 	Part    Part
@@ -42,9 +43,9 @@ func (a Artifact) Manifest() ([]byte, error) {
 	})
 }
 
-// Write writes the artifact as an OCI archive (image-spec, image-layout.md) with files of a time.
-// The statement is before the parts. The index has the artifact type and the annotations of root.
-// Write returns the digest of the manifest, "sha256:…".
+// Write writes the artifact as an OCI archive (image-spec, image-layout.md) with files of the time
+// at. The statement is before the parts. The index gets the artifact type and the annotations of
+// root. Write returns the digest of the manifest, "sha256:…".
 func (a Artifact) Write(to io.Writer, at time.Time, root ocispec.Descriptor) (string, error) {
 	manifest, err := a.Manifest()
 	if err != nil {
@@ -84,7 +85,8 @@ func (a Artifact) Write(to io.Writer, at time.Time, root ocispec.Descriptor) (st
 			return "", err
 		}
 	}
-	// The layout requires the blob of the empty configuration; Reader stops before it.
+	// The OCI layout requires the blob of the empty configuration, after the parts; Reader stops
+	// before this blob.
 	if err := addText(blob(ocispec.DescriptorEmptyJSON.Digest), ocispec.DescriptorEmptyJSON.Data); err != nil {
 		return "", err
 	}

@@ -2,10 +2,10 @@
 // whole version of the system.
 //
 // A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that common
-// tools can inspect it. A reader requires its members in this order, so that it can decide before
-// it has to store data:
+// tools can inspect it. A reader requires the members in this order, so that the reader can reject
+// a bundle before it stores data:
 //
-//	oci-layout, index.json      required by the layout; not signed, not needed by the reader
+//	oci-layout, index.json      required by the OCI layout; not signed; the reader skips them
 //	blobs/sha256/…              the OCI manifest
 //	blobs/sha256/…              the statement: a DSSE envelope over a Statement
 //	                            (github.com/secure-systems-lab/dsse)
@@ -13,12 +13,13 @@
 //	blobs/sha256/…              the unified kernel image
 //	blobs/sha256/…              the bill of materials (SPDX)
 //
-// A machine that serves its running version to a peer (Copy) has the statement, the root image from
-// its disk, and the UKI. The result is a bundle, too, but its root image is not compressed and it
-// contains no bill of materials.
+// A machine also serves its running version to a peer as a bundle (Copy), which it assembles from
+// the stored statement, the root image on its disk and the UKI. The root image of such a bundle is
+// not compressed, and the bill of materials is missing.
 //
-// A reader trusts only the statement, after enough trusted keys have signed it, and verifies all
-// following bytes against it. A provenance beside the bundle says what the version was built from.
+// A reader trusts only a statement with the signatures of enough trusted keys, and verifies all
+// following bytes against the statement. A provenance beside the bundle lists the inputs from which
+// the version was built.
 package bundle
 
 import (
@@ -50,8 +51,8 @@ type Statement struct {
 	Profile string `json:"profile"`
 	// MinimumVersion is the oldest version that can upgrade to this version; empty for any.
 	MinimumVersion string `json:"minimumVersion,omitempty"`
-	// Epoch is the release epoch (buildinfo.Release). A version without support for epochs rejects
-	// a bundle with an epoch above 0.
+	// Epoch is the release epoch (buildinfo.Release). A running version without support for epochs
+	// rejects a bundle with an epoch above 0.
 	Epoch int `json:"epoch,omitempty"`
 	// Root is the dm-verity description of the root, as on the kernel command line.
 	Root string `json:"root"`
@@ -74,30 +75,30 @@ var (
 	digestForm  = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// sbomPart is the name of the bill of materials in errors.
+// sbomPart is the name of the bill of materials in error texts.
 const sbomPart = "bill of materials"
 
 // MaxEpoch is the highest valid epoch.
 const MaxEpoch = 1_000_000
 
 // MaxSBOM is the maximum size of a bill of materials that a reader holds in memory, in bytes. A
-// real one has 310 KB.
+// typical bill of materials has 310 KB.
 const MaxSBOM = 16 << 20
 
-// Maximum sizes of the parts, in bytes: the root image is written to a disk, the UKI is held in
-// memory. Real parts have 260 and 14 MiB.
+// Maximum sizes of the parts, in bytes: a root image is written to a disk, a UKI is held in memory.
+// A typical root image has 260 MiB, and a typical UKI 14 MiB.
 const (
 	maxPart = 8 << 30
 	maxUKI  = 128 << 20
 )
 
-// NamedPart is a part with its name in errors.
+// NamedPart is a part with its name for error texts.
 type NamedPart struct {
 	Name string
 	Part
 }
 
-// Parts returns all parts of the version.
+// Parts returns all parts of the version, the root image in both forms.
 func (s Statement) Parts() []NamedPart {
 	return []NamedPart{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"unified kernel image", s.UKI}, {sbomPart, s.SBOM}}
 }

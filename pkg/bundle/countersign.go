@@ -13,7 +13,8 @@ import (
 
 // Countersign copies a bundle and adds the signature of one more key to its statement. It verifies
 // the parts against the statement, but not the existing signatures: the holder of the key must know
-// the bundle. Only a bundle with a compressed root image can be signed, as the imager makes it.
+// that the bundle is good. It rejects a bundle that the imager did not create, such as a Copy with
+// an uncompressed root image.
 func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	header, err := r.tar.Next()
@@ -47,8 +48,9 @@ func Countersign(to io.Writer, from io.Reader, key Key) (Statement, error) {
 	return s, write(to, s.Version, header.ModTime, envelope, parts)
 }
 
-// AddSignature returns an envelope with one more signature. Its payload must have the type, and the
-// key must not have signed it already. It does not verify the existing signatures.
+// AddSignature returns an envelope with one more signature. It fails unless the payload of the
+// envelope has the type, and if the key has signed the envelope already. It does not verify the
+// existing signatures.
 func AddSignature(text []byte, payloadType string, key Key) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
@@ -65,21 +67,21 @@ func AddSignature(text []byte, payloadType string, key Key) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := signer.SignPayload(context.Background(), payloadType, payload)
+	added, err := signer.SignPayload(context.Background(), payloadType, payload)
 	if err != nil {
 		return nil, fmt.Errorf("cannot sign: %w", err)
 	}
 	for _, s := range envelope.Signatures {
-		if s.KeyID == own.Signatures[0].KeyID {
+		if s.KeyID == added.Signatures[0].KeyID {
 			return nil, errors.New("it has a signature of this key already")
 		}
 	}
-	envelope.Signatures = append(envelope.Signatures, own.Signatures...)
+	envelope.Signatures = append(envelope.Signatures, added.Signatures...)
 	return json.Marshal(envelope)
 }
 
-// nextMember reads and verifies the next member of a bundle. It advances to the member at the first
-// read.
+// nextMember reads and verifies the next member of a bundle. The first Read advances the Reader to
+// the member.
 type nextMember struct {
 	of   *Reader
 	name string

@@ -96,7 +96,7 @@ func ParseTrust(text []byte) (Trust, error) {
 // dsseKey implements the key interfaces of the DSSE library.
 type dsseKey struct {
 	public  ed25519.PublicKey
-	private ed25519.PrivateKey // nil if the key only verifies
+	private ed25519.PrivateKey // nil for a key that cannot sign
 }
 
 func (s dsseKey) Sign(_ context.Context, data []byte) ([]byte, error) {

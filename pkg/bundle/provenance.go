@@ -13,15 +13,15 @@ const (
 	TypeInToto     = "application/vnd.in-toto+json"
 	ProvenanceType = "https://in-toto.io/Statement/v1"
 	PredicateType  = "https://slsa.dev/provenance/v1"
-	// BuildType is the build by the imager: ExternalParameters are its options, and docs/updates.md
-	// says how to repeat it.
+	// BuildType means a build by the imager: ExternalParameters are the options of the imager.
+	// docs/updates.md says how to repeat the build.
 	BuildType = "https://orlop.dev/build/imager/v1"
 	// Builder is the imager on a computer that the holder of the signing key trusts.
 	Builder = "https://orlop.dev/builder/imager"
 )
 
-// MaxProvenance is the maximum size of an envelope, in bytes; a reader holds it in memory. A real
-// one has 250 KB.
+// MaxProvenance is the maximum size of an envelope, in bytes; a reader holds the envelope in
+// memory. A typical envelope has 250 KB.
 const MaxProvenance = 4 << 20
 
 // Names of digests (in-toto attestation framework, digest_set.md); the values are lower-case
@@ -39,8 +39,8 @@ const (
 // fields, as the specification requires.
 //
 // The imager writes the provenance beside the bundle and signs both with the same keys. The package
-// decides whether a provenance belongs to a bundle. It does not judge the inputs, and it cannot
-// prove that the bytes result from them: another build of the same source does.
+// decides whether a provenance belongs to a bundle. It does not judge the inputs. It cannot prove
+// that the files result from the inputs; only another build of the same source can.
 type Provenance struct {
 	Type string `json:"_type"` // ProvenanceType
 	// Subject are the files of the version with their digests.
@@ -81,11 +81,13 @@ type BuildParameters struct {
 	Epoch      int      `json:"epoch"`
 	Kubernetes string   `json:"kubernetes"` // version, with a leading v
 	Outputs    []string `json:"outputs"`
-	// Programs are the executables that the build took instead of building them from the source.
+	// Programs are prebuilt executables that the build used instead of building them from the
+	// source.
 	Programs []string `json:"programs,omitempty"`
 }
 
-// RunDetails describes the builder. It has no times: the same source gives the same bytes.
+// RunDetails describes the builder. It has no times, because the same source must give the same
+// bytes.
 type RunDetails struct {
 	Builder BuilderID `json:"builder"`
 }
@@ -96,7 +98,7 @@ type BuilderID struct {
 	Version map[string]string `json:"version"`
 }
 
-// SealProvenance signs a statement with each of the keys and returns the envelope. The same input
+// SealProvenance signs a provenance with each of the keys and returns the envelope. The same input
 // gives the same bytes.
 func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
 	if err := s.check(); err != nil {
@@ -116,9 +118,9 @@ func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
 	return envelope, nil
 }
 
-// VerifyProvenance returns the statement of an envelope that enough trusted keys have signed, if it
-// describes the version of a bundle: the version, its profile and each of its files with its
-// digest.
+// VerifyProvenance returns the provenance in an envelope. It fails unless enough trusted keys have
+// signed the envelope and the provenance describes the bundle with the statement of: the same
+// version, epoch and profile, and the digest of each part.
 func VerifyProvenance(envelope []byte, trust Trust, of Statement) (Provenance, error) {
 	s, err := verifyProvenance(envelope, trust)
 	if err == nil {
@@ -144,7 +146,7 @@ func verifyProvenance(envelope []byte, trust Trust) (s Provenance, err error) {
 	return s, s.check()
 }
 
-// check rejects a statement of another kind.
+// check rejects a statement that is not a provenance of the imager.
 func (s Provenance) check() error {
 	for _, c := range []struct{ what, got, want string }{
 		{"type", s.Type, ProvenanceType},
@@ -162,7 +164,7 @@ func (s Provenance) check() error {
 	return nil
 }
 
-// checkVersion returns an error if the statement does not describe a version of the system.
+// checkVersion returns an error unless the provenance describes the bundle with the statement of.
 func (s Provenance) checkVersion(of Statement) error {
 	p := s.Predicate.BuildDefinition.ExternalParameters
 	if p.Version != of.Version || p.Profile != of.Profile || p.Epoch != of.Epoch {

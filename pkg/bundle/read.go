@@ -21,37 +21,37 @@ const (
 	// maxStatement limits the bytes of a bundle that are held in memory before the statement is
 	// verified.
 	maxStatement = 64 << 10
-	// Head is the number of bytes at the beginning of a bundle that Open needs: the statement and
-	// the small members before it.
+	// Head is the number of bytes at the beginning of a bundle that Open needs: the statement, the
+	// small members before the statement, and the tar headers.
 	Head = 2 * maxStatement
-	// Window is the maximum zstd window of a compressed root image, in bytes. It determines the
-	// memory for decompression.
+	// Window is the maximum zstd window of a compressed root image, in bytes. It determines how
+	// much memory the decompression needs.
 	Window = 4 << 20
 )
 
-// ErrDamaged is returned when a bundle does not match its statement. Reading it again gives the
-// same result.
+// ErrDamaged is returned when a bundle does not match its statement. Another attempt to read the
+// same bytes gives the same result.
 var ErrDamaged = errors.New("bundle: it is damaged or truncated")
 
 // Reader reads a bundle sequentially.
 type Reader struct {
 	Statement Statement
-	// Envelope is the statement as signed.
+	// Envelope is the DSSE envelope with the statement and its signatures.
 	Envelope []byte
 	tar      *tar.Reader
 	member   string // name of the current member
 	size     int64  // bytes of the current member
 }
 
-// Open reads a bundle up to the statement and verifies it. The error describes the defect of the
-// file.
+// Open reads a bundle up to the statement and verifies the statement. The error describes the
+// defect of the file.
 func Open(from io.Reader, trust Trust) (*Reader, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	for _, part := range []string{"oci-layout", "index.json", "OCI manifest"} {
 		if err := r.next(part); err != nil {
 			return nil, err
 		}
-		if r.size > maxStatement { // The sender determines the time to skip a large member.
+		if r.size > maxStatement { // A sender could delay the reader by a large member.
 			return nil, fmt.Errorf("bundle: it is not an upgrade bundle (%d bytes where its %s should be)", r.size, part)
 		}
 	}
@@ -99,8 +99,8 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 }
 
 // VerifyPayload returns the payload of a DSSE envelope that enough trusted keys have signed.
-// Several signatures of one key count once. Statements of other kinds use it, too (package
-// extension).
+// Several signatures of one key count once. Package extension uses it for statements of another
+// kind.
 func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
@@ -128,7 +128,7 @@ func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error)
 }
 
 // ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
-// a version on a disk: the installation verified its signatures.
+// the statement of an installed version: the installation has verified its signatures.
 func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 
 // unverified parses the statement of an envelope without verifying the signatures.
@@ -184,12 +184,12 @@ func readError(part string, err error) error {
 	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
 }
 
-// SkipRoot skips the root image, without reading it if the bundle is a file. The part after it is
-// verified as after Root.
+// SkipRoot skips the root image. If the bundle is a file, it does not even read the root image. UKI
+// verifies the next part as after Root.
 func (r *Reader) SkipRoot() error { return r.next("root image") }
 
-// Root writes the uncompressed root image and verifies it. It must be called before UKI. If it
-// returns an error, the written data is not usable.
+// Root writes the uncompressed root image and verifies it. It must be called before UKI. After an
+// error, the written data is not usable.
 func (r *Reader) Root(to io.Writer) error {
 	if err := r.next("root image"); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (r *Reader) Root(to io.Writer) error {
 }
 
 func copyRoot(to io.Writer, image *checked) error {
-	device := &target{Writer: to}
+	device := &errorKeeper{Writer: to}
 	if _, err := io.Copy(device, image); device.err != nil || errors.Is(err, ErrDamaged) {
 		return err
 	} else if err != nil {
@@ -219,14 +219,14 @@ func copyRoot(to io.Writer, image *checked) error {
 	return image.done("root image")
 }
 
-// target is the destination of a part. It stores the last write error, to distinguish it from
-// damage of the bundle.
-type target struct {
+// errorKeeper is a writer that stores its last error, so that copyRoot can distinguish a write
+// error from a damaged bundle.
+type errorKeeper struct {
 	io.Writer
 	err error
 }
 
-func (t *target) Write(p []byte) (int, error) {
+func (t *errorKeeper) Write(p []byte) (int, error) {
 	n, err := t.Writer.Write(p)
 	t.err = err
 	return n, err
@@ -245,8 +245,8 @@ func (r *Reader) UKI() ([]byte, error) {
 	return content, part.done("unified kernel image")
 }
 
-// SBOM returns the bill of materials, after UKI; nil for the copy of a running version, which has
-// none.
+// SBOM returns the bill of materials; nil for a Copy, which contains none. It must be called after
+// UKI.
 func (r *Reader) SBOM() ([]byte, error) {
 	if err := r.next(sbomPart); err != nil {
 		return nil, err
@@ -265,8 +265,8 @@ func (r *Reader) SBOM() ([]byte, error) {
 	return content, part.done(sbomPart)
 }
 
-// checked reads exactly the bytes that a statement describes. It fails if there are more bytes, or
-// other bytes.
+// checked reads a part and compares it with its description in the statement. Read fails if the
+// part has too many bytes, and done if its size or digest is wrong.
 type checked struct {
 	from io.Reader
 	want Part
@@ -291,7 +291,8 @@ func (c *checked) Read(p []byte) (int, error) {
 // done verifies the size and the digest after the last read.
 func (c *checked) done(part string) error {
 	if c.size < c.want.Size {
-		// Data after the end of the compressed data is part of the member, too.
+		// The decompressor may have stopped before the end of the member; the digest covers the
+		// whole member.
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			return readError(part, err)
 		}

@@ -22,9 +22,9 @@ import (
 type Source struct {
 	Version, Profile, MinimumVersion string
 	Epoch                            int
-	Root                             string // for dm-verity, as on the command line
+	Root                             string // dm-verity description, as on the kernel command line
 	RootImage, UKI, SBOM             string // file names
-	// file with the root image as zstd, with a window of at most Window
+	// name of the file with the root image, compressed by zstd with a window of at most Window
 	Packed string
 	Time   time.Time
 }
@@ -69,15 +69,15 @@ func Write(to io.Writer, s Source, envelope []byte) error {
 	return write(to, statement.Version, s.Time, envelope, parts)
 }
 
-// Copy is a version on the disk of a machine that runs it.
+// Copy is the running version on the disk of a machine.
 type Copy struct {
-	Envelope []byte      // its signed statement
+	Envelope []byte      // the signed statement of the version
 	Root     io.ReaderAt // the partition with the root image
 	UKI      io.ReaderAt
 }
 
 // Write writes a bundle with an uncompressed root image. The same version gives the same bytes.
-// Write verifies no data: the receiver does.
+// Write verifies no data; the receiver verifies them.
 func (c Copy) Write(to io.Writer) error {
 	s, err := unverified(c.Envelope)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, from)
 	}
-	from.CloseWithError(err) // ends a writer that is still running
+	from.CloseWithError(err) // ends the goroutine if it is still writing
 	if written := <-done; err == nil {
 		err = written
 	}
@@ -117,8 +117,8 @@ func (c Copy) Check(trust Trust) (digest string, size int64, err error) {
 }
 
 // CheckComplete reads the whole version and returns its statement. It returns an error if the parts
-// do not match the statement. It does not verify the signatures: a key that was trusted at
-// installation can have been replaced since.
+// do not match the statement. It does not verify the signatures, because the keys that were trusted
+// at the installation may have been replaced since.
 func (c Copy) CheckComplete() (Statement, error) {
 	s, err := unverified(c.Envelope)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c Copy) CheckComplete() (Statement, error) {
 	return s, nil
 }
 
-// counter counts the bytes that are written to it.
+// counter is an io.Writer that counts bytes.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -171,11 +171,11 @@ func sign(s Statement, keys ...Key) ([]byte, error) {
 // SignPayload signs a payload with each of the keys and returns the DSSE envelope. The same input
 // gives the same bytes.
 func SignPayload(payloadType string, payload []byte, keys ...Key) ([]byte, error) {
-	var sides []dsse.Signer
+	var signers []dsse.Signer
 	for _, key := range keys {
-		sides = append(sides, key.dsse())
+		signers = append(signers, key.dsse())
 	}
-	signer, err := dsse.NewEnvelopeSigner(sides...)
+	signer, err := dsse.NewEnvelopeSigner(signers...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot sign: %w", err)
 	}

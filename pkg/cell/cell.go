@@ -2,12 +2,12 @@
 //
 // A Cell is for state with an owner and many readers: the addresses of a link, the states of
 // services, the stage of the boot. A slow or ended reader never blocks the owner and never gets a
-// queue of old values: a read returns the newest value. A channel carries every message and blocks;
-// a sync.Cond cannot be combined with a context. Therefore a Cell uses neither. A Signal is for a
-// single loop that reads the state elsewhere: a cell without a value.
+// queue of old values: a read returns the newest value. A channel of values would queue every value
+// and block the owner; a wait on a sync.Cond cannot be ended by a context. A Signal is a cell
+// without a value, for a single loop that reads the state elsewhere.
 //
 // A Cell does not store history (the event log of machined does), does not compare values, and does
-// not copy them: the caller must not change a value after Set.
+// not copy values: the caller must not change a value after Set.
 package cell
 
 import (
@@ -54,7 +54,8 @@ func (c *Cell[T]) Update(f func(T) T) {
 	c.wake()
 }
 
-// wake must be called with the lock held, after the value was replaced.
+// wake wakes all waiting watchers. It must be called with the lock held, after the value was
+// replaced.
 func (c *Cell[T]) wake() {
 	c.rev++
 	close(c.changed)
@@ -95,17 +96,17 @@ func (w *Watcher[T]) Next(ctx context.Context) (T, uint64, error) {
 	}
 }
 
-// Current returns the current value at once, even if this watcher has returned it before. Call it
-// before acting on the value and wait for Changed afterwards; this sequence misses no Set in
-// between.
+// Current returns the current value at once, even if this watcher has returned it before. If the
+// caller acts on the result and then waits for Changed, it misses no Set in between.
 func (w *Watcher[T]) Current() T {
 	v, rev, _ := w.load()
 	w.seen = rev
 	return v
 }
 
-// Changed returns a channel that is closed when Next would not wait. A select statement can wait
-// for several cells with it. After it is closed, call Next or Current, then Changed again.
+// Changed returns a channel that is closed as soon as Next would return at once. With it, a select
+// statement can wait for several cells. After the channel is closed, call Next or Current, then
+// Changed again.
 func (w *Watcher[T]) Changed() <-chan struct{} {
 	_, rev, changed := w.load()
 	if rev > w.seen {
@@ -116,17 +117,17 @@ func (w *Watcher[T]) Changed() <-chan struct{} {
 	return changed
 }
 
-// View is a cell for a reader that needs only a part of its value: a function converts each value
-// that is read. The zero View is not usable.
+// View is a read-only form of a cell, for a reader that needs only a part of the value. A function
+// converts each value that is read. The zero View is not usable.
 type View[T any] struct {
 	load func() (T, uint64, <-chan struct{})
 }
 
-// View returns a view of the values as they are.
+// View returns a view of the unconverted values.
 func (c *Cell[T]) View() View[T] { return View[T]{load: c.load} }
 
-// Map returns a view of a cell. Its revisions are those of the cell, so a value can be equal to the
-// value before it. convert must not modify its argument, because other readers can hold it.
+// Map returns a view of a cell. A view has the revisions of the cell, so two successive values of
+// the view can be equal. convert must not modify its argument, because other readers can hold it.
 func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {
 	return View[B]{load: func() (B, uint64, <-chan struct{}) {
 		v, rev, changed := c.load()
@@ -134,7 +135,7 @@ func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {
 	}}
 }
 
-// Changes returns a view of the changes without the value.
+// Changes returns a view with the same revisions and no value.
 func (v View[T]) Changes() View[struct{}] {
 	return View[struct{}]{load: func() (struct{}, uint64, <-chan struct{}) {
 		_, rev, changed := v.load()

@@ -18,16 +18,16 @@ func NewGroup(views ...View[struct{}]) *Group {
 	return g
 }
 
-// Mark marks the present values as seen. Call it before reading the cells and Wait afterwards; this
-// sequence misses no Set in between.
+// Mark marks the present values as seen. If the caller calls Mark, reads the cells and then calls
+// Wait, it misses no Set in between.
 func (g *Group) Mark() {
 	for _, w := range g.watchers {
 		w.Current()
 	}
 }
 
-// Wait waits until a cell has a value that Mark has not seen, or later (nil: never) receives. The
-// only error is that of the context.
+// Wait waits until a cell has a value that Mark has not seen, or until the channel later delivers a
+// time; a nil channel never does. The only error is that of the context.
 func (g *Group) Wait(ctx context.Context, later <-chan time.Time) error {
 	receive := func(channel any) reflect.SelectCase {
 		return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(channel)}

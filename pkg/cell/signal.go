@@ -1,7 +1,7 @@
 package cell
 
-// Signal wakes a loop that receives from it. It carries no value. A second wake-up before the loop
-// receives has no effect. NewSignal makes it.
+// Signal wakes a loop that receives from it. It carries no value. A second Wake before the loop
+// receives has no effect. NewSignal creates a Signal.
 type Signal chan struct{}
 
 // NewSignal returns a signal.

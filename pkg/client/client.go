@@ -1,12 +1,11 @@
-// Package client is a client of the management API of an Orlop OS machine. It makes the mutually
-// authenticated connection and explains a failed connection in a sentence.
+// Package client is a client of the management API of an Orlop OS machine. It establishes a
+// mutually authenticated connection, and explains in a sentence why a connection failed.
 //
 // A machine is verified in one of two ways: by the cluster's machine CA (the usual way), or by the
 // fingerprint of its key (for the first contact, before the machine is part of a cluster). The
 // console of the machine shows the fingerprint, or Pair obtains it by means of the pairing code.
-// There is no other way.
 //
-// The package stores no files and knows no contexts; orlopctl does.
+// The package stores no files and does not know the contexts of orlopctl.
 package client
 
 import (
@@ -39,19 +38,19 @@ type Endpoint struct {
 
 	// Exactly one of the following two fields is set; it verifies the machine.
 	CA          *x509.CertPool // the cluster's machine CA
-	Fingerprint string         // of the machine's key, in the format of pki.Fingerprint
+	Fingerprint string         // fingerprint of the machine's key (pki.Fingerprint)
 
 	// Fallback are the addresses of other machines of the cluster that can serve the same calls.
-	// Dial tries them in order when the machine at Address does not accept the connection. They
-	// require a CA, and each machine is verified by the host of its own address.
+	// Dial tries them in order when the machine at Address does not accept the connection. They can
+	// be used only with CA: each machine's certificate must contain the host of its own address.
 	Fallback []string
 	// Pool, if not nil, stores the first machine that accepted a connection; later calls of Dial
 	// try only that machine.
 	Pool *ConnPool
 
-	// Accepts, if not nil, checks the certificate of a machine that the CA has verified; an error
-	// rejects the machine. A machine that has left the cluster still has its certificate, and a
-	// worker has a certificate for each of its former addresses.
+	// Accepts, if not nil, checks the certificate of a machine after its verification by CA; an
+	// error rejects the machine. It is needed because a machine that has left the cluster still has
+	// a valid certificate, and a worker can have valid certificates for its former addresses.
 	Accepts func(*x509.Certificate) error
 
 	// ServerName is the name or address that the machine's certificate must contain; the host of
@@ -61,7 +60,7 @@ type Endpoint struct {
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Client is a connection to a machine. All its services share it.
+// Client is a connection to a machine. All its services share the connection.
 type Client struct {
 	Machine api.MachineClient
 	Config  api.ConfigClient
@@ -78,7 +77,7 @@ type Client struct {
 	Attestation api.AttestationClient
 
 	address string           // host:port
-	conn    *grpc.ClientConn // nil if another owner has the connection
+	conn    *grpc.ClientConn // nil for a client of Over: the caller owns the connection
 	watch   *watchedTLS
 }
 
@@ -87,8 +86,8 @@ type Client struct {
 const maxMessage = 4 << 20
 
 // Dial connects to a machine. It returns when the machine has accepted the connection, or with the
-// reason for the failure (ErrUnreachable, ErrUntrusted, ErrRefused). It tries once; a caller that
-// waits for a machine to boot calls it again.
+// reason for the failure (ErrUnreachable, ErrUntrusted, ErrRefused). It tries each address once; a
+// caller that waits for a machine to boot calls Dial again.
 func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 	if address := e.Pool.get(); address != "" {
 		e.Address, e.Fallback = address, nil
@@ -114,7 +113,7 @@ func Dial(ctx context.Context, e Endpoint) (*Client, error) {
 }
 
 // ConnPool stores the machine that accepted the first connection, so that related calls go to the
-// same machine. The zero value is empty.
+// same machine. The zero value stores no machine.
 type ConnPool struct {
 	mu      sync.Mutex
 	address string
@@ -138,11 +137,11 @@ func (s *ConnPool) set(address string) {
 	s.address = address
 }
 
-// attemptTimeout is the timeout for each machine while there are others to try.
+// attemptTimeout is the timeout for each machine except the last one that Dial tries.
 const attemptTimeout = 5 * time.Second
 
-// dialWithin tries the next of left machines, and reserves a part of the remaining time for the
-// others.
+// dialWithin tries the machine of e. left is the number of machines to try, this one included.
+// Unless it is the last, dialWithin leaves time for the others.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
 		limit := attemptTimeout
@@ -156,7 +155,7 @@ func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	return dial(ctx, e)
 }
 
-// Failures are the errors of several machines.
+// Failures are the errors of all machines that Dial has tried.
 type Failures []error
 
 func (f Failures) Error() string {
@@ -169,8 +168,8 @@ func (f Failures) Error() string {
 
 func (f Failures) Unwrap() []error { return f }
 
-// Over returns a client over a connection that its caller owns. It is always connected, and Close
-// does nothing.
+// Over returns a client over a connection that the caller owns. Connected always returns true for
+// this client, and Close does nothing.
 func Over(conn grpc.ClientConnInterface) *Client {
 	return &Client{
 		Machine: api.NewMachineClient(conn),
@@ -206,7 +205,8 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		}
 	}
 	names := new(methodNames)
-	// The target is a URL, which cannot hold every address.
+	// The target is a placeholder: it must be a URL, in which some addresses, such as those with a
+	// zone, are invalid. The dialer knows the address.
 	conn, err := grpc.NewClient("passthrough:///machine",
 		grpc.WithTransportCredentials(watch),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -227,7 +227,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 	c := Over(conn)
 	c.address, c.conn, c.watch = address, conn, watch
 	if err := c.connect(ctx); err != nil {
-		_ = conn.Close() // the connection was never established
+		_ = conn.Close() // no error matters: the connection was never established
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
 	}
 	return c, nil
@@ -262,7 +262,8 @@ func (c *Client) connect(ctx context.Context) error {
 // Conn returns the connection, for services without a field in Client (health, reflection).
 func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
-// Connected reports whether the connection is established, as far as the client knows.
+// Connected reports whether the connection is established. The client may not have noticed its loss
+// yet.
 func (c *Client) Connected() bool {
 	return c.conn == nil || c.conn.GetState() == connectivity.Ready
 }
@@ -287,7 +288,7 @@ func withPort(address string) (string, error) {
 		return address, nil
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
-	// a link-local address has a zone (RFC 4007, 11)
+	// ParseAddr accepts the zone of a link-local address (RFC 4007, 11)
 	if _, err := netip.ParseAddr(host); strings.Contains(host, ":") && err != nil {
 		return "", fmt.Errorf("machine %q: cannot connect: expected host, host:port or [IPv6]:port", address)
 	}
@@ -299,8 +300,8 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"},
 		ServerName: e.ServerName,
-		// Send the certificate for any CAs that the machine requests: the error "unknown CA" is
-		// more helpful than "no certificate".
+		// Always send the certificate, also if the CAs in the machine's request do not include its
+		// CA: the error "unknown CA" is more helpful than "no certificate".
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &e.Cert, nil },
 	}
 	if config.ServerName == "" {
@@ -331,8 +332,8 @@ func tlsConfig(e Endpoint, address string) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Without a cluster, neither the chain nor the name can be verified; the key is compared
-		// instead.
+		// Before the machine is part of a cluster, neither the chain nor the name of its
+		// certificate can be verified. VerifyConnection compares the key instead.
 		config.InsecureSkipVerify = true
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if got := pki.Fingerprint(state.PeerCertificates[0]); got != pinned {

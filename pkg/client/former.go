@@ -14,11 +14,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// methodNames selects the names of methods on a connection. A machine of a former version rejects
-// the present name of a renamed method before it does any work; the call is then repeated with the
-// former name (api.FormerName).
+// methodNames selects the method names for the calls on a connection. A machine of a former version
+// does not know the present name of a renamed method. It rejects the call before any work, so the
+// client can repeat the call with the former name (api.FormerName).
 type methodNames struct {
-	former atomic.Bool // the machine answered to a former name
+	former atomic.Bool // the machine knows the former names
 }
 
 // order returns the names of a method in the order of the attempts. second is empty if the method
@@ -31,7 +31,8 @@ func (n *methodNames) order(method string) (first, second string) {
 	return method, former
 }
 
-// IsUnknownMethod reports whether a machine knows no method with the name of the call.
+// IsUnknownMethod reports whether err means that the machine has no method with the name in the
+// call.
 func IsUnknownMethod(err error) bool {
 	s, ok := status.FromError(err)
 	return ok && s.Code() == codes.PermissionDenied && strings.Contains(s.Message(), api.UnknownMethod)
@@ -50,8 +51,9 @@ func (n *methodNames) unary(ctx context.Context, method string, request, answer 
 	return err
 }
 
-// stream repeats a call with a single request only. A client sends several requests after a unary
-// call on the same connection, which has found out the names.
+// stream can repeat only calls with a single request. A call with several requests need not be
+// repeated: it always follows a unary call on the same connection, by which methodNames has found
+// out which names the machine knows.
 func (n *methodNames) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	first, second := n.order(method)
 	s, err := open(ctx, desc, conn, first, options...)
@@ -61,11 +63,12 @@ func (n *methodNames) stream(ctx context.Context, desc *grpc.StreamDesc, conn *g
 	return &repeatable{ClientStream: s, again: func() (grpc.ClientStream, error) { return open(ctx, desc, conn, second, options...) }}, nil
 }
 
-// repeatable is the stream of a call with a single request.
+// repeatable is the stream of a call with a single request. It repeats the call if the first answer
+// is that the machine does not know the method.
 type repeatable struct {
 	grpc.ClientStream
 	request any
-	again   func() (grpc.ClientStream, error) // nil after the first answer
+	again   func() (grpc.ClientStream, error) // opens the second stream; nil after the first answer
 }
 
 // SendMsg implements grpc.ClientStream.

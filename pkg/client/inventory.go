@@ -15,9 +15,9 @@ import (
 var ErrInventoryDisabled = errors.New("it accepts no inventories (Cluster.spec.kubernetes.machineObjects.inventory of that machine)")
 
 // ReportInventory sends the inventory of a machine without a configuration, with its machine key,
-// to an address with the port of the management API. It does not authenticate the peer, which the
-// caller cannot know: the caller must not act on the answer, unless it verifies the certificates in
-// the answer.
+// to an address with the port of the management API. It does not authenticate the peer, because a
+// machine without a configuration knows no CA of the cluster. The caller must not act on the answer
+// before it has verified the certificates in Answer.Peer.
 func ReportInventory(ctx context.Context, address string, key *ecdsa.PrivateKey, h inventory.Host) (inventory.Answer, error) {
 	address, err := withPort(address)
 	if err != nil {

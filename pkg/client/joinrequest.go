@@ -15,7 +15,7 @@ var ErrJoinRequestsDisabled = errors.New("it accepts no join requests (Cluster.s
 
 // RequestJoin sends a join request to a control-plane machine (package joinrequest). It does not
 // send the endpoint's client certificate, because an unjoined machine has none. It verifies the
-// control-plane machine as in other connections.
+// control-plane machine by the endpoint, as Dial does.
 func RequestJoin(ctx context.Context, e Endpoint, r joinrequest.Request) (joinrequest.Answer, error) {
 	address, err := withPort(e.Address)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 var ErrClaimed = errors.New("it is claimed already, or does not support pairing")
 
 // Pair claims the unclaimed machine at an address for the operator of a CA (PEM). code is the
-// pairing code on the machine's console. It returns the fingerprint of the machine's key, for
-// Endpoint.Fingerprint.
+// pairing code on the machine's console. Pair returns the fingerprint of the machine's key, for use
+// as Endpoint.Fingerprint.
 func Pair(ctx context.Context, address string, ca []byte, code pairing.Code) (fingerprint string, err error) {
 	if address, err = withPort(address); err != nil {
 		return "", err

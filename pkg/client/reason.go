@@ -23,15 +23,16 @@ var (
 	ErrUntrusted = errors.New("the machine is not the one expected")
 	// ErrRefused means that the machine does not accept the caller's certificate.
 	ErrRefused = errors.New("the machine refuses your certificate")
-	// ErrRevoked is an additional reason of ErrRefused. TLS has only one alert for all defects that
-	// a server finds in a certificate after its verification.
+	// ErrRevoked is wrapped together with ErrRefused. Its text names two defects, because TLS has
+	// only one alert for all defects that a server finds after it has verified the chain of a
+	// certificate.
 	ErrRevoked = errors.New("it was revoked (`orlopctl trust list`), or is not a client certificate")
 )
 
-// unverifiedError is an error of the handshake, before the peer proved its identity. At that time
-// alerts are not encrypted: any host on the path can send them. An alert about the caller's
-// certificate proves nothing, because a server verifies that certificate after its own Finished
-// message (RFC 8446).
+// unverifiedError is an error of the handshake before the peer proved its identity. Alerts at that
+// time are not encrypted, so any host on the path can forge them. In particular, an alert about the
+// caller's certificate is not from a genuine server: it verifies that certificate only after it has
+// sent its own Finished message (RFC 8446).
 type unverifiedError struct{ error }
 
 func (e unverifiedError) Unwrap() error { return e.error }
@@ -42,21 +43,21 @@ func (e *fingerprintError) Error() string {
 	return fmt.Sprintf("its key is %s, expected %s", e.got, e.want)
 }
 
-// remoteAlert is the prefix in crypto/tls for an alert of the peer.
+// remoteAlert is the prefix of the errors of crypto/tls for alerts from the peer.
 const remoteAlert = "remote error: tls: "
 
-// noProtocol is the text in crypto/tls for the alert no_application_protocol: the machine does not
-// offer the protocol of the connection.
+// noProtocol is the text of crypto/tls for the alert no_application_protocol: the machine does not
+// offer the protocol that the client requests.
 const noProtocol = remoteAlert + "no application protocol"
 
-// alert is the meaning of a TLS alert of a machine (RFC 8446, section 6.2), identified by its text
-// in crypto/tls.
+// alert is a TLS alert of a machine (RFC 8446, section 6.2), by its text in crypto/tls, with its
+// meaning.
 type alert struct {
 	alert   string
 	meaning error
 }
 
-// noCertificate is the alert before a machine has a certificate of its own to send.
+// noCertificate is the alert that a machine sends while it has no server certificate.
 var noCertificate = alert{"internal error", errors.New("the machine has no certificate yet; try again")}
 
 // alerts are the alerts about the caller's certificate.
@@ -108,7 +109,8 @@ func reasonOf(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
-// lastError holds the newest error of a connection. gRPC itself reports only a text.
+// lastError holds the newest error of a connection. It is necessary because gRPC reports only the
+// text of the error.
 type lastError struct {
 	mu  sync.Mutex
 	err error
@@ -129,10 +131,11 @@ func (l *lastError) get() error {
 func (l *lastError) reason() error { return reasonOf(l.get()) }
 
 // watchedTLS stores the error of a failed handshake. In TLS 1.3 a client completes the handshake
-// before the server has verified the client certificate, so a rejection arrives with the first read
-// after the handshake. watchedTLS does that read before any write: a server that has closed the
-// connection answers further data with a reset, which discards the unread rejection. The early read
-// loses no data, because a server speaks first (its settings, RFC 9113, section 3.4).
+// before the server has verified the client certificate, so a rejection arrives only with the first
+// read after the handshake. watchedTLS reads before it writes: if the server has closed the
+// connection, it answers written data with a reset, and the reset discards the unread rejection.
+// The early read loses no data, because a server speaks first (its settings, RFC 9113, section
+// 3.4).
 type watchedTLS struct {
 	credentials.TransportCredentials
 	seen *lastError
@@ -156,7 +159,7 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 
 // readFirst reads the first data of the machine.
 func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
-	// the read fails if the deadline could not be set
+	// if SetReadDeadline fails, the read fails, too
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	first := make([]byte, 4<<10)
 	n, err := conn.Read(first)

@@ -11,10 +11,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// Relay opens a connection to the API of another machine of the cluster through this machine, for
-// Endpoint.Dialer of the other. It uses only the host of the address, which must be an IP address.
-// TLS over the connection authenticates the caller and the other machine to each other; the
-// relaying machine takes no part. The connection ends with this Client.
+// Relay opens a connection through this machine to the API of another machine of the cluster. It
+// can be used in Endpoint.Dialer for the other machine. The host of the address must be an IP
+// address; the port is ignored. TLS over the connection authenticates the caller and the other
+// machine to each other; the relaying machine sees only encrypted bytes. The connection ends when
+// this Client is closed.
 func (c *Client) Relay(ctx context.Context, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

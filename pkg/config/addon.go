@@ -7,14 +7,16 @@ import (
 )
 
 // Addon is the document of an add-on: objects that the control plane applies to the cluster, and
-// the permissions for that. There can be several, each with its own name.
+// the permissions with which it does so. A configuration can contain several add-ons, each with its
+// own name.
 type Addon struct {
 	Metadata Metadata  `yaml:"metadata" jsonschema:"required"`
 	Spec     AddonSpec `yaml:"spec" jsonschema:"required"`
 }
 
 // AddonSpec describes an add-on. It must be the same on every control-plane machine of the cluster:
-// the elected leader of the controllers applies its own copy.
+// the machine that is elected as leader of the controllers applies the objects of its own
+// configuration.
 type AddonSpec struct {
 	Manifests     []Manifest      `yaml:"manifests,omitempty"`
 	Artifact      Artifact        `yaml:"artifact,omitempty"`
@@ -38,7 +40,7 @@ type AddonRegistry struct {
 	Password  Secret       `yaml:"password,omitempty"`
 }
 
-// AddonScope limits an add-on to namespaces, or permits the whole cluster.
+// AddonScope limits an add-on to some namespaces, or permits objects in the whole cluster.
 type AddonScope struct {
 	Namespaces []string `yaml:"namespaces,omitempty"`
 	Cluster    bool     `yaml:"cluster"`
@@ -65,7 +67,8 @@ type AddonRequires struct {
 	Kubernetes AtLeast `yaml:"kubernetes,omitempty"`
 }
 
-// APIGroup is an API group. The core group has the empty name, but is not the zero value.
+// APIGroup is an API group. The core group has an empty name, but differs from the zero value,
+// which means that no group is given.
 type APIGroup struct {
 	name  string
 	given bool
@@ -83,8 +86,8 @@ func (g APIGroup) String() string { return g.name }
 // MarshalText returns String.
 func (g APIGroup) MarshalText() ([]byte, error) { return []byte(g.name), nil }
 
-// Manifest is a text with objects of an add-on. It can contain Secrets, so it is printed like a
-// secret.
+// Manifest is a text with objects of an add-on. The objects can include Secrets, so the text is
+// never printed, like a secret.
 type Manifest struct{ Secret }
 
 // AtLeast is a minimum version. The zero value permits all versions.

@@ -16,15 +16,15 @@ type APIServer struct {
 	KMS           *KMS            `yaml:"kms,omitempty" json:"kms,omitempty"`
 }
 
-// Requests limits the requests that the API server serves at a time.
+// Requests limits the requests that the API server serves at the same time.
 type Requests struct {
 	PriorityAndFairness bool `yaml:"priorityAndFairness"`
 	MaxInFlight         int  `yaml:"maxInFlight" limits:"50 to 10000"`
 	MaxMutatingInFlight int  `yaml:"maxMutatingInFlight" limits:"50 to 10000"`
 }
 
-// Admission switches admission plugins, and configures them. A plugin with a block of its own is on
-// if the block has a value.
+// Admission enables, disables and configures admission plugins. A plugin with its own field, such
+// as EventRateLimits, is enabled if the field is set.
 type Admission struct {
 	Enabled         []AdmissionPlugin `yaml:"enabled,omitempty"`
 	Disabled        []AdmissionPlugin `yaml:"disabled,omitempty"`
@@ -49,7 +49,7 @@ type EventRateLimit struct {
 
 func (e *EventRateLimit) defaults() { e.CacheSize = 4096 }
 
-// EventRateLimitType says which Events share a limit.
+// EventRateLimitType selects which Events share a limit.
 type EventRateLimitType string
 
 // The types, with the names of Kubernetes.
@@ -65,8 +65,8 @@ func (EventRateLimitType) Names() []string {
 	return []string{string(EventsOfNamespace), string(EventsOfServer), string(EventsOfSource), string(EventsOfUser)}
 }
 
-// PodNodeSelector adds labels of nodes to the node selectors of pods, and limits them (admission
-// plugin PodNodeSelector).
+// PodNodeSelector adds node labels to the node selectors of pods, and limits which node labels pods
+// can require (admission plugin PodNodeSelector).
 type PodNodeSelector struct {
 	Default map[string]string `yaml:"default,omitempty"`
 	Allowed []NamespaceLabels `yaml:"allowed,omitempty"`
@@ -78,7 +78,7 @@ type NamespaceLabels struct {
 	Labels    map[string]string `yaml:"labels" jsonschema:"required"`
 }
 
-// IsZero reports whether the plugin is off.
+// IsZero reports whether nothing is configured, so that the plugin is disabled.
 func (p PodNodeSelector) IsZero() bool { return len(p.Default)+len(p.Allowed) == 0 }
 
 // ResourceQuota configures the admission plugin ResourceQuota.
@@ -120,7 +120,7 @@ type AuditResource struct {
 	ResourceNames []string `yaml:"resourceNames,omitempty"`
 }
 
-// AuditLevel is the amount of information about a request.
+// AuditLevel is the amount of information that the audit log records about a request.
 type AuditLevel string
 
 // The levels, with the names of Kubernetes.
@@ -136,7 +136,7 @@ func (AuditLevel) Names() []string {
 	return []string{string(AuditMetadata), string(AuditNone), string(AuditRequest), string(AuditRequestResponse)}
 }
 
-// AuditStage is a stage of a request at which a record is written.
+// AuditStage is a stage of a request at which the API server can write an audit event.
 type AuditStage string
 
 // The stages, with the names of Kubernetes. RequestReceived is never recorded.

@@ -10,7 +10,7 @@ import (
 )
 
 // Artifact is the name of an OCI artifact: registry, repository, and digest of the manifest. The
-// zero value is no artifact. It contains no tag, so the name always refers to the same content.
+// name contains no tag, so it always refers to the same content. The zero value means no artifact.
 type Artifact struct {
 	Registry   string // host, or host:port
 	Repository string // for example team/ingress
@@ -19,8 +19,8 @@ type Artifact struct {
 
 const wantArtifact = "a registry, a repository and a digest, such as registry.example.com/team/ingress@sha256:… (64 hexadecimal digits)"
 
-// longestRepository is the maximum length in registries, including the name of the registry (OCI
-// distribution specification 1.1).
+// longestRepository is the maximum length of a repository name together with the name of its
+// registry (OCI distribution specification 1.1).
 const longestRepository = 255
 
 // UnmarshalText parses REGISTRY/REPOSITORY@sha256:DIGEST.
@@ -75,8 +75,8 @@ func isRepository(name string) bool {
 	return true
 }
 
-// registryHost validates the host or host:port of a registry. As in image names, a name without a
-// dot and a port is invalid, because it would be a path.
+// registryHost validates the host or host:port of a registry. A name with neither a dot nor a port
+// is invalid, except localhost, because in an image name it would be the first part of a path.
 func registryHost(s string) error {
 	host, digits, err := net.SplitHostPort(s)
 	if err != nil {
@@ -91,8 +91,9 @@ func registryHost(s string) error {
 	if port, err := strconv.ParseUint(digits, 10, 16); err != nil || port == 0 {
 		return errors.New("has a port that is not in 1 to 65535")
 	}
-	// These are invalid in a URL, in which containerd uses the host: containerd would ignore the
-	// whole file of that registry and report it only in its log.
+	// containerd puts the host in a URL, in which brackets are valid only around an IPv6 address.
+	// With an invalid URL, containerd would ignore the whole configuration file of the registry,
+	// and report the error only in its log.
 	if a, err := netip.ParseAddr(host); strings.HasPrefix(s, "[") && (err != nil || !a.Is6()) {
 		return errors.New("has brackets around a host that is not an IPv6 address")
 	}

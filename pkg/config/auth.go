@@ -2,17 +2,17 @@ package config
 
 import "time"
 
-// Authentication adds authenticators. Client certificates and service-account tokens are always
-// accepted; static tokens and passwords never are. Anonymous callers can only query the health of
-// the API server.
+// Authentication adds authenticators to the API server. Client certificates and service-account
+// tokens are always accepted; static tokens and passwords never are. Anonymous callers can only
+// query the health of the API server.
 type Authentication struct {
 	JWT     []JWTIssuer            `yaml:"jwt,omitempty"`
 	Webhook *AuthenticationWebhook `yaml:"webhook,omitempty"`
 }
 
 // JWTIssuer is an issuer of OpenID Connect tokens, with the mapping of its claims. Expressions are
-// CEL over the variable claims (userRules: user), as in the API server's
-// AuthenticationConfiguration.
+// in CEL, as in the API server's AuthenticationConfiguration. Their variable is claims, or user in
+// UserRules.
 type JWTIssuer struct {
 	URL          string            `yaml:"url" jsonschema:"required"`
 	DiscoveryURL string            `yaml:"discoveryURL,omitempty"`
@@ -26,7 +26,7 @@ type JWTIssuer struct {
 	UserRules    []Rule            `yaml:"userRules,omitempty"`
 }
 
-// Rule is an expression that must be true.
+// Rule is an expression that must be true, and the error message if it is not.
 type Rule struct {
 	Expression string `yaml:"expression" jsonschema:"required"`
 	Message    string `yaml:"message,omitempty"`
@@ -42,8 +42,9 @@ type AuthenticationWebhook struct {
 
 func (w *AuthenticationWebhook) defaults() { w.CacheTTL = Duration(2 * time.Minute) }
 
-// Authorization adds authorization services. The order is: Node, these services in order, RBAC.
-// Therefore a service can deny a request that RBAC would permit.
+// Authorization adds authorization services. The API server asks the Node authorizer first, then
+// these services in order, then RBAC. Therefore a service can deny a request that RBAC would
+// permit.
 type Authorization struct {
 	Webhooks []AuthorizationWebhook `yaml:"webhooks,omitempty"`
 }

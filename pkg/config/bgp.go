@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Announcement is how the machines make an address known to the network.
+// Announcement is the protocol by which the machines announce an address to the network.
 type Announcement string
 
 // The announcements: ARP and NDP on the machines' link, by one machine at a time; or BGP, by all
@@ -22,14 +22,15 @@ func (Announcement) Names() []string { return []string{string(AnnounceLink), str
 
 func (p *AddressPool) defaults() { p.Announce = AnnounceLink }
 
-// BGP configures the sessions of the machine with routers.
+// BGP configures the BGP sessions of the machine with routers.
 type BGP struct {
 	ASN      int64      `yaml:"asn" jsonschema:"required" limits:"1 to 4294967294"`
 	RouterID netip.Addr `yaml:"routerID,omitempty"`
 	Peers    []BGPPeer  `yaml:"peers" jsonschema:"required"`
 }
 
-// BGPPeer is a router. The machine connects to it, and does not listen.
+// BGPPeer is a router. The machine opens the connection to the router; it does not accept
+// connections from it.
 type BGPPeer struct {
 	Address  netip.Addr `yaml:"address" jsonschema:"required"`
 	ASN      int64      `yaml:"asn" jsonschema:"required" limits:"1 to 4294967294"`

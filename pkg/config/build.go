@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// New returns the configuration of a machine with all defaults and without Kubernetes. The With
-// functions return modified copies. The result is not validated; Check does that.
+// New returns the configuration of a machine with all defaults and without a Cluster document. The
+// With functions return modified copies. The result is not validated; Check does that.
 func New(name string, role Role) *Config {
 	c := &Config{}
 	c.Machine.defaults()
@@ -26,7 +26,8 @@ func (c *Config) IsControlPlane() bool {
 	return c != nil && c.Cluster != nil && c.Machine.Spec.Role == RoleControlPlane
 }
 
-// HasMachineObjects reports whether a configuration (nil for none) enables the objects of machines.
+// HasMachineObjects reports whether a configuration (nil for none) enables the Kubernetes objects
+// that describe machines (MachineObjects).
 func (c *Config) HasMachineObjects() bool {
 	return c != nil && c.Cluster != nil && c.Cluster.Spec.Kubernetes.MachineObjects.Enabled
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// none is printed for a missing field.
+// none is the text for a missing field.
 const none = "(none)"
 
 // Equal reports whether two configurations have the same values. Source positions do not matter.
@@ -17,7 +17,8 @@ func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
 
 // Changes returns the differences, one line for each field, in the order of the documents:
 // "Network.spec.links[0].mtu: 1500 → 9000". List items are compared by index, volumes and add-ons by
-// name. For secrets it prints no values. nil stands for a machine without a configuration.
+// name. The lines contain no values of secrets. A nil configuration means a machine without a
+// configuration.
 func Changes(before, after *Config) []string {
 	d := differ{}
 	a, b := map[string]reflect.Value{}, map[string]reflect.Value{}
@@ -40,11 +41,12 @@ func Changes(before, after *Config) []string {
 	return d.lines
 }
 
-// pointer reports whether a value is a pointer, so that the field is optional.
-func pointer(v reflect.Value) bool { return v.IsValid() && v.Kind() == reflect.Pointer }
+// isPointer reports whether a value is a pointer. Fields of pointer type are optional.
+func isPointer(v reflect.Value) bool { return v.IsValid() && v.Kind() == reflect.Pointer }
 
-// presence returns the text for an empty block or a missing block.
-func presence(v reflect.Value) string {
+// emptyOrNone returns the text for a block without set fields: "{}" if the block exists, otherwise
+// none.
+func emptyOrNone(v reflect.Value) string {
 	if v.IsValid() {
 		return "{}"
 	}
@@ -54,9 +56,10 @@ func presence(v reflect.Value) string {
 // differ collects differences.
 type differ struct{ lines []string }
 
-// compare walks two values of the same type. An invalid value stands for a missing field.
+// compare adds the differences between two values of the same type. An invalid reflect.Value means
+// a missing field.
 func (d *differ) compare(path string, a, b reflect.Value) {
-	optional := pointer(a) || pointer(b)
+	optional := isPointer(a) || isPointer(b)
 	a, b = deref(a), deref(b)
 	some := a
 	if !a.IsValid() {
@@ -75,9 +78,9 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		for i := range some.NumField() {
 			d.compare(path+"."+fieldName(some.Type().Field(i)), part(a, reflect.Value.Field, i), part(b, reflect.Value.Field, i))
 		}
-		// an empty block has a meaning, for example "firewall: {}"
+		// an empty block, for example "firewall: {}", differs from a missing block
 		if optional && a.IsValid() != b.IsValid() && len(d.lines) == lines {
-			d.lines = append(d.lines, path+": "+presence(a)+" → "+presence(b))
+			d.lines = append(d.lines, path+": "+emptyOrNone(a)+" → "+emptyOrNone(b))
 		}
 	case reflect.Slice:
 		for i := range max(length(a), length(b)) {
@@ -108,19 +111,19 @@ func entry(v reflect.Value) string {
 	if v.IsValid() && v.Kind() == reflect.String && v.Len() == 0 {
 		return `""`
 	}
-	return shown(v)
+	return displayText(v)
 }
 
 // leaf compares two values that are printed as a single text.
 func (d *differ) leaf(path string, a, b reflect.Value) {
-	was, is := shown(a), shown(b)
-	if _, secret := sample(a, b).(interface{ Reveal() string }); secret {
+	was, is := displayText(a), displayText(b)
+	if _, secret := validOne(a, b).(interface{ Reveal() string }); secret {
 		if reveal(a) != reveal(b) {
 			d.lines = append(d.lines, path+": "+secretChange(was, is))
 		}
 		return
 	}
-	if was == is && exact(a) == exact(b) {
+	if was == is && completeText(a) == completeText(b) {
 		return
 	}
 	d.lines = append(d.lines, path+": "+was+" → "+is)
@@ -136,8 +139,8 @@ func secretChange(was, is string) string {
 	return "(changed)"
 }
 
-// shown returns a value for display: on one line, without secrets, certificates by name.
-func shown(v reflect.Value) string {
+// displayText returns a value for display: on one line, without secrets, certificates by name.
+func displayText(v reflect.Value) string {
 	if !v.IsValid() {
 		return none
 	}
@@ -156,8 +159,9 @@ func shown(v reflect.Value) string {
 	return text
 }
 
-// exact returns the complete text of a value, for the comparison of values that shown shortens.
-func exact(v reflect.Value) string {
+// completeText returns the complete text of a value, for the comparison of values that displayText
+// shortens.
+func completeText(v reflect.Value) string {
 	if !v.IsValid() {
 		return ""
 	}
@@ -172,7 +176,8 @@ func reveal(v reflect.Value) string {
 	return v.Interface().(interface{ Reveal() string }).Reveal()
 }
 
-func sample(a, b reflect.Value) any {
+// validOne returns the value of a, or of b if a is invalid.
+func validOne(a, b reflect.Value) any {
 	if a.IsValid() {
 		return a.Interface()
 	}
@@ -187,7 +192,7 @@ func deref(v reflect.Value) reflect.Value {
 	return v
 }
 
-// part returns a part of a value, or the value if it is invalid.
+// part returns get(v, key); an invalid value if v is invalid.
 func part[K any](v reflect.Value, get func(reflect.Value, K) reflect.Value, key K) reflect.Value {
 	if !v.IsValid() {
 		return v
@@ -195,6 +200,7 @@ func part[K any](v reflect.Value, get func(reflect.Value, K) reflect.Value, key 
 	return get(v, key)
 }
 
+// item returns an item of a list; an invalid value beyond its end.
 func item(v reflect.Value, i int) reflect.Value {
 	if i >= v.Len() {
 		return reflect.Value{}

@@ -12,7 +12,8 @@ type Cluster struct {
 	Spec     ClusterSpec `yaml:"spec" jsonschema:"required"`
 }
 
-// ClusterSpec describes a cluster. It is the same on every machine of the cluster.
+// ClusterSpec describes a cluster. Its values are the same on every machine of the cluster, but a
+// worker has only some of the fields (IsWorkerField).
 type ClusterSpec struct {
 	Endpoint               Endpoint            `yaml:"endpoint" jsonschema:"required"`
 	ControlPlanes          []netip.Addr        `yaml:"controlPlanes,omitempty"`
@@ -30,7 +31,8 @@ type ClusterSpec struct {
 	Kubernetes             Kubernetes          `yaml:"kubernetes"`
 }
 
-// EncryptionKeys returns the keys of Secrets, the encrypting key first; none on a worker.
+// EncryptionKeys returns the keys that decrypt Secrets in etcd. The first one also encrypts. A
+// worker has none.
 func (c ClusterSpec) EncryptionKeys() []EncryptionKey {
 	if c.SecretsEncryptionKey.IsZero() {
 		return nil
@@ -43,7 +45,8 @@ type Etcd struct {
 	Snapshots Snapshots `yaml:"snapshots"`
 }
 
-// LocalVolumes configures volumes of PersistentVolumeClaims on the machines' own disks, in DATA.
+// LocalVolumes configures the volumes that machines provide for PersistentVolumeClaims on their own
+// disks, in DATA.
 type LocalVolumes struct {
 	Enabled bool  `yaml:"enabled"`
 	Reserve Bytes `yaml:"reserve,omitempty"`
@@ -54,8 +57,8 @@ type PodCertificates struct {
 	Enabled bool `yaml:"enabled"`
 }
 
-// ClusterNetworks are the address ranges and the DNS domain inside the cluster. Ranges must not
-// overlap each other or the machine's own networks.
+// ClusterNetworks are the address ranges and the DNS domain inside the cluster. The ranges must not
+// overlap each other or the networks of the machine's links.
 type ClusterNetworks struct {
 	Pods          []netip.Prefix `yaml:"pods"`
 	Services      []netip.Prefix `yaml:"services"`
@@ -83,7 +86,7 @@ func (Encapsulation) Names() []string {
 	return []string{string(EncapsulationWireGuard), string(EncapsulationVXLAN), string(EncapsulationNone)}
 }
 
-// ExternalComponent is a component of the cluster that can be replaced.
+// ExternalComponent is a component of the cluster that the operator can replace by another product.
 type ExternalComponent string
 
 // Replaceable components: the service proxy, the cluster's DNS, and the pod network with its
@@ -99,13 +102,13 @@ func (ExternalComponent) Names() []string {
 	return []string{string(PartProxy), string(PartDNS), string(PartNetwork)}
 }
 
-// HasExternal reports whether a component is replaced.
+// HasExternal reports whether a component is replaced (External).
 func (s *ClusterSpec) HasExternal(part ExternalComponent) bool {
 	return slices.Contains(s.External, part)
 }
 
-// PKI holds the cluster's CAs. Each must have its own key, so that no CA can issue certificates of
-// another.
+// PKI holds the cluster's CAs. Each CA must have its own key, so that no CA can issue certificates
+// of another CA.
 type PKI struct {
 	Kubernetes        CertKey    `yaml:"kubernetes"`
 	Etcd              CertKey    `yaml:"etcd"`
@@ -116,8 +119,8 @@ type PKI struct {
 	Accepted          Accepted   `yaml:"accepted"`
 }
 
-// Accepted are trusted CAs that do not issue: the next CA before it issues, and the previous CA
-// while its certificates are in use.
+// Accepted are CAs that are trusted but do not issue certificates: during a rotation, the next CA
+// before it issues, and the previous CA while its certificates are in use.
 type Accepted struct {
 	Kubernetes []Certificate `yaml:"kubernetes,omitempty"`
 	Etcd       []Certificate `yaml:"etcd,omitempty"`
@@ -140,9 +143,9 @@ func (c CertKey) PEM() (cert, key []byte) { return []byte(c.Cert.PEM()), []byte(
 
 // Kubernetes configures the components of Kubernetes.
 //
-// Package nodespec gives it to the processes of Kubernetes as JSON, without the fields that
-// machined translates: the taint of the node, the documents of authenticators and authorizers,
-// which contain secrets, and the objects of machines.
+// Package nodespec passes it to the processes of Kubernetes as JSON, without four fields that
+// machined translates. AllowSchedulingOnControlPlane becomes a taint of the node. Authentication
+// and Authorization contain secrets and become files. MachineObjects becomes a file of its own.
 type Kubernetes struct {
 	AllowSchedulingOnControlPlane bool              `yaml:"allowSchedulingOnControlPlane" json:"-"`
 	MaxPods                       int               `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
@@ -161,14 +164,14 @@ type Kubernetes struct {
 	MachineObjects                MachineObjects    `yaml:"machineObjects" json:"-"`
 }
 
-// MachineObjects configures objects of Kubernetes that describe the machines of the cluster, with
-// the kinds of Cluster API. The processes of Kubernetes read it from a file of its own, because a
-// change restarts none of them.
+// MachineObjects configures the Kubernetes objects that describe the machines of the cluster, with
+// the kinds of Cluster API. The processes of Kubernetes read these settings from a separate file,
+// so that a change does not restart the processes.
 type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
 	// Inventory lets machines without a configuration describe themselves.
 	Inventory bool `yaml:"inventory"`
-	// Claims lets a MachineDeployment take approved machines as workers.
+	// Claims lets a MachineDeployment claim approved waiting machines as workers.
 	Claims bool `yaml:"claims"`
 }
 
@@ -208,7 +211,7 @@ func (c *Cluster) defaults() {
 	c.Spec.Kubernetes = DefaultKubernetes()
 }
 
-// DefaultKubernetes returns the settings of the components without a configuration.
+// DefaultKubernetes returns the settings of the components if the configuration sets no field.
 func DefaultKubernetes() Kubernetes {
 	return Kubernetes{
 		AllowSchedulingOnControlPlane: true,

@@ -11,7 +11,7 @@ type Scheduler struct {
 	Profiles []SchedulerProfile `yaml:"profiles,omitempty"`
 }
 
-// SchedulerProfile is the behavior for the pods that name it in schedulerName.
+// SchedulerProfile configures the scheduler for the pods that name the profile in schedulerName.
 type SchedulerProfile struct {
 	Name                     string             `yaml:"name" jsonschema:"required"`
 	PercentageOfNodesToScore int                `yaml:"percentageOfNodesToScore" limits:"0 to 100"`
@@ -20,12 +20,13 @@ type SchedulerProfile struct {
 	TopologySpread           []SpreadConstraint `yaml:"topologySpread,omitempty"`
 }
 
-// DefaultScheduler is the profile of pods that name none.
+// DefaultScheduler is the profile for pods that name no profile.
 const DefaultScheduler = "default-scheduler"
 
 func (p *SchedulerProfile) defaults() { p.Scoring.Strategy = LeastAllocated }
 
-// Scoring is how a node scores by its free resources (plugin NodeResourcesFit).
+// Scoring configures how the scheduler scores nodes by their free resources (plugin
+// NodeResourcesFit).
 type Scoring struct {
 	Strategy  ScoringStrategy  `yaml:"strategy"`
 	Resources []ScoredResource `yaml:"resources,omitempty"`
@@ -47,7 +48,7 @@ func (ScoringStrategy) Names() []string {
 	return []string{string(LeastAllocated), string(MostAllocated), string(RequestedToCapacityRatio)}
 }
 
-// ScoredResource is a resource of a node that counts.
+// ScoredResource is a node resource that contributes to the score, with its weight.
 type ScoredResource struct {
 	Name   string `yaml:"name" jsonschema:"required"`
 	Weight int    `yaml:"weight" limits:"1 to 100"`
@@ -55,7 +56,7 @@ type ScoredResource struct {
 
 func (r *ScoredResource) defaults() { r.Weight = 1 }
 
-// ScoringPoint is a point of the score over the utilization.
+// ScoringPoint is a point of the function from the utilization of a node to its score.
 type ScoringPoint struct {
 	Utilization int `yaml:"utilization" limits:"0 to 100"`
 	Score       int `yaml:"score" limits:"0 to 10"`
@@ -73,8 +74,8 @@ type ScorePlugin string
 // Names returns the plugins.
 func (ScorePlugin) Names() []string { return upstream.ScorePlugins() }
 
-// SpreadConstraint spreads the pods of a controller or Service over domains of nodes, if the pods
-// have no constraints of their own.
+// SpreadConstraint spreads the pods of a controller or Service over groups of nodes with the same
+// value of TopologyKey. It applies to pods without constraints of their own.
 type SpreadConstraint struct {
 	TopologyKey       string            `yaml:"topologyKey" jsonschema:"required"`
 	MaxSkew           int               `yaml:"maxSkew" limits:"1 to 1000"`
@@ -83,7 +84,7 @@ type SpreadConstraint struct {
 
 func (c *SpreadConstraint) defaults() { c.MaxSkew, c.WhenUnsatisfiable = 1, ScheduleAnyway }
 
-// WhenUnsatisfiable says whether a pod that cannot meet a constraint is scheduled.
+// WhenUnsatisfiable selects whether a pod is scheduled if no node satisfies the constraint.
 type WhenUnsatisfiable string
 
 // The values, with the names of Kubernetes.
@@ -103,7 +104,7 @@ type ControllerManager struct {
 	PodAutoscaler          PodAutoscaler `yaml:"podAutoscaler"`
 }
 
-// PodAutoscaler configures the controller of HorizontalPodAutoscalers.
+// PodAutoscaler configures the controller for HorizontalPodAutoscalers.
 type PodAutoscaler struct {
 	SyncPeriod              Duration `yaml:"syncPeriod" limits:"whole seconds, 1s to 1h"`
 	TolerancePercent        int      `yaml:"tolerancePercent" limits:"0 to 99"`

@@ -13,11 +13,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value decodes a node into v. It reports every problem with its position; v is unchanged where a
-// problem occurs.
+// value decodes a node into v. It reports every problem with its position. If a node has a problem,
+// the part of v for this node keeps its value.
 func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 {
-		d.broken[path] = true // narrow has reported it
+		d.broken[path] = true // checkSubset has reported the problem
 		return
 	}
 	d.origins[path] = Origin{File: d.file, Line: n.Line, Column: n.Column}
@@ -54,7 +54,8 @@ func (d *decoder) value(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// structure decodes a mapping into a struct. The keys in skip are processed already.
+// structure decodes a mapping into a struct. skip lists the keys that the caller has processed
+// already.
 func (d *decoder) structure(n *yaml.Node, path string, v reflect.Value, skip ...string) {
 	d.origins[path] = Origin{File: d.file, Line: n.Line, Column: n.Column}
 	fields := map[string]int{}
@@ -85,8 +86,8 @@ func (d *decoder) structure(n *yaml.Node, path string, v reflect.Value, skip ...
 	}
 }
 
-// key validates a key of a mapping; path is the path of its value, seen contains the lines of the
-// previous keys.
+// key reports whether a key of a mapping is valid, and adds a problem if it is not. path is the
+// path of the value; seen maps the previous keys to their lines.
 func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 	if key.Kind != yaml.ScalarNode || key.Tag == "!!null" {
 		d.add(key.Line, key.Column, parent(path), wrong{reason: "a key is " + describe(key), expected: "the name of a field"})
@@ -104,8 +105,8 @@ func (d *decoder) key(key *yaml.Node, path string, seen map[string]int) bool {
 	return true
 }
 
-// unknown reports an unknown field, with the most similar known name, or other structs that have
-// the field.
+// unknown adds a problem for an unknown field. It names the most similar known field, or the other
+// blocks that have a field with this name.
 func (d *decoder) unknown(key *yaml.Node, path string, known []string) {
 	w := wrong{reason: "unknown field", nearest: nearest(key.Value, known)}
 	if reason := fixedSettings()[path+"."+key.Value]; reason != "" {
@@ -146,7 +147,7 @@ func places(t reflect.Type, path, name string) []string {
 	return found
 }
 
-// text decodes a scalar by the type's UnmarshalText.
+// text decodes a scalar by means of UnmarshalText.
 func (d *decoder) text(n *yaml.Node, path string, v reflect.Value, into encoding.TextUnmarshaler) {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!bool" {
 		d.mismatch(n, path, v.Type())
@@ -154,7 +155,7 @@ func (d *decoder) text(n *yaml.Node, path string, v reflect.Value, into encoding
 	}
 	err := into.UnmarshalText([]byte(n.Value))
 	if err == nil && v.IsZero() && n.Value == "" {
-		err = &wrong{reason: "is empty"} // netip's types accept an empty text as the zero value
+		err = &wrong{reason: "is empty"} // netip parses "" as the zero value
 	}
 	if err == nil {
 		return
@@ -177,6 +178,7 @@ func (d *decoder) text(n *yaml.Node, path string, v reflect.Value, into encoding
 	d.at(n, path, *w)
 }
 
+// list decodes a sequence into a slice. Each item begins with the defaults of its type.
 func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.SequenceNode {
 		d.mismatch(n, path, v.Type())
@@ -190,8 +192,8 @@ func (d *decoder) list(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(items)
 }
 
-// mapping decodes a map of strings or of booleans. Among strings it accepts integers as written.
-// Strings can be empty, as they often are for labels.
+// mapping decodes a map of strings or of booleans. In a map of strings, a value can also be an
+// integer without quotes, which becomes its text, or an empty string, which is common for labels.
 func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.mismatch(n, path, v.Type())
@@ -217,6 +219,7 @@ func (d *decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	v.Set(m)
 }
 
+// str decodes a text, or a value of a type with a fixed list of names.
 func (d *decoder) str(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
 		d.mismatch(n, path, v.Type())
@@ -233,6 +236,7 @@ func (d *decoder) str(n *yaml.Node, path string, v reflect.Value) {
 	v.SetString(n.Value)
 }
 
+// boolean decodes true or false.
 func (d *decoder) boolean(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!bool" {
 		v.SetBool(strings.EqualFold(n.Value, "true"))
@@ -250,9 +254,10 @@ func (d *decoder) boolean(n *yaml.Node, path string, v reflect.Value) {
 	d.at(n, path, w)
 }
 
+// number decodes a decimal whole number.
 func (d *decoder) number(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!float" && strings.Trim(n.Value, "0123456789") == "" {
-		n.Tag = "!!int" // the library treats integers that are too long as floats
+		n.Tag = "!!int" // the library parses an integer that is too long as a float
 	}
 	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" {
 		d.mismatch(n, path, v.Type())
@@ -272,7 +277,7 @@ func (d *decoder) number(n *yaml.Node, path string, v reflect.Value) {
 	}
 }
 
-// mismatch reports a node of the wrong kind.
+// mismatch adds a problem for a node of a kind that does not fit the type.
 func (d *decoder) mismatch(n *yaml.Node, path string, t reflect.Type) {
 	w := wrong{reason: "is " + describe(n), expected: expectation(t)}
 	switch {
@@ -348,7 +353,8 @@ func expectation(t reflect.Type) string {
 	return "a whole number"
 }
 
-// textExpectation describes the accepted values of a type with UnmarshalText; "" for other types.
+// textExpectation describes the accepted values of a type with UnmarshalText; it returns "" for all
+// other types.
 func textExpectation(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[netip.Prefix]():
@@ -424,20 +430,20 @@ func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// fieldName returns the name of a field in the documents.
+// fieldName returns the name that a field has in the documents (tag yaml).
 func fieldName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 	return name
 }
 
-// setDefaults sets the defaults of the type.
+// setDefaults sets the default values of v, if its type has defaults.
 func setDefaults(v reflect.Value) {
 	if d, ok := v.Addr().Interface().(defaulter); ok {
 		d.defaults()
 	}
 }
 
-// oneOf joins names for a message.
+// oneOf returns the names for a message: "a, b or c".
 func oneOf(names []string) string {
 	if len(names) == 1 {
 		return names[0]
@@ -445,7 +451,7 @@ func oneOf(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// shorten makes a key of the file short and printable for a message or a path.
+// shorten returns a key of the file in a short and printable form, for a message or a path.
 func shorten(key string) string {
 	q := quote(key)
 	return q[1 : len(q)-1]

@@ -12,14 +12,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// digestSize is the number of bytes of a digest of a field.
+// digestSize is the size of the digest of a field in bytes.
 const digestSize = 16
 
 // ClusterDigests returns a digest of each field of the Cluster document, by the path of the field
-// ("Cluster.spec.endpoint"); none without the document. A list, a map and an optional block count
-// as a field, so two machines with the same version of the system have the same paths. A digest is
-// an HMAC (RFC 2104, SHA-256) of the path and the value, secrets included, with a key of the
-// caller: without the key, it does not help to guess a secret.
+// ("Cluster.spec.endpoint"); nil without the document. The whole content of a list, a map or an
+// optional block has a single digest, so two machines with the same version of the system have the
+// same paths. A digest is an HMAC (RFC 2104, SHA-256) of the path and the value, secrets included,
+// with a key of the caller. So a digest does not help to guess a secret unless the key is known.
 func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -34,7 +34,7 @@ func ClusterDigests(c *Config, key []byte) map[string][]byte {
 	return out
 }
 
-// digestFields calls each for each field of a document.
+// digestFields calls each for each field below path that is not a plain block of other fields.
 func digestFields(path string, v reflect.Value, each func(path string, v reflect.Value)) {
 	if v.Kind() != reflect.Struct {
 		each(path, v)
@@ -49,7 +49,7 @@ func digestFields(path string, v reflect.Value, each func(path string, v reflect
 	}
 }
 
-// exactText returns the whole value of a field, with its secrets.
+// exactText returns the value of a field as YAML, with its secrets.
 func exactText(path string, v reflect.Value) []byte {
 	if isEmpty(v) {
 		return nil
@@ -67,9 +67,9 @@ func exactText(path string, v reflect.Value) []byte {
 	return out.Bytes()
 }
 
-// workerFields are the fields of the Cluster document, or the blocks of fields, that a worker gets
-// from the control plane when it joins (membership.workerDocuments). A worker does not use the
-// other fields, or must not have them.
+// workerFields are the fields and blocks of the Cluster document that a worker gets from the
+// control plane when it joins (membership.workerDocuments). A worker does not use the other fields,
+// or must not have their values.
 var workerFields = []string{
 	"Cluster.metadata", "Cluster.spec.endpoint", "Cluster.spec.controlPlanes", "Cluster.spec.virtualAddresses", "Cluster.spec.joinRequests",
 	"Cluster.spec.networks", "Cluster.spec.external", "Cluster.spec.dns", "Cluster.spec.localVolumes", "Cluster.spec.podCertificates",
@@ -78,8 +78,8 @@ var workerFields = []string{
 	"Cluster.spec.kubernetes.maxPods", "Cluster.spec.kubernetes.machineObjects",
 }
 
-// IsWorkerField reports whether a worker has the same value as the control plane in a field of the
-// Cluster document.
+// IsWorkerField reports whether a field of the Cluster document has the same value on workers and
+// control-plane machines.
 func IsWorkerField(path string) bool {
 	return slices.ContainsFunc(workerFields, func(f string) bool { return path == f || strings.HasPrefix(path, f+".") })
 }

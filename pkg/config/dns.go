@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ClusterDNS configures how the cluster's DNS resolves names outside the cluster. The DNS runs on
-// each machine independently.
+// ClusterDNS configures how the cluster's DNS resolves names outside the cluster. Each machine runs
+// its own instance of the DNS.
 type ClusterDNS struct {
 	Upstreams   NameServers  `yaml:"upstreams,omitempty"`
 	StubDomains []StubDomain `yaml:"stubDomains,omitempty"`
@@ -38,7 +38,7 @@ func (n NameServers) AddrPorts() []netip.AddrPort {
 // PortDNS is the default port of a resolver, UDP and TCP (RFC 1035, 4.2).
 const PortDNS = 53
 
-// NameServer is the address of a resolver with its port. The zero value is no resolver.
+// NameServer is the address of a resolver with its port. The zero value means no resolver.
 type NameServer netip.AddrPort
 
 const wantNameServer = "an IP address with an optional port, such as 10.0.0.2, 10.0.0.2:5353 or [2001:db8::2]:5353"
@@ -77,8 +77,8 @@ func (n NameServer) String() string {
 // MarshalText returns String.
 func (n NameServer) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// Limits that no practical cluster reaches: CoreDNS checks each resolver, and operators read the
-// configuration.
+// Limits that practical clusters do not reach. They bound the number of resolvers that CoreDNS
+// checks and that operators must read.
 const (
 	MaxNameServers = 8 // CoreDNS accepts 15 (plugin/forward)
 	maxStubDomains = 64
@@ -108,8 +108,8 @@ func (v dnsValidator) clusterDNS(path string, dns *ClusterDNS) {
 	}
 }
 
-// stubDomain checks that the domain does not take over names of the cluster: CoreDNS resolves a
-// name by the longest matching domain.
+// stubDomain checks that the domain does not take over names of the cluster: CoreDNS sends a query
+// to the resolvers of the longest matching domain.
 func (v dnsValidator) stubDomain(path, domain string) {
 	n := v.networks
 	if domain == "" {
@@ -153,8 +153,8 @@ func (v dnsValidator) stubDomain(path, domain string) {
 	}
 }
 
-// reverseZone returns the network of a domain below in-addr.arpa (RFC 1035, 3.5) or ip6.arpa (RFC
-// 3596, 2.5).
+// reverseZone returns the network of a reverse zone, which is a domain below in-addr.arpa (RFC
+// 1035, 3.5) or ip6.arpa (RFC 3596, 2.5).
 func reverseZone(domain string) (netip.Prefix, bool) {
 	base, bits, width := 10, 8, 4
 	rest, ok := strings.CutSuffix(domain, ".in-addr.arpa")
@@ -182,8 +182,8 @@ func reverseZone(domain string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, len(labels)*bits), ok
 }
 
-// nameServers rejects resolvers that cannot answer, or through which the cluster's DNS would query
-// itself: such queries would wait for their timeout.
+// nameServers rejects addresses at which no resolver can run, and addresses by which the cluster's
+// DNS would query itself: queries to both would wait for their timeout.
 func (v dnsValidator) nameServers(path string, list NameServers) {
 	n := v.networks
 	if len(list) > MaxNameServers {
@@ -196,7 +196,7 @@ func (v dnsValidator) nameServers(path string, list NameServers) {
 			continue
 		}
 		v.unique(at, path[strings.LastIndexByte(path, '.')+1:], server.String(), i, seen)
-		if w := notAsked(a); w != nil {
+		if w := resolverProblem(a); w != nil {
 			v.on(at, *w)
 		}
 		if field := v.cfg.machineAddress(a); field != "" && netip.AddrPort(server).Port() == PortDNS {
@@ -242,10 +242,10 @@ func (c *Config) machineAddress(a netip.Addr) string {
 	return c.ownAddress(a)
 }
 
-// notAsked returns why an address cannot be a resolver, or nil. CoreDNS ignores the zone of an
-// address.
-func notAsked(a netip.Addr) *wrong {
-	if w := noServer(a); w != nil {
+// resolverProblem returns the reason why an address cannot be that of a resolver; nil if it can. It
+// rejects link-local addresses because CoreDNS ignores the zone of an address.
+func resolverProblem(a netip.Addr) *wrong {
+	if w := serverProblem(a); w != nil {
 		w.expected = "the address of a resolver"
 		return w
 	}
@@ -258,8 +258,8 @@ func notAsked(a netip.Addr) *wrong {
 	return nil
 }
 
-// noServer returns why an address cannot belong to another machine, or nil.
-func noServer(a netip.Addr) *wrong {
+// serverProblem returns the reason why an address cannot belong to another machine; nil if it can.
+func serverProblem(a netip.Addr) *wrong {
 	switch {
 	case a.IsLoopback() || a.Is4In6() && a.Unmap().IsLoopback():
 		return &wrong{reason: fmt.Sprintf("%s is a loopback address, where no server runs", a)}
@@ -269,11 +269,11 @@ func noServer(a netip.Addr) *wrong {
 	return nil
 }
 
-// CheckNameServer returns why a resolver address from the network (DHCP) is not used, or nil: it
-// cannot be a resolver, or it is an address of the cluster, so that the cluster's DNS would query
-// itself.
+// CheckNameServer returns an error if the cluster's DNS cannot use a resolver address from the
+// network (DHCP): no resolver can have the address, or the address is in a range of the cluster, so
+// that the cluster's DNS could query itself.
 func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
-	if w := notAsked(a); w != nil {
+	if w := resolverProblem(a); w != nil {
 		return errors.New(w.reason)
 	}
 	for _, r := range slices.Concat(n.Pods, n.Services) {
@@ -284,7 +284,7 @@ func CheckNameServer(a netip.Addr, n ClusterNetworks) error {
 	return nil
 }
 
-// DNSAddress returns the address of the cluster's DNS in a service range: the tenth.
+// DNSAddress returns the address of the cluster's DNS: the tenth address of a service range.
 func DNSAddress(r netip.Prefix) netip.Addr {
 	a := r.Masked().Addr()
 	for range 10 {

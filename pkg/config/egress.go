@@ -14,11 +14,12 @@ import (
 // logs, the store of snapshots, issuers of tokens and webhooks of the API server.
 type Egress struct {
 	Proxy *Proxy `yaml:"proxy,omitempty"`
-	// CA are trusted beside the CAs that the entry of a server names.
+	// CA are CAs that the machine trusts for every such server, in addition to the CAs in the
+	// settings of the server.
 	CA Bundle `yaml:"ca,omitempty"`
 }
 
-// Proxy is an HTTP proxy of the site.
+// Proxy is the HTTP proxy by which the machine reaches these servers.
 type Proxy struct {
 	URL      ProxyURL      `yaml:"url" jsonschema:"required"`
 	Username string        `yaml:"username,omitempty"`
@@ -26,8 +27,8 @@ type Proxy struct {
 	NoProxy  []DirectHosts `yaml:"noProxy,omitempty"`
 }
 
-// ProxyURL is the URL of a proxy, which consists of a scheme, a host and a port. The zero value is
-// none.
+// ProxyURL is the URL of a proxy, which consists of a scheme, a host and a port. The zero value
+// means no proxy.
 type ProxyURL struct {
 	TLS bool // the scheme is https
 	HostPort
@@ -35,7 +36,8 @@ type ProxyURL struct {
 
 const wantProxyURL = "http://host:port or https://host:port, such as http://proxy.example.com:3128"
 
-// UnmarshalText parses the URL. Its errors do not contain the text, because it can have a password.
+// UnmarshalText parses the URL. Its errors do not contain the text, because the text can contain a
+// password.
 func (p *ProxyURL) UnmarshalText(text []byte) error {
 	u, err := url.Parse(string(text))
 	bad := &wrong{reason: "not the URL of a proxy", expected: wantProxyURL}
@@ -81,9 +83,9 @@ func (p ProxyURL) String() string {
 // MarshalText returns String.
 func (p ProxyURL) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// DirectHosts are hosts that the machine reaches without the proxy: a name with the names below it,
-// the names below a domain (.example.com), an address or a network; names and addresses with an
-// optional port.
+// DirectHosts are hosts that the machine reaches without the proxy: a name and all names below it
+// (example.com), only the names below a domain (.example.com), an address, or a network. All but a
+// network can have a port.
 type DirectHosts string
 
 const wantDirectHosts = "a name, a domain with a dot before it, an IP address or a network, such as example.com, .example.com, 10.0.0.7 or 10.0.0.0/8"
@@ -105,8 +107,9 @@ func (d *DirectHosts) UnmarshalText(text []byte) error {
 // MarshalText returns the text.
 func (d DirectHosts) MarshalText() ([]byte, error) { return []byte(d), nil }
 
-// directHosts returns the error in an entry. It rejects what the library would read as another
-// thing: "*" alone, which disables the proxy, and spaces and commas, which separate entries.
+// directHosts returns an error for an invalid entry. It also rejects texts that have another
+// meaning in the library's list of hosts: "*", which disables the proxy, and spaces and commas,
+// which separate entries.
 func directHosts(s string) error {
 	if strings.ContainsRune(s, '/') {
 		n, err := netip.ParsePrefix(s)
@@ -131,10 +134,11 @@ func directHosts(s string) error {
 	return hostOrAddr(strings.TrimPrefix(host, "."))
 }
 
-// maxDirectHosts is the maximum number of entries: each connection compares them all.
+// maxDirectHosts is the maximum number of entries. The number is limited because each connection
+// compares its host with all entries.
 const maxDirectHosts = 64
 
-// egress validates the access to servers outside the cluster.
+// egress validates the settings for the access to servers outside the cluster.
 func (v machineValidator) egress(path string, e *Egress) {
 	v.bundle(path+".ca", e.CA)
 	p := e.Proxy
@@ -143,7 +147,7 @@ func (v machineValidator) egress(path string, e *Egress) {
 	}
 	path += ".proxy"
 	if a, err := netip.ParseAddr(p.URL.Host); err == nil {
-		if w := noServer(a); w != nil {
+		if w := serverProblem(a); w != nil {
 			w.expected = "the address of a proxy"
 			v.on(path+".url", *w)
 		}

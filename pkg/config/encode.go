@@ -12,9 +12,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Marshal prints the configuration with its secrets and defaults. The same value gives the same
-// bytes, and Parse returns an equal value for them. Write the output only to a file that is
-// readable by its owner alone.
+// Marshal prints the configuration with its secrets and defaults. Equal configurations give the
+// same bytes, and Parse of these bytes returns an equal configuration. Write the output only to a
+// file that only its owner can read.
 func Marshal(c *Config) []byte { return encode(c, printer{reveal: true}) }
 
 // MarshalRedacted prints the configuration like Marshal, with every secret replaced by Redacted.
@@ -68,7 +68,7 @@ func (pr printer) structure(v reflect.Value, path string) *yaml.Node {
 	return m
 }
 
-// value prints the value at a path, as in Problem.Field.
+// value prints a value. path is its path, as in Problem.Field.
 func (pr printer) value(v reflect.Value, path string) *yaml.Node {
 	n := pr.node(v, path)
 	if n.Kind == yaml.ScalarNode && pr.origin != nil && pr.origin(path).IsDefault() {
@@ -108,7 +108,8 @@ func (pr printer) node(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
-// leaf returns the text of a value that is printed as text; Redacted for a secret.
+// leaf returns the text of a value that is printed as a single text, and true. The text of a secret
+// is Redacted.
 func leaf(v reflect.Value) (string, bool) {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok && v.Kind() != reflect.Pointer {
 		text, err := m.MarshalText()
@@ -124,7 +125,7 @@ func leaf(v reflect.Value) (string, bool) {
 	return "", false
 }
 
-// scalar returns a node for a text, as a block if it has several lines.
+// scalar returns a node for a text; a text with several lines becomes a literal block ("|").
 func scalar(text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
 	if strings.Contains(text, "\n") {
@@ -133,7 +134,7 @@ func scalar(text string) *yaml.Node {
 	return n
 }
 
-// isEmpty reports whether a value is empty.
+// isEmpty reports whether a value is an empty list or map, or the zero value of its type.
 func isEmpty(v reflect.Value) bool {
 	if z, ok := v.Interface().(interface{ IsZero() bool }); ok && v.Kind() != reflect.Pointer {
 		return z.IsZero()

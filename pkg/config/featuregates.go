@@ -12,9 +12,9 @@ import (
 // FeatureGates are gates of Kubernetes with their values, for all components.
 type FeatureGates map[string]bool
 
-// reservedGate is a gate that a configuration cannot set to a value.
+// reservedGate is a gate with values that a configuration cannot set.
 type reservedGate struct {
-	refused []bool // the values
+	refused []bool // the values that cannot be set
 	reason  string
 	remedy  string
 }
@@ -25,17 +25,17 @@ const (
 )
 
 var (
-	onlyOn  = []bool{false}
-	onlyOff = []bool{true}
-	either  = []bool{true, false}
+	onlyOn   = []bool{false}
+	onlyOff  = []bool{true}
+	anyValue = []bool{true, false}
 )
 
 // reservedGates are the gates with values on which the system depends.
 var reservedGates = map[string]reservedGate{
-	"AllAlpha": {either, "it switches gates on which the system depends", "name the gates themselves"},
-	"AllBeta":  {either, "it switches gates on which the system depends", "name the gates themselves"},
+	"AllAlpha": {anyValue, "it switches gates on which the system depends", "name the gates themselves"},
+	"AllBeta":  {anyValue, "it switches gates on which the system depends", "name the gates themselves"},
 
-	"AllowServiceExternalIPs":            {either, "Cluster.spec.networks.externalIPs decides it", "set the ranges there"},
+	"AllowServiceExternalIPs":            {anyValue, "Cluster.spec.networks.externalIPs decides it", "set the ranges there"},
 	"CBORServingAndStorage":              {onlyOff, "etcd would hold objects that the API server cannot read after a rollback", noRemedy},
 	"ClientsAllowCARotation":             {onlyOn, "the components could not follow the rotation of a CA", noRemedy},
 	"GracefulNodeShutdown":               {onlyOn, "the kubelet could not end the pods in order before the machine is off", noRemedy},
@@ -54,12 +54,13 @@ var reservedGates = map[string]reservedGate{
 }
 
 // PodCertificateGates returns the gates of Cluster.spec.podCertificates with their value. They are
-// off by default before Kubernetes 1.37.
+// disabled by default before Kubernetes 1.37.
 func PodCertificateGates() FeatureGates {
 	return FeatureGates{"ClusterTrustBundle": true, "ClusterTrustBundleProjection": true, "PodCertificateRequest": true}
 }
 
-// featureGates validates the gates: Kubernetes knows each, and no component rejects it.
+// featureGates checks that Kubernetes knows each gate, and that the value is neither reserved nor
+// rejected by a component.
 func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
 	gates := spec.Kubernetes.FeatureGates
 	if len(gates) == 0 {
@@ -89,7 +90,7 @@ func (v clusterValidator) featureGates(path string, spec *ClusterSpec) {
 	v.requiredGates(path, gates, known)
 }
 
-// requiredGates checks that the gates that a gate requires are on.
+// requiredGates checks that no enabled gate requires a disabled gate.
 func (v clusterValidator) requiredGates(path string, gates FeatureGates, known map[string]upstream.Gate) {
 	on := func(name string) bool {
 		if value, given := gates[name]; given {
@@ -97,7 +98,8 @@ func (v clusterValidator) requiredGates(path string, gates FeatureGates, known m
 		}
 		return known[name].Default
 	}
-	dependents := map[string][]string{} // gates that are on by default, by the gate that they lack
+	// maps a disabled gate to the gates that require it and that are enabled by default
+	dependents := map[string][]string{}
 	for _, name := range upstream.Names(known) {
 		missing := slices.DeleteFunc(slices.Clone(known[name].Requires), on)
 		if !on(name) || len(missing) == 0 {

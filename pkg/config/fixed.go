@@ -1,14 +1,15 @@
 package config
 
-// Settings of Kubernetes that other systems have and that no configuration can change here.
+// Reasons why the configuration has no field for a setting of Kubernetes that other systems have.
 const (
 	fixedHardening = "the system sets it for its hardening, and no configuration can change it"
 	fixedAccess    = "only clients with a certificate or a token of the cluster have access, and no configuration can change it"
 	fixedFlags     = "flags of components have no field, because the system depends on many of them"
 )
 
-// fixedSettings returns the reasons for fields that do not exist, by the path of the field. They
-// are the names of Kubernetes and of other systems, for which "unknown field" would be no answer.
+// fixedSettings maps the paths of fields that do not exist to the reasons why. These fields have
+// names from Kubernetes or other systems, which operators look for; the error "unknown field" would
+// not explain their absence.
 func fixedSettings() map[string]string {
 	const kube = "Cluster.spec.kubernetes."
 	all := map[string]string{

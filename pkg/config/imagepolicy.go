@@ -10,13 +10,14 @@ import (
 	"strings"
 )
 
-// ImageRule says which signatures the images of some repositories need. The first rule with a
-// pattern that matches the repository of an image decides.
+// ImageRule states which signatures the images of some repositories need. For an image, the first
+// rule with a matching pattern in Images applies.
 type ImageRule struct {
 	Images []RepositoryPattern `yaml:"images" jsonschema:"required"`
-	// Keys are the accepted keys; a signature of one of them is enough.
+	// Keys are the accepted keys. A signature by any of the keys is sufficient.
 	Keys []ImageKey `yaml:"keys,omitempty"`
-	// SignedAs are the repositories that a signature may name; empty: only that of the image.
+	// SignedAs are the repositories that a signature may name. If it is empty, a signature must
+	// name the repository of the image.
 	SignedAs []RepositoryPattern `yaml:"signedAs,omitempty"`
 	// Unsigned accepts the images without a signature.
 	Unsigned bool `yaml:"unsigned"`
@@ -33,13 +34,14 @@ const (
 // repositories below a path (registry.example.com/team/*), or AnyRepository.
 type RepositoryPattern string
 
-// AnyRepository matches every repository, and signatures that name none.
+// AnyRepository matches every repository, and in SignedAs also signatures that name no repository.
 const AnyRepository RepositoryPattern = "*"
 
 const wantRepositoryPattern = `a repository with its registry, such as registry.example.com/team/app, all below a path, such as registry.example.com/*, or "*" for all`
 
-// UnmarshalText parses a pattern. A name is complete as containerd completes the names of pods: an
-// incomplete name would match no image.
+// UnmarshalText parses a pattern. A name must be complete, with docker.io/library/ or docker.io/
+// where an image of a pod can omit it: containerd completes the names of images before rules are
+// applied, so an incomplete pattern would match no image.
 func (p *RepositoryPattern) UnmarshalText(text []byte) error {
 	s := string(text)
 	if RepositoryPattern(s) == AnyRepository {
@@ -136,7 +138,7 @@ func (k ImageKey) IsZero() bool { return k.text == "" }
 // String returns the first half of the SHA-256 of the key.
 func (k ImageKey) String() string { return keyName("key", k.text) }
 
-// seenPattern is a pattern of a rule, and the path of the rule.
+// seenPattern is a pattern of an earlier rule, with the path of the rule.
 type seenPattern struct {
 	pattern RepositoryPattern
 	at      string

@@ -12,8 +12,8 @@ type Install struct {
 	Wipe string       `yaml:"wipe,omitempty"`
 }
 
-// DiskSelector selects a disk by its properties. Texts are patterns: "*" matches any text, "?" one
-// character, [a-z] a set of characters.
+// DiskSelector selects a disk by its properties. Model, Serial, WWID, Bus and Path are patterns:
+// "*" matches any text, "?" any character, [a-z] a character of a set.
 type DiskSelector struct {
 	Size   SizeRange `yaml:"size,omitempty"`
 	Model  string    `yaml:"model,omitempty"`
@@ -60,7 +60,8 @@ func (r *SizeRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// nearestRange returns the probable range for a text with a missing or wrong operator.
+// nearestRange guesses the range that a text with a missing or wrong operator means; "" if it
+// cannot.
 func nearestRange(text string) string {
 	number := strings.TrimSpace(strings.TrimLeft(text, "><= "))
 	var b Bytes
@@ -88,12 +89,12 @@ func (r SizeRange) String() string {
 // MarshalText returns String.
 func (r SizeRange) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// MatchField is the path of the expression in the disk selector of an installation. Parse does not
-// validate expressions of disk selectors, also those of volumes, because PID 1 and orlopctl do not
-// link a CEL compiler.
+// MatchField is the path of the CEL expression in the disk selector of an installation. Parse does
+// not validate the CEL expressions of disk selectors, neither for an installation nor for volumes,
+// because PID 1 and orlopctl do not link a CEL compiler.
 const MatchField = "Machine.spec.install.disk.match"
 
-// install validates the syntax of the fields.
+// install validates the disk selector, and that Wipe is not a pattern.
 func (v machineValidator) install(path string, i *Install) {
 	v.diskSelector(path+".disk", i.Disk)
 	if strings.ContainsAny(i.Wipe, "*?[") {

@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// KMS encrypts Secrets in etcd with a key that only a key manager has. The processes of Kubernetes
-// get its fields by a separate file (nodespec.KMS), because they contain secrets. The specification
-// of the node contains only the fact that there is a key manager.
+// KMS encrypts Secrets in etcd with a key that only a key manager has. The fields contain secrets,
+// so the processes of Kubernetes get them in a separate file (nodespec.KMS). The node specification
+// states only whether a key manager is configured.
 type KMS struct {
-	// Encrypt reports whether the KMS encrypts Secrets; otherwise it only decrypts them.
+	// Encrypt means that the key manager encrypts Secrets. If it is false, the key manager only
+	// decrypts Secrets that are encrypted already.
 	Encrypt bool     `yaml:"encrypt" json:"-"`
 	Transit *Transit `yaml:"transit" json:"-" jsonschema:"required"`
 }
@@ -26,8 +27,8 @@ type Transit struct {
 	Namespace string   `yaml:"namespace,omitempty"`
 	Mount     string   `yaml:"mount"`
 	Key       string   `yaml:"key" jsonschema:"required"`
-	// At least one of both is given. The certificate is presented in each TLS connection; the
-	// machine logs in with it if there is no AppRole.
+	// At least one of AppRole and Certificate is set. The machine presents the certificate in each
+	// TLS connection, and logs in with the certificate if AppRole is not set.
 	AppRole     *AppRole            `yaml:"appRole,omitempty"`
 	Certificate *TransitCertificate `yaml:"certificate,omitempty"`
 }
@@ -51,8 +52,9 @@ func (t *Transit) defaults()            { t.Mount = "transit" }
 func (a *AppRole) defaults()            { a.Mount = "approle" }
 func (c *TransitCertificate) defaults() { c.Mount = "cert" }
 
-// Name identifies the key: with data that it encrypts, and in comparisons of keys. It contains no
-// address, because a key manager can move.
+// Name identifies the key. The name is stored with the data that the key encrypts, and keys are
+// compared by name. It does not depend on the address of the key manager, because the address can
+// change.
 func (k *KMS) Name() string {
 	if k == nil || k.Transit == nil {
 		return ""
@@ -61,8 +63,8 @@ func (k *KMS) Name() string {
 	return "transit-" + hex.EncodeToString(sum[:4])
 }
 
-// Revealed returns the fields of the key manager with their secrets, in the form of a patch; nil
-// without a key manager.
+// Revealed returns the fields of the key manager with their secrets, in the format of a
+// configuration patch; nil without a key manager.
 func (k *KMS) Revealed() (map[string]any, error) {
 	if k == nil {
 		return nil, nil
@@ -72,8 +74,8 @@ func (k *KMS) Revealed() (map[string]any, error) {
 	return fields, err
 }
 
-// pair returns the certificate in the form of other clients; nil: none.
-func (c *TransitCertificate) pair() *CertKey {
+// certKey converts the certificate to the type for client certificates; nil without a certificate.
+func (c *TransitCertificate) certKey() *CertKey {
 	if c == nil {
 		return nil
 	}
@@ -128,12 +130,12 @@ func (v clusterValidator) transitLogin(path string, t *Transit) {
 	if c := t.Certificate; c != nil {
 		v.transitPath(path+".certificate.mount", c.Mount, "the path of the authentication method, such as cert")
 		v.transitPath(path+".certificate.role", c.Role, "the name of a role, such as orlop")
-		v.client(path+".certificate", c.pair())
+		v.client(path+".certificate", c.certKey())
 	}
 }
 
-// transitPath validates a part of the path of a request. "" stands for an omitted field, because
-// the decoder rejects empty text.
+// transitPath validates a field that becomes a part of the path of a request. An empty text means
+// that the field is omitted, because the decoder rejects empty texts.
 func (v clusterValidator) transitPath(path, text, want string) {
 	if text != "" && !isPrefix(text) {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is not such a name", quote(text)), expected: want + `: letters, digits, ".", "_" and "-", with "/" between names`, nearest: nearestPrefix(text)})

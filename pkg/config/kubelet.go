@@ -108,7 +108,7 @@ func (TopologyManagerPolicy) Names() []string {
 	return []string{string(TopologyBestEffort), string(TopologyNone), string(TopologyRestricted), string(TopologySingleNUMA)}
 }
 
-// TopologyManagerScope is the unit of an alignment.
+// TopologyManagerScope is the unit that is aligned: each container, or the whole pod.
 type TopologyManagerScope string
 
 // The scopes.
@@ -136,14 +136,14 @@ type ImageGC struct {
 	MaximumAge  Duration `yaml:"maximumAge" limits:"whole seconds, 1h to 8760h, or 0s for none"`
 }
 
-// Eviction are the thresholds at which the kubelet evicts pods to preserve the machine.
+// Eviction are the thresholds of free memory and disk space below which the kubelet evicts pods.
 type Eviction struct {
 	Hard            HardEviction `yaml:"hard"`
 	Soft            SoftEviction `yaml:"soft"`
 	SoftGracePeriod Duration     `yaml:"softGracePeriod" limits:"whole seconds, 1s to 24h"`
 }
 
-// HardEviction are thresholds at which pods are evicted at once.
+// HardEviction are thresholds below which the kubelet evicts pods at once.
 type HardEviction struct {
 	MemoryAvailable   Threshold `yaml:"memoryAvailable"`
 	NodefsAvailable   Threshold `yaml:"nodefsAvailable"`
@@ -152,7 +152,8 @@ type HardEviction struct {
 	ImagefsInodesFree Threshold `yaml:"imagefsInodesFree"`
 }
 
-// SoftEviction are thresholds at which pods are evicted after Eviction.SoftGracePeriod; zero: none.
+// SoftEviction are thresholds below which the kubelet evicts pods after Eviction.SoftGracePeriod. A
+// zero value means no threshold.
 type SoftEviction struct {
 	MemoryAvailable   Threshold `yaml:"memoryAvailable,omitempty"`
 	NodefsAvailable   Threshold `yaml:"nodefsAvailable,omitempty"`
@@ -161,7 +162,7 @@ type SoftEviction struct {
 	ImagefsInodesFree Threshold `yaml:"imagefsInodesFree,omitempty"`
 }
 
-// Thresholds returns the thresholds by the signals of the kubelet.
+// Thresholds maps the kubelet's names of signals to the thresholds.
 func (h HardEviction) Thresholds() map[string]Threshold {
 	return map[string]Threshold{
 		"memory.available":   h.MemoryAvailable,
@@ -172,7 +173,7 @@ func (h HardEviction) Thresholds() map[string]Threshold {
 	}
 }
 
-// Thresholds returns the thresholds by the signals of the kubelet, without the missing thresholds.
+// Thresholds maps the kubelet's names of signals to the thresholds that are set.
 func (s SoftEviction) Thresholds() map[string]Threshold {
 	all := HardEviction(s).Thresholds()
 	for signal, t := range all {
@@ -189,8 +190,8 @@ type Shutdown struct {
 	CriticalPods Duration `yaml:"criticalPods" limits:"whole seconds, 1s to 4m"`
 }
 
-// Threshold is an amount, or a part of the whole in percent. Its text is that of Bytes, or a whole
-// number with "%".
+// Threshold is an amount of bytes, or a percentage of the capacity. Its text has the format of
+// Bytes, or is a whole number followed by "%".
 type Threshold struct {
 	Amount  Bytes
 	Percent int // 0 for an amount
@@ -238,7 +239,7 @@ func (t Threshold) String() string {
 // MarshalText returns String.
 func (t Threshold) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Quantity returns the threshold for the kubelet.
+// Quantity returns the threshold in the format of the kubelet: a percentage, or a number of bytes.
 func (t Threshold) Quantity() string {
 	if t.Percent > 0 {
 		return t.String()
@@ -248,7 +249,7 @@ func (t Threshold) Quantity() string {
 
 func defaultKubelet() Kubelet {
 	return Kubelet{
-		PodPidsLimit:    4096, // the fork bomb of a pod leaves processes to the other pods
+		PodPidsLimit:    4096, // a fork bomb must not use up the machine's process IDs
 		CPUManager:      CPUManager{Policy: CPUManagerNone},
 		MemoryManager:   MemoryManager{Policy: MemoryManagerNone},
 		TopologyManager: TopologyManager{Policy: TopologyNone, Scope: TopologyContainer, MaximumNUMANodes: 8},
@@ -261,13 +262,13 @@ func defaultKubelet() Kubelet {
 			},
 			SoftGracePeriod: Duration(90 * time.Second),
 		},
-		// the part of a shutdown that pods have (machined/power)
+		// the part of the time for a shutdown that machined/power gives to pods
 		Shutdown: Shutdown{GracePeriod: Duration(25 * time.Second), CriticalPods: Duration(5 * time.Second)},
 	}
 }
 
-// CPUSet is a list of processors by number. Its text is numbers and ranges in ascending order,
-// separated by commas: 0-1,8.
+// CPUSet is a list of processors by number. Its text consists of numbers and ranges in ascending
+// order, separated by commas: 0-1,8.
 type CPUSet string
 
 const wantCPUSet = `numbers of processors and ranges, ascending, such as "0-1,8"`
@@ -297,7 +298,8 @@ func (c CPUSet) String() string { return string(c) }
 // MarshalText returns the text.
 func (c CPUSet) MarshalText() ([]byte, error) { return []byte(c), nil }
 
-// Bounds returns the number of processors and the highest of them; 0 and -1 for an empty set.
+// Bounds returns how many processors the set has, and the highest processor number; 0 and -1 for an
+// empty set.
 func (c CPUSet) Bounds() (size, highest int) {
 	highest = -1
 	if c == "" {

@@ -22,7 +22,7 @@ import (
 // limitUnits are the units of whole numbers.
 var limitUnits = map[string]int64{"": 1, "seconds": int64(time.Second), "MiB": 1 << 20}
 
-// limits checks the values below a path that have limits.
+// limits checks the values of all fields below a path that have the tag limits.
 func (v checks) limits(path string, value reflect.Value) {
 	switch value.Kind() {
 	case reflect.Pointer:
@@ -45,10 +45,10 @@ func (v checks) limits(path string, value reflect.Value) {
 	}
 }
 
-// parts are the parts of the tag.
-type parts struct{ unit, least, most, note string }
+// limitParts are the parts of the tag limits.
+type limitParts struct{ unit, least, most, note string }
 
-func partsOf(tag string) (p parts) {
+func parseLimits(tag string) (p limitParts) {
 	rest := tag
 	if whole, ok := strings.CutPrefix(tag, "whole "); ok {
 		p.unit, rest, _ = strings.Cut(whole, ", ")
@@ -58,13 +58,13 @@ func partsOf(tag string) (p parts) {
 	return p
 }
 
-// withinLimits reports whether a value is within the limits of its tag. No value is within limits
-// that do not fit its type, which is a test.
+// withinLimits reports whether a value is within the limits of its tag. If the limits do not fit
+// the type of the value, it returns false; a test checks the tags for this.
 func withinLimits(tag string, value reflect.Value) bool {
 	if !value.CanInt() {
 		return false
 	}
-	p, n := partsOf(tag), value.Int()
+	p, n := parseLimits(tag), value.Int()
 	unit, known := limitUnits[p.unit]
 	least, err := limit(p.least, value.Type())
 	most, err2 := limit(p.most, value.Type())
@@ -72,7 +72,7 @@ func withinLimits(tag string, value reflect.Value) bool {
 	return known && err == nil && err2 == nil && (zero || n >= least && n <= most && n%unit == 0)
 }
 
-// limit parses a limit in the format of the field's type.
+// limit parses a lower or upper limit in the format of the field's type.
 func limit(text string, t reflect.Type) (int64, error) {
 	v := reflect.New(t)
 	u, ok := v.Interface().(encoding.TextUnmarshaler)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Link is a network interface: hardware, identified by name or hardware address, or a link that the
-// system creates, with a name and one definition.
+// Link is a network interface: hardware, which Name, MAC or Match selects, or a link that the
+// system creates, which has a name and a single definition, such as Bond.
 type Link struct {
 	Name      string         `yaml:"name,omitempty"`
 	MAC       MAC            `yaml:"mac,omitempty"`
@@ -28,7 +28,7 @@ type Link struct {
 	Hardware  *Hardware      `yaml:"hardware,omitempty"`
 }
 
-// LinkMatch selects hardware by patterns; all that are set must match.
+// LinkMatch selects hardware by patterns. All patterns that are set must match.
 type LinkMatch struct {
 	Name   string `yaml:"name,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`
@@ -51,7 +51,7 @@ func (m LinkMatch) fields() []struct{ name, pattern string } {
 	return []struct{ name, pattern string }{{"name", m.Name}, {"mac", m.MAC}, {"driver", m.Driver}, {"path", m.Path}}
 }
 
-// Hardware are settings of a network card, as ethtool sets them.
+// Hardware are settings of a network card that ethtool can change.
 type Hardware struct {
 	Rings     Rings    `yaml:"rings"`
 	Offloads  Offloads `yaml:"offloads"`
@@ -61,17 +61,17 @@ type Hardware struct {
 	VirtualFunctions int `yaml:"virtualFunctions,omitempty" limits:"1 to 256, or 0 for none"`
 }
 
-// LinkIPv6 is the automatic configuration of a link by IPv6.
+// LinkIPv6 configures how a link gets IPv6 addresses and routes automatically.
 type LinkIPv6 struct {
 	AcceptRA bool        `yaml:"acceptRA"`
 	DHCP     DHCP6       `yaml:"dhcp,omitempty"`
 	Prefix   *Delegation `yaml:"prefix,omitempty"`
 }
 
-// DHCP6 is the use of DHCPv6 on a link.
+// DHCP6 is the mode of DHCPv6 on a link.
 type DHCP6 string
 
-// The uses.
+// The modes.
 const (
 	DHCP6Auto      DHCP6 = "auto"
 	DHCP6Stateless DHCP6 = "stateless"
@@ -79,13 +79,13 @@ const (
 	DHCP6Off       DHCP6 = "off"
 )
 
-// Names returns the uses.
+// Names returns the modes.
 func (DHCP6) Names() []string {
 	return []string{string(DHCP6Auto), string(DHCP6Stateless), string(DHCP6Stateful), string(DHCP6Off)}
 }
 
-// Use returns the use of DHCPv6, with the default: as router advertisements say, if they are
-// accepted.
+// Use returns the mode of DHCPv6. The default is DHCP6Auto, which follows the flags of router
+// advertisements, if these are accepted; otherwise DHCP6Off.
 func (l *LinkIPv6) Use() DHCP6 {
 	switch {
 	case l.DHCP != "":
@@ -96,25 +96,25 @@ func (l *LinkIPv6) Use() DHCP6 {
 	return DHCP6Off
 }
 
-// Delegation is the use of a delegated prefix.
+// Delegation is a request for a delegated prefix, with the links that use it.
 type Delegation struct {
 	Length  int      `yaml:"length" jsonschema:"required" limits:"48 to 64"`
 	Subnets []Subnet `yaml:"subnets,omitempty"`
 }
 
-// Subnet is a /64 of a delegated prefix for a link, by its name in links.
+// Subnet assigns a /64 of a delegated prefix to another link. Link is the link's name in links.
 type Subnet struct {
 	Link   string `yaml:"link" jsonschema:"required"`
 	Number int    `yaml:"number" limits:"0 to 65535"`
 }
 
-// Rings are the sizes of the rings of a network card.
+// Rings are the numbers of entries in the receive and transmit rings of a network card.
 type Rings struct {
 	RX int `yaml:"rx,omitempty" limits:"1 to 65536, or 0 for the value of the driver"`
 	TX int `yaml:"tx,omitempty" limits:"1 to 65536, or 0 for the value of the driver"`
 }
 
-// Offloads are features of a network card.
+// Offloads enables and disables features of a network card.
 type Offloads struct {
 	Enable  []Offload `yaml:"enable,omitempty"`
 	Disable []Offload `yaml:"disable,omitempty"`
@@ -133,16 +133,16 @@ func (Offload) Names() []string {
 	}
 }
 
-// Pause is the use of pause frames.
+// Pause selects in which directions a network card uses pause frames (IEEE 802.3).
 type Pause string
 
-// Names returns the uses.
+// Names returns the directions.
 func (Pause) Names() []string { return []string{"off", "rx", "tx", "both", "auto"} }
 
-// Wake is the kind of packet that switches the machine on.
+// Wake is the event at the network card that switches the machine on.
 type Wake string
 
-// Names returns the kinds.
+// Names returns the events.
 func (Wake) Names() []string {
 	return []string{"off", "magic", "phy", "unicast", "multicast", "broadcast", "arp"}
 }
@@ -165,7 +165,7 @@ type TableRoute struct {
 	Table    uint32       `yaml:"table,omitempty"`
 }
 
-// NextHop is a gateway of a route with several.
+// NextHop is one of several gateways of a route.
 type NextHop struct {
 	Link   string     `yaml:"link" jsonschema:"required"`
 	Via    netip.Addr `yaml:"via" jsonschema:"required"`
@@ -174,7 +174,7 @@ type NextHop struct {
 
 func (h *NextHop) defaults() { h.Weight = 1 }
 
-// RouteType is the treatment of packets of a route without a next hop.
+// RouteType selects how the kernel rejects the packets for a route without a next hop.
 type RouteType string
 
 // The types.
@@ -189,7 +189,7 @@ func (RouteType) Names() []string {
 	return []string{string(RouteBlackhole), string(RouteUnreachable), string(RouteProhibit)}
 }
 
-// RoutingRule selects a routing table.
+// RoutingRule selects the routing table for matching packets.
 type RoutingRule struct {
 	Priority int          `yaml:"priority" jsonschema:"required" limits:"1 to 32765"`
 	From     netip.Prefix `yaml:"from,omitempty"`
@@ -199,8 +199,8 @@ type RoutingRule struct {
 	Table    uint32       `yaml:"table" jsonschema:"required"`
 }
 
-// Bond combines links. Members and Primary are the names of links, patterns for the names of
-// hardware, or patterns for hardware addresses.
+// Bond combines links. A member, and Primary, is the name of a link, a pattern for names of
+// hardware, or a pattern for hardware addresses.
 type Bond struct {
 	Members    []string    `yaml:"members" jsonschema:"required"`
 	Mode       BondMode    `yaml:"mode" jsonschema:"required"`
@@ -212,14 +212,14 @@ type Bond struct {
 	ARP        *ARPMonitor `yaml:"arp,omitempty"`
 }
 
-// MIIMonitor tests the carriers of the members.
+// MIIMonitor tests whether the members of a bond have a carrier.
 type MIIMonitor struct {
 	Interval  Duration `yaml:"interval" limits:"10ms to 10s"`
 	UpDelay   Duration `yaml:"upDelay" limits:"0s to 5m"`
 	DownDelay Duration `yaml:"downDelay" limits:"0s to 5m"`
 }
 
-// ARPMonitor sends ARP requests through the members.
+// ARPMonitor tests the members of a bond by ARP requests to Targets.
 type ARPMonitor struct {
 	Interval Duration     `yaml:"interval" limits:"100ms to 1m"`
 	Targets  []netip.Addr `yaml:"targets" jsonschema:"required"`
@@ -234,7 +234,7 @@ func (m *MIIMonitor) defaults() { m.Interval = MIIInterval }
 
 func (a *ARPMonitor) defaults() { a.Interval = Duration(time.Second) }
 
-// BondMode is how a bond uses its members.
+// BondMode selects how a bond distributes packets over its members.
 type BondMode string
 
 // The modes.
@@ -249,7 +249,7 @@ func (BondMode) Names() []string {
 	return []string{string(BondLACP), string(BondActiveBackup), string(BondXOR)}
 }
 
-// LACPRate is how often the partner sends LACPDUs.
+// LACPRate is how often the LACP partner, such as a switch, is to send LACPDUs.
 type LACPRate string
 
 // The rates.
@@ -261,7 +261,7 @@ const (
 // Names returns the rates.
 func (LACPRate) Names() []string { return []string{string(LACPSlow), string(LACPFast)} }
 
-// HashPolicy assigns packets to members.
+// HashPolicy selects the headers by which a bond assigns packets to members.
 type HashPolicy string
 
 // The policies.
@@ -276,8 +276,8 @@ func (HashPolicy) Names() []string {
 	return []string{string(HashLayer2), string(HashLayer23), string(HashLayer34)}
 }
 
-// VLAN is the part of the parent's frames with a tag. Parent is a link, in the form of a member of
-// a bond.
+// VLAN is a link for the frames of another link that have a VLAN tag. Parent identifies the other
+// link as a member of a bond does.
 type VLAN struct {
 	Parent string `yaml:"parent" jsonschema:"required"`
 	ID     int    `yaml:"id" jsonschema:"required" limits:"1 to 4094"`
@@ -291,14 +291,15 @@ type Bridge struct {
 	Untagged      int          `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
 }
 
-// BridgePort is a link that belongs to a bridge. Link has the form of a member of a bond.
+// BridgePort is a link that belongs to a bridge. Link identifies the link as a member of a bond
+// does.
 type BridgePort struct {
 	Link     string `yaml:"link" jsonschema:"required"`
 	VLANs    []int  `yaml:"vlans,omitempty"`
 	Untagged int    `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
 }
 
-// VRF is a routing table of its own for its members, which have the form of the members of a bond.
+// VRF gives its members a separate routing table. The members are identified as those of a bond.
 type VRF struct {
 	Table   uint32   `yaml:"table" jsonschema:"required"`
 	Members []string `yaml:"members,omitempty"`
@@ -311,7 +312,7 @@ type WireGuard struct {
 	Peers      []WireGuardPeer `yaml:"peers,omitempty"`
 }
 
-// WireGuardPeer is the other end of a tunnel.
+// WireGuardPeer is a machine at the other end of a tunnel.
 type WireGuardPeer struct {
 	PublicKey    PublicKey      `yaml:"publicKey" jsonschema:"required"`
 	PresharedKey EncryptionKey  `yaml:"presharedKey,omitempty"`
@@ -392,7 +393,7 @@ func (l *Link) definitions() (fields []string) {
 	return fields
 }
 
-// Members returns the members of the link, and the pattern for the path of a member.
+// Members returns the members of the link, and the format of a member's path with its index.
 func (l *Link) Members() (members []string, field string) {
 	switch {
 	case l.Bond != nil:
@@ -408,7 +409,7 @@ func (l *Link) Members() (members []string, field string) {
 	return nil, ""
 }
 
-// Parts returns the links below the link: its parent and its members.
+// Parts returns the links that this link consists of: its parent and its members.
 func (l *Link) Parts() []string {
 	members, _ := l.Members()
 	if l.VLAN != nil {

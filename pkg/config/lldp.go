@@ -5,20 +5,21 @@ import (
 	"slices"
 )
 
-// LLDPLabel is a label of the Node with a value from the neighbors of the machine (LLDP, IEEE
-// 802.1AB).
+// LLDPLabel is a label of the Node with a value from an announcement of a neighbor of the machine
+// (LLDP, IEEE 802.1AB).
 type LLDPLabel struct {
 	Key  string    `yaml:"key" jsonschema:"required"`
 	From LLDPField `yaml:"from" jsonschema:"required"`
-	// Link is the name of a physical link, or a pattern of names; empty: all links.
+	// Link is the name of a physical link, or a pattern of names; empty matches all links.
 	Link string `yaml:"link,omitempty"`
-	// The value is the part of the text after the first After and before the next Before. A text
-	// without a separator gives no value; an empty separator is the beginning or the end.
+	// The value of the label is the part of the neighbor's text after the first After and before
+	// the next Before. An empty After means the beginning of the text, and an empty Before its end.
+	// If the text does not contain a separator, the Node gets no label.
 	After  string `yaml:"after,omitempty"`
 	Before string `yaml:"before,omitempty"`
 }
 
-// LLDPField is a field of a neighbor.
+// LLDPField is a field in the announcement of a neighbor.
 type LLDPField string
 
 // The fields.
@@ -40,10 +41,11 @@ type LLDP struct {
 	Announce bool `yaml:"announce"`
 }
 
-// maxSeparator is the maximum length of a separator in bytes; a text of a neighbor has 255.
+// maxSeparator is the maximum length of a separator in bytes: the maximum length of a text in LLDP.
 const maxSeparator = 255
 
-// lldpLabels validates the labels from neighbors. A label has a single source.
+// lldpLabels validates the labels from neighbors. Each label has a single source: Labels, or an
+// item of LLDPLabels.
 func (v machineValidator) lldpLabels(path string, n *Node) {
 	if all := len(n.Labels) + len(n.LLDPLabels); len(n.LLDPLabels) > 0 && all > maxLabels {
 		v.on(path, wrong{reason: fmt.Sprintf("%d labels with those in labels", all), expected: fmt.Sprintf("at most %d", maxLabels)})
@@ -53,7 +55,7 @@ func (v machineValidator) lldpLabels(path string, n *Node) {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if err := qualifiedName(l.Key); err != nil && l.Key != "" {
 			v.on(at+".key", wrong{reason: fmt.Sprintf("%s %v", quote(l.Key), err), expected: labelKey})
-		} else if w := ownLabel(l.Key); w.reason != "" {
+		} else if w := labelProblem(l.Key); w.reason != "" {
 			v.on(at+".key", w)
 		} else if _, twice := n.Labels[l.Key]; twice {
 			v.on(at+".key", wrong{reason: quote(l.Key) + " is also in labels", expected: "each label once"})
@@ -62,7 +64,7 @@ func (v machineValidator) lldpLabels(path string, n *Node) {
 		if len(l.Link) > 15 || slices.ContainsFunc([]rune(l.Link), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
 			v.on(at+".link", wrong{reason: quote(l.Link) + " is not the name of a link", expected: `a name such as eth0, or a pattern such as "eth*"`})
 		} else if badPattern(l.Link) {
-			v.on(at+".link", openPattern(l.Link))
+			v.on(at+".link", patternProblem(l.Link))
 		}
 		for name, text := range map[string]string{"after": l.After, "before": l.Before} {
 			if len(text) > maxSeparator || slices.ContainsFunc([]rune(text), func(r rune) bool { return r < ' ' || r > '~' }) {

@@ -12,8 +12,9 @@ type LoadBalancer struct {
 	Pools []AddressPool `yaml:"pools,omitempty"`
 }
 
-// AddressPool is a set of addresses for Services that must not be used otherwise. If the machines
-// announce used addresses by ARP and NDP, they must belong to the machines' own network.
+// AddressPool is a set of addresses for Services, which nothing else in the network may use. If the
+// machines announce the addresses by ARP and NDP (AnnounceLink), the addresses must belong to the
+// network of the machines.
 type AddressPool struct {
 	Name      string         `yaml:"name" jsonschema:"required"`
 	Ranges    []AddressRange `yaml:"ranges" jsonschema:"required"`
@@ -21,8 +22,8 @@ type AddressPool struct {
 	Announce  Announcement   `yaml:"announce"`
 }
 
-// AddressRange is the range of addresses from First to Last, of one family. Its text is a network
-// or first-last.
+// AddressRange is the range of addresses from First to Last, of one family. Its text is a network,
+// or "first-last".
 type AddressRange struct{ First, Last netip.Addr }
 
 const wantAddressRange = "a network or first-last, such as 192.0.2.64/27 or 192.0.2.100-192.0.2.120"
@@ -41,7 +42,7 @@ func (r *AddressRange) UnmarshalText(text []byte) error {
 		case p.Masked() != p:
 			return &wrong{reason: fmt.Sprintf("%s is an address in a network, not a network", p), expected: wantAddressRange, nearest: p.Masked().String()}
 		}
-		*r = AddressRange{p.Addr(), last(p)}
+		*r = AddressRange{p.Addr(), lastAddress(p)}
 		return nil
 	}
 	first, err := netip.ParseAddr(from)
@@ -64,14 +65,14 @@ func (r *AddressRange) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String returns the network if the range is a network, otherwise first-last; "" for the zero
-// range.
+// String returns the network if the range is exactly a network, otherwise "first-last"; "" for the
+// zero value.
 func (r AddressRange) String() string {
 	if !r.First.IsValid() {
 		return ""
 	}
 	for bits := 0; bits <= r.First.BitLen(); bits++ {
-		if p := netip.PrefixFrom(r.First, bits); p.Masked() == p && last(p) == r.Last {
+		if p := netip.PrefixFrom(r.First, bits); p.Masked() == p && lastAddress(p) == r.Last {
 			return p.String()
 		}
 	}
@@ -97,8 +98,8 @@ func (r AddressRange) size() *big.Int {
 	return final.Add(final.Sub(final, first), big.NewInt(1))
 }
 
-// last returns the last address of a network.
-func last(p netip.Prefix) netip.Addr {
+// lastAddress returns the last address of a network.
+func lastAddress(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < p.Addr().BitLen(); bit++ {
 		b[bit/8] |= 0x80 >> (bit % 8)

@@ -15,7 +15,7 @@ type Logging struct {
 	Pods      *PodLogging `yaml:"pods,omitempty"`
 }
 
-// PodLogging selects the logs of pods for the receivers with SourcePods.
+// PodLogging selects the pods for the receivers with SourcePods.
 type PodLogging struct {
 	Namespaces     []string `yaml:"namespaces,omitempty"`
 	Exclude        []string `yaml:"exclude"`
@@ -24,11 +24,13 @@ type PodLogging struct {
 
 func (p *PodLogging) defaults() { p.Exclude, p.LinesPerSecond = []string{"kube-system"}, 200 }
 
-// maxLogNamespaces bounds the namespaces of PodLogging: each is compared with each pod.
+// maxLogNamespaces bounds each list of namespaces in PodLogging, because each pod is compared with
+// all items.
 const maxLogNamespaces = 64
 
-// Receiver is a remote receiver of logs. While it is unreachable, lines are lost only if the
-// machine no longer stores them.
+// Receiver is a remote receiver of logs. The machine sends the lines from its own storage: after a
+// time in which a receiver was unreachable, only lines that the machine has deleted meanwhile are
+// missing.
 type Receiver struct {
 	Name       string      `yaml:"name" jsonschema:"required"`
 	Address    HostPort    `yaml:"address" jsonschema:"required"`
@@ -39,7 +41,7 @@ type Receiver struct {
 	Sources    []LogSource `yaml:"sources"`
 }
 
-// maxReceivers limits the memory of PID 1 for connections.
+// maxReceivers limits the memory that PID 1 needs for connections.
 const maxReceivers = 4
 
 // LogFormat is a format of log lines.
@@ -67,11 +69,11 @@ const (
 	SourceEvents     LogSource = "events"
 	SourceServices   LogSource = "services"
 	SourceKernel     LogSource = "kernel"
-	// SourcePods are the logs of pods, which only receivers with FormatOTLP can get.
+	// SourcePods means the logs of pods. Only receivers with FormatOTLP can get these logs.
 	SourcePods LogSource = "pods"
 )
 
-// logSources returns the sources of a receiver without a list.
+// logSources returns the sources that a receiver gets by default.
 func logSources() []LogSource {
 	return []LogSource{SourceAudit, SourceKubernetes, SourceEvents, SourceServices, SourceKernel}
 }
@@ -90,7 +92,7 @@ func (r Receiver) GetsPods() bool { return slices.Contains(r.Sources, SourcePods
 
 func (r *Receiver) defaults() { r.Format, r.Sources = FormatJSON, logSources() }
 
-// HostPort is a host and a TCP port. The zero value is no address.
+// HostPort is a host and a TCP port. The zero value means no address.
 type HostPort struct {
 	Host string // DNS name in lower case, or IP address without brackets
 	Port uint16 // 1 to 65535
@@ -136,7 +138,8 @@ func (h HostPort) String() string {
 // MarshalText returns String.
 func (h HostPort) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// logging validates the syntax of the fields. siteCA is the CA of all servers outside the cluster.
+// logging validates the syntax of the fields. siteCA are the CAs for all servers outside the
+// cluster (Egress.CA).
 func (v machineValidator) logging(path string, l *Logging, siteCA Bundle) {
 	if len(l.Receivers) > maxReceivers {
 		v.on(path+".receivers", wrong{reason: fmt.Sprintf("%d receivers", len(l.Receivers)), expected: fmt.Sprintf("at most %d", maxReceivers)})

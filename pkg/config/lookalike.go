@@ -9,30 +9,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A file of another system is reported as a whole, by its probable type, because "kind is missing"
-// would be true of all of them.
+// A file for another system gets a single problem that names the probable type of the file, because
+// an error such as "the document has no kind" would not help.
 
-// lookalike returns the probable type of a text without a document of Orlop OS; "" if it is
-// unknown.
+// lookalike returns the probable type of a text that contains no document of Orlop OS; "" if the
+// type is unknown.
 func lookalike(text []byte) string {
 	text = bytes.TrimPrefix(text[:min(len(text), MaxSize)], []byte("\xef\xbb\xbf"))
-	if is := firstLine(text); is != "" {
+	if is := typeByFirstLine(text); is != "" {
 		return is
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	if doc, err := nextDocument(decoder); err == nil && doc.Content[0].Kind == yaml.MappingNode {
-		return ofFields(doc.Content[0])
+		return typeByFields(doc.Content[0])
 	}
 	for line := range strings.Lines(string(text)) {
-		if is := ofLine(strings.TrimSpace(line)); is != "" {
+		if is := typeByLine(strings.TrimSpace(line)); is != "" {
 			return is
 		}
 	}
 	return ""
 }
 
-// firstLine identifies files by their beginning.
-func firstLine(text []byte) string {
+// typeByFirstLine returns the type of a file by its first line, or "".
+func typeByFirstLine(text []byte) string {
 	line, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(string(text[:min(len(text), 512)]))), "\n")
 	switch line = strings.TrimSpace(line); {
 	case strings.HasPrefix(line, "#cloud-config"), strings.HasPrefix(line, "#include"), strings.HasPrefix(line, "content-type: multipart"):
@@ -51,8 +51,9 @@ func firstLine(text []byte) string {
 	return ""
 }
 
-// ofLine identifies files that are not YAML mappings by a line that occurs in one type only.
-func ofLine(line string) string {
+// typeByLine returns the type of a file by a line that occurs in files of this type only, or "". It
+// is for files that are not YAML mappings.
+func typeByLine(line string) string {
 	table, isTable := strings.CutPrefix(line, "[")
 	table, closed := strings.CutSuffix(strings.TrimLeft(table, "["), "]")
 	name, _, assigned := strings.Cut(line, "=")
@@ -78,8 +79,8 @@ func ofLine(line string) string {
 	return ""
 }
 
-// ofFields identifies documents by their top-level fields.
-func ofFields(root *yaml.Node) string {
+// typeByFields returns the type of a YAML document by its top-level fields, or "".
+func typeByFields(root *yaml.Node) string {
 	has := func(names ...string) bool {
 		for _, name := range names {
 			if lookup(root, name) == nil {
@@ -138,7 +139,8 @@ func ofFields(root *yaml.Node) string {
 	return ""
 }
 
-// fieldsOf reports whether a mapping has at least one of the fields.
+// fieldsOf reports whether the field name of a document is a mapping with at least one of the
+// fields.
 func fieldsOf(root *yaml.Node, name string, fields ...string) bool {
 	inner := lookup(root, name)
 	if inner == nil || inner.Kind != yaml.MappingNode {
@@ -152,8 +154,8 @@ func fieldsOf(root *yaml.Node, name string, fields ...string) bool {
 	return false
 }
 
-// printable returns a name from a foreign file for a message; it omits texts that are not plain
-// names, because they can be secrets.
+// printable returns a name from a foreign file for a message; it returns "…" for a text that is not
+// a plain name, because the text can be a secret.
 func printable(name string) string {
 	const most = 60
 	odd := func(r rune) bool {
@@ -165,7 +167,7 @@ func printable(name string) string {
 	return name
 }
 
-// lookalikeHint returns the hint for a foreign file.
+// lookalikeHint returns the hint for a file with a type of lookalike.
 func lookalikeHint(is string) string {
 	if strings.HasPrefix(is, "an object of Kubernetes") {
 		return "apply it with kubectl, or put it into the manifests of a document of kind Addon"

@@ -10,11 +10,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Merge applies a patch to documents: a JSON merge patch (RFC 7396) for each kind, in YAML. A field
-// of the patch replaces the field of the document, mappings are merged, null removes, lists are
-// replaced as a whole, and a new kind is added. Volume and Addon documents are matched by name;
-// spec: null removes the document itself. Other parts keep their position, notation and comments.
-// The result is not validated; Parse does that.
+// Merge applies a patch to documents. The patch is a stream of YAML documents, each a JSON merge
+// patch (RFC 7396) for the document of the same kind: a field of the patch replaces the field of
+// the document, mappings are merged, lists are replaced as a whole, and null removes a field. A
+// document of a new kind is added. Volume and Addon documents are matched by name; spec: null
+// removes such a document. All other parts of the documents keep their position, notation and
+// comments. The result is not validated; Parse does that.
 func Merge(documents, patch []byte) ([]byte, error) {
 	base, err := readDocuments(documents)
 	if err != nil {
@@ -39,7 +40,7 @@ func Merge(documents, patch []byte) ([]byte, error) {
 		}
 		same := func(doc *yaml.Node) bool { return identity(doc) == identity(change) }
 		switch {
-		case isNamed(name) && removes(change):
+		case isNamed(name) && removesDocument(change):
 			base = slices.DeleteFunc(base, same)
 		case slices.ContainsFunc(base, same):
 			for _, doc := range base {
@@ -54,8 +55,9 @@ func Merge(documents, patch []byte) ([]byte, error) {
 	return writeDocuments(base)
 }
 
-// Diff returns the patch by which Merge converts before to after, without common parts; it is empty
-// if they are equal. A patch can remove no documents except volumes and add-ons: that is an error.
+// Diff returns the smallest patch with which Merge converts before to after; it is empty if both
+// are equal. Diff fails if after lacks a document of before that is neither a volume nor an add-on,
+// because a patch cannot remove such a document.
 func Diff(before, after []byte) ([]byte, error) {
 	was, err := readDocuments(before)
 	if err != nil {
@@ -126,15 +128,16 @@ func readDocuments(text []byte) ([]*yaml.Node, error) {
 		if top.Kind != yaml.MappingNode {
 			return nil, fmt.Errorf("line %d: expected a document with fields", top.Line)
 		}
-		if err := plain(top, 0); err != nil {
+		if err := checkPlain(top, 0); err != nil {
 			return nil, err
 		}
 		all = append(all, top)
 	}
 }
 
-// plain rejects YAML constructs that can expand a small text, or are ambiguous.
-func plain(n *yaml.Node, depth int) error {
+// checkPlain rejects YAML constructs that can expand a small text to a large one, or that are
+// ambiguous.
+func checkPlain(n *yaml.Node, depth int) error {
 	switch {
 	case depth > MaxDepth:
 		return fmt.Errorf("line %d: more than %d levels", n.Line, MaxDepth)
@@ -149,7 +152,7 @@ func plain(n *yaml.Node, depth int) error {
 			}
 			seen[child.Value] = true
 		}
-		if err := plain(child, depth+1); err != nil {
+		if err := checkPlain(child, depth+1); err != nil {
 			return err
 		}
 	}
@@ -158,7 +161,7 @@ func plain(n *yaml.Node, depth int) error {
 
 func writeDocuments(all []*yaml.Node) (text []byte, err error) {
 	defer func() {
-		if r := recover(); r != nil { // as in nextDocument
+		if r := recover(); r != nil { // a panic of the YAML library, as in nextDocument
 			text, err = nil, fmt.Errorf("cannot be written as YAML: %v", r)
 		}
 	}()
@@ -183,7 +186,7 @@ func kindOf(doc *yaml.Node) string {
 	return ""
 }
 
-// identity identifies a document: by its kind, and by the name of a volume or an add-on.
+// identity returns the kind of a document; for a volume or an add-on, its path with kind and name.
 func identity(doc *yaml.Node) string {
 	kind := kindOf(doc)
 	if !isNamed(kind) {
@@ -192,13 +195,13 @@ func identity(doc *yaml.Node) string {
 	return documentPath(kind, documentName(doc))
 }
 
-// removes reports whether the patch of a volume or an add-on removes the document.
-func removes(patch *yaml.Node) bool {
+// removesDocument reports whether the patch of a volume or an add-on removes the document.
+func removesDocument(patch *yaml.Node) bool {
 	at := fieldAt(patch, "spec")
 	return at >= 0 && patch.Content[at+1].Tag == "!!null"
 }
 
-// namedPatch returns a patch of a document with a name. Metadata contains no other field.
+// namedPatch returns a patch for a volume or an add-on. The metadata contain only the name.
 func namedPatch(doc *yaml.Node, fields ...*yaml.Node) *yaml.Node {
 	metadata := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{scalar("name"), scalar(documentName(doc))}}
 	head := []*yaml.Node{scalar("kind"), scalar(kindOf(doc)), scalar("metadata"), metadata}
@@ -237,7 +240,8 @@ func mergeMapping(into, patch *yaml.Node) {
 	into.Style &^= yaml.FlowStyle // added values may not fit on the line
 }
 
-// withoutNulls returns a new value without the null fields of the patch (RFC 7396, section 2).
+// withoutNulls returns a copy of a value that the patch adds, without its null fields (RFC 7396,
+// section 2).
 func withoutNulls(v *yaml.Node) *yaml.Node {
 	if v.Kind != yaml.MappingNode {
 		return v

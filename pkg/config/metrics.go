@@ -8,12 +8,12 @@ import (
 
 // Metrics opens the port with the metrics of the machine.
 type Metrics struct {
-	// From are the networks that may connect; empty: all.
+	// From are the networks from which clients may connect; empty means all.
 	From    []netip.Prefix  `yaml:"from,omitempty"`
 	Callers []MetricsCaller `yaml:"callers"`
 }
 
-// MetricsCaller is a kind of identity that may read the metrics.
+// MetricsCaller is a kind of credential with which a client may read the metrics.
 type MetricsCaller string
 
 // The kinds.
@@ -37,7 +37,8 @@ func (MetricsCaller) Names() []string {
 
 func (m *Metrics) defaults() { m.Callers = metricsCallers() }
 
-// maxMetricsSources bounds the networks of Metrics.From: each is compared with each new connection.
+// maxMetricsSources bounds the networks of Metrics.From, because each new connection is compared
+// with all networks.
 const maxMetricsSources = 64
 
 func (v machineValidator) metrics(path string, m *Metrics) {
@@ -61,7 +62,7 @@ func (v machineValidator) metrics(path string, m *Metrics) {
 	}
 }
 
-// sources checks networks that may connect to a port.
+// sources validates a list of networks from which clients may connect to a port.
 func (v checks) sources(path string, from []netip.Prefix) {
 	for i, p := range from {
 		at := fmt.Sprintf("%s[%d]", path, i)

@@ -44,8 +44,8 @@ func hostname(s string) error {
 	return nil
 }
 
-// hostOrAddr validates a DNS name or an IP address without a zone. A name with a number as its last
-// label is a mistyped address.
+// hostOrAddr validates a DNS name or an IP address without a zone. It rejects a name with a number
+// as its last label, because such a name is probably a mistyped address.
 func hostOrAddr(s string) error {
 	if a, err := netip.ParseAddr(s); err == nil {
 		if a.Zone() != "" {
@@ -63,8 +63,9 @@ func hostOrAddr(s string) error {
 	return nil
 }
 
-// nearest returns the candidate that is most similar to name, or "". A name that differs only in
-// case has priority; otherwise at most a third of the characters may differ.
+// nearest returns the candidate that is most similar to name, or "" if no candidate is similar. A
+// candidate that differs only in case has priority. Of the other candidates, at most a third of the
+// characters of name may differ.
 func nearest(name string, candidates []string) string {
 	const longest = 64 // a longer name is no typing error
 	if len(name) > longest {
@@ -83,7 +84,7 @@ func nearest(name string, candidates []string) string {
 }
 
 // distance counts the insertions, deletions, replacements and swaps of adjacent characters from a
-// to b (optimal string alignment), by bytes: the known names are ASCII.
+// to b (optimal string alignment), It compares bytes, because the known names are ASCII.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -8,7 +8,7 @@ type Network struct {
 	Spec     NetworkSpec     `yaml:"spec" jsonschema:"required"`
 }
 
-// NetworkMetadata names a document with an optional name.
+// NetworkMetadata is the metadata of a document with an optional name.
 type NetworkMetadata struct {
 	Name string `yaml:"name"`
 }
@@ -25,26 +25,27 @@ type NetworkSpec struct {
 	Firewall *Firewall     `yaml:"firewall,omitempty"`
 }
 
-// Firewall makes the kernel drop unnecessary incoming connections. It admits connections from all
-// hosts to the management API (TCP port 50000) and, on a control-plane machine, to the Kubernetes
-// API (6443); from the cluster's control-plane machines to the other ports that they need (10250 is
-// open to all hosts on a worker with empty Cluster.spec.controlPlanes, and to all IPv4 hosts if
-// these are IPv6 addresses and pods have IPv4, too); packets between pods of different machines;
-// pods to their own machine; DHCP, ICMP, and replies to connections of the machine. It does not
-// filter traffic to pods, including traffic through node ports, hostPorts and load-balancer
-// addresses: network policies and loadBalancerSourceRanges of Services do.
+// Firewall makes the kernel drop unnecessary incoming connections. It admits all hosts to the
+// management API (TCP port 50000) and, on a control-plane machine, to the Kubernetes API (6443). It
+// admits the cluster's control-plane machines to the other ports that they need. Two exceptions
+// apply to port 10250: on a worker with empty Cluster.spec.controlPlanes, all hosts are admitted;
+// if the addresses in this field are IPv6 and pods have IPv4, too, all IPv4 hosts are admitted. The
+// firewall also admits packets between pods of different machines, packets of pods to their own
+// machine, DHCP, ICMP, and replies to connections of the machine. It does not filter traffic to
+// pods, including traffic through node ports, hostPorts and load-balancer addresses; network
+// policies and the loadBalancerSourceRanges of Services are for this.
 type Firewall struct {
 	Allow []FirewallRule `yaml:"allow,omitempty"`
 }
 
-// FirewallRule admits sources to a port.
+// FirewallRule admits connections from some networks to a port.
 type FirewallRule struct {
 	Port     int            `yaml:"port" jsonschema:"required"`
 	Protocol Transport      `yaml:"protocol"`
 	From     []netip.Prefix `yaml:"from" jsonschema:"required"`
 }
 
-// Transport is a protocol with ports.
+// Transport is a transport protocol.
 type Transport string
 
 // The protocols.
@@ -65,9 +66,10 @@ type DNS struct {
 	Search  []string     `yaml:"search,omitempty"`
 }
 
-// DNSTLS makes the machine and the cluster DNS use the resolvers by DNS over TLS only (RFC 7858).
+// DNSTLS makes the machine and the cluster DNS query the resolvers only by DNS over TLS (RFC 7858).
 type DNSTLS struct {
-	// ServerName is the name in the certificates; empty: they are for the addresses.
+	// ServerName is the name in the certificates of the resolvers; if it is empty, the certificates
+	// must contain the addresses of the resolvers.
 	ServerName string `yaml:"serverName,omitempty"`
 	CA         Bundle `yaml:"ca,omitempty"`
 }
@@ -76,11 +78,12 @@ type DNSTLS struct {
 type NTP struct {
 	Servers []string `yaml:"servers,omitempty"`
 	NTS     *NTS     `yaml:"nts,omitempty"`
-	// Clocks are PTP clocks of the kernel, by name (/sys/class/ptp/*/clock_name).
+	// Clocks are the names of PTP clocks of the kernel (/sys/class/ptp/*/clock_name) that are used
+	// as time sources.
 	Clocks []string `yaml:"clocks,omitempty"`
 }
 
-// NTS makes the machine use authenticated answers of the time servers only (RFC 8915).
+// NTS makes the machine accept only authenticated answers of the time servers (RFC 8915).
 type NTS struct {
 	CA Bundle `yaml:"ca,omitempty"`
 }

@@ -8,17 +8,19 @@ import (
 	"strings"
 )
 
-// Node configures the machine as a node of Kubernetes: labels and taints of its Node, in addition
-// to those of Kubernetes and the system, and the images of its pods.
+// Node configures the machine as a node of Kubernetes: the labels and taints that its Node has in
+// addition to those of Kubernetes and the system, and the signatures that the images of its pods
+// need.
 type Node struct {
 	Labels     map[string]string `yaml:"labels,omitempty"`
 	LLDPLabels []LLDPLabel       `yaml:"lldpLabels,omitempty"`
 	Taints     []Taint           `yaml:"taints,omitempty"`
-	// ImagePolicy has the rules for signatures of images; empty: no image needs a signature.
+	// ImagePolicy has the rules for signatures of images; if it is empty, no image needs a
+	// signature.
 	ImagePolicy []ImageRule `yaml:"imagePolicy,omitempty"`
 }
 
-// Taint repels pods without a toleration.
+// Taint keeps pods without a matching toleration away from the Node.
 type Taint struct {
 	Key    string      `yaml:"key" jsonschema:"required"`
 	Value  string      `yaml:"value,omitempty"`
@@ -73,39 +75,39 @@ func ParseLabel(text string) (key, value string, err error) {
 	return key, value, nil
 }
 
-// Maximum numbers for a Node. All of them, and the stored state about them, must fit into the
-// Node's annotations with other annotations.
+// Maximum numbers for a Node. The system stores the labels and taints that it has set in
+// annotations of the Node, which have a maximum total size.
 const (
 	maxLabels = 64
 	maxTaints = 32
 )
 
-// kubeletLabels are the labels of Kubernetes that a kubelet may set on its Node, except those that
-// it determines itself (k8s.io/kubelet/pkg/apis, well_known_labels.go); kubeletDomains are domains
-// below which it may set any label.
+// kubeletLabels are the labels of Kubernetes that a kubelet may set on its Node, without the labels
+// that the kubelet sets to values of its own (k8s.io/kubelet/pkg/apis, well_known_labels.go).
+// kubeletDomains are domains below which a kubelet may set any label.
 var (
 	kubeletLabels  = []string{"node.kubernetes.io/instance-type", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"}
 	kubeletDomains = []string{"kubelet.kubernetes.io", "node.kubernetes.io"}
 )
 
-// insteadOf maps former names of labels to the current names.
-var insteadOf = map[string]string{
+// currentLabels maps former label names to the current names.
+var currentLabels = map[string]string{
 	"beta.kubernetes.io/instance-type":         "node.kubernetes.io/instance-type",
 	"failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 	"failure-domain.beta.kubernetes.io/zone":   "topology.kubernetes.io/zone",
 }
 
-// ownLabel returns why a machine cannot set a label with this key on its Node; reason is empty if
-// it can.
-func ownLabel(key string) (w wrong) {
+// labelProblem returns the reason why a machine cannot set a label with this key on its Node. The
+// field reason is empty if the machine can set it.
+func labelProblem(key string) (w wrong) {
 	domain, _, found := strings.Cut(key, "/")
 	const byKubectl = "set it with `kubectl label node`; the system does not change it"
 	switch {
 	case !found:
 	case slices.Contains([]string{"beta.kubernetes.io/arch", "beta.kubernetes.io/os", "kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os"}, key):
 		return wrong{reason: quote(key) + " is set by the kubelet itself", hint: "remove it"}
-	case insteadOf[key] != "":
-		return wrong{reason: quote(key) + " is a former name", expected: insteadOf[key], nearest: insteadOf[key]}
+	case currentLabels[key] != "":
+		return wrong{reason: quote(key) + " is a former name", expected: currentLabels[key], nearest: currentLabels[key]}
 	case within(domain, "node-restriction.kubernetes.io"):
 		return wrong{reason: quote(key) + " is not permitted for machines, so that no machine can attract pods (NodeRestriction)", expected: "a label of another domain", hint: byKubectl}
 	case !within(domain, "kubernetes.io") && !within(domain, "k8s.io"), slices.Contains(kubeletLabels, key):
@@ -117,8 +119,8 @@ func ownLabel(key string) (w wrong) {
 	return wrong{}
 }
 
-// OwnTaint returns why a configuration cannot set a taint with this key, or "": Kubernetes or the
-// system manages it.
+// OwnTaint returns the reason why a configuration cannot set a taint with this key: Kubernetes or
+// the system manages the taint. It returns "" if a configuration can set it.
 func OwnTaint(key string) string {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -132,12 +134,12 @@ func OwnTaint(key string) string {
 	return ""
 }
 
-// within reports whether a domain equals another or is below it.
+// within reports whether a domain equals the domain of, or is below it.
 func within(domain, of string) bool {
 	return domain == of || strings.HasSuffix(domain, "."+of)
 }
 
-// node validates the labels and taints of the machine's Node.
+// node validates the settings of Node.
 func (v machineValidator) node(path string, n *Node) {
 	if len(n.Labels) > maxLabels {
 		v.on(path+".labels", wrong{reason: fmt.Sprintf("%d labels", len(n.Labels)), expected: fmt.Sprintf("at most %d", maxLabels)})
@@ -146,10 +148,10 @@ func (v machineValidator) node(path string, n *Node) {
 		at := path + `.labels["` + shorten(key) + `"]`
 		if err := qualifiedName(key); err != nil {
 			v.on(at, wrong{reason: fmt.Sprintf("the key %s %v", quote(key), err), expected: labelKey})
-		} else if w := ownLabel(key); w.reason != "" {
+		} else if w := labelProblem(key); w.reason != "" {
 			v.on(at, w)
 		} else if slices.Contains(kubeletLabels, key) && n.Labels[key] == "" {
-			// the kubelet would remove an empty value
+			// the kubelet would remove such a label with an empty value
 			v.on(at, wrong{reason: "is empty", expected: "a value", hint: "omit it if it is not needed"})
 		}
 		v.labelValue(at, n.Labels[key])

@@ -58,7 +58,7 @@ func TestKubeletLabels(t *testing.T) {
 	mayNot := strings.Fields("kubernetes.io/hostname kubernetes.io/a k8s.io/a a.k8s.io/b node-role.kubernetes.io/control-plane notnode.kubernetes.io/a " +
 		"node-restriction.kubernetes.io/a a.node-restriction.kubernetes.io/b beta.kubernetes.io/os failure-domain.beta.kubernetes.io/zone topology.kubernetes.io/a")
 	for _, key := range slices.Concat(may, mayNot) {
-		if w := ownLabel(key); (w.reason == "") != slices.Contains(may, key) {
+		if w := labelProblem(key); (w.reason == "") != slices.Contains(may, key) {
 			t.Errorf("%s: %q", key, w.reason)
 		}
 	}

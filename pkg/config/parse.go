@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits of a file.
+// Limits of a configuration file.
 const (
 	// MaxSize is the maximum size of a file, in bytes.
 	MaxSize = 1 << 20
@@ -22,7 +22,7 @@ const (
 )
 
 // Parse parses the documents of a file, sets defaults and validates the result. It returns the
-// configuration, or nil and all problems in the order of the file. The file name is used only in
+// configuration, or nil and all problems in the order of their lines. The file name is used only in
 // messages.
 func Parse(filename string, data []byte) (*Config, Problems) {
 	if filename == "" {
@@ -35,9 +35,9 @@ func Parse(filename string, data []byte) (*Config, Problems) {
 	d := &decoder{report: r, cfg: cfg}
 	if d.checkText(data) {
 		d.documents(data)
-		d.foreign(data)
+		d.reportForeign(data)
 	}
-	if d.read {
+	if d.complete {
 		validate(cfg, r)
 	}
 	if len(r.problems) > 0 {
@@ -70,13 +70,15 @@ func (c *Config) Origin(path string) Origin { return c.origins[path] }
 type decoder struct {
 	*report
 	cfg *Config
-	// ours reports whether a document had a known kind.
-	ours bool
-	// read reports whether every document was valid YAML, so that missing parts are really missing.
-	read bool
+	// knownKind reports whether at least one document has a known kind.
+	knownKind bool
+	// complete reports whether the whole file is valid YAML. Only then is a document that was not
+	// found really missing, so that the validation makes sense.
+	complete bool
 }
 
-// checkText validates properties in which YAML libraries are lenient or ambiguous.
+// checkText reports whether the file has a permitted size, is valid UTF-8 and contains no control
+// characters. YAML libraries differ in these checks. It adds a problem if not.
 func (d *decoder) checkText(data []byte) bool {
 	if len(data) > MaxSize {
 		d.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
@@ -101,13 +103,13 @@ func (d *decoder) checkText(data []byte) bool {
 	return true
 }
 
-// documents parses the stream.
+// documents decodes all documents of the file.
 func (d *decoder) documents(data []byte) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		n, err := nextDocument(decoder)
 		if errors.Is(err, io.EOF) {
-			d.read = true
+			d.complete = true
 			return
 		}
 		if err != nil {
@@ -119,20 +121,20 @@ func (d *decoder) documents(data []byte) {
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 			continue // empty or only comments between two ---
 		}
-		if d.narrow(root, 1) {
+		if d.checkSubset(root, 1) {
 			d.document(root)
 		}
 	}
 }
 
-// foreign replaces all problems of a file of another system by one problem with the type of the
-// file.
-func (d *decoder) foreign(data []byte) {
-	if d.ours {
+// reportForeign replaces all problems of a file for another system by a single problem that names
+// the type of the file.
+func (d *decoder) reportForeign(data []byte) {
+	if d.knownKind {
 		return
 	}
 	if is := lookalike(data); is != "" {
-		d.problems, d.read = nil, false
+		d.problems, d.complete = nil, false
 		d.add(1, 0, "kind", wrong{reason: "the file looks like " + is, expected: "documents of Orlop OS: " + oneOf(d.cfg.kindNames()), hint: lookalikeHint(is)})
 	}
 }
@@ -158,7 +160,7 @@ func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 // syntaxError extracts the line from the YAML library's message ("yaml: line 3: …").
 func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
-	// the name of the anchor can be an unquoted secret
+	// omit the name of the anchor: it can be an unquoted secret that begins with *
 	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok {
 		reason = before + "an alias (*) to an unknown anchor; quote a value that begins with this character"
 	}
@@ -172,8 +174,8 @@ func syntaxError(err error) (line int, reason string) {
 	return 0, reason
 }
 
-// parserLag returns 1 for messages of the YAML library's parser, which counts lines from 0, and 0
-// for those of its scanner, which counts from 1.
+// parserLag returns the number to add to the line in a message of the YAML library: 1 for messages
+// of its parser, which counts lines from 0, and 0 for messages of its scanner, which counts from 1.
 func parserLag(message string) int {
 	switch message {
 	case "did not find expected ',' or ']'", "did not find expected ',' or '}'", "did not find expected '-' indicator",
@@ -185,14 +187,15 @@ func parserLag(message string) int {
 	return 0
 }
 
-// narrow reports valid YAML that is not accepted. It returns false if the document is nested too
-// deeply for further processing.
-func (d *decoder) narrow(n *yaml.Node, depth int) bool {
+// checkSubset adds a problem for each YAML construct that Parse does not accept. It returns false
+// if the document is nested too deeply for further processing.
+func (d *decoder) checkSubset(n *yaml.Node, depth int) bool {
 	switch {
 	case depth > MaxDepth:
 		d.at(n, "kind", wrong{reason: fmt.Sprintf("nested more than %d levels deep", MaxDepth)})
 		return false
-	// The messages omit the names, because an unquoted secret can look like an alias or anchor.
+	// The messages omit the names of aliases and anchors, because an unquoted secret can look like
+	// an alias or an anchor.
 	case n.Kind == yaml.AliasNode:
 		d.at(n, "", wrong{reason: "an alias (*)", expected: "the value itself", hint: "anchors and aliases are not accepted; quote a value that begins with this character"})
 	case n.Anchor != "":
@@ -202,7 +205,7 @@ func (d *decoder) narrow(n *yaml.Node, depth int) bool {
 	}
 	deep := true
 	for _, child := range n.Content {
-		deep = d.narrow(child, depth+1) && deep
+		deep = d.checkSubset(child, depth+1) && deep
 	}
 	return deep
 }
@@ -210,14 +213,14 @@ func (d *decoder) narrow(n *yaml.Node, depth int) bool {
 // kinds returns the kinds of documents in the order in which they are printed.
 func (c *Config) kinds() []kind {
 	return []kind{
-		{name: "Machine", target: func() any { return &c.Machine }, present: func() bool { return true }},
+		{name: "Machine", target: func() any { return &c.Machine }, exists: func() bool { return true }},
 		{name: "Cluster", target: func() any {
 			if c.Cluster == nil {
 				c.Cluster = new(Cluster)
 			}
 			return c.Cluster
-		}, present: func() bool { return c.Cluster != nil }},
-		{name: "Network", target: func() any { return &c.Network }, present: func() bool { return true }},
+		}, exists: func() bool { return c.Cluster != nil }},
+		{name: "Network", target: func() any { return &c.Network }, exists: func() bool { return true }},
 		{name: kindVolume, target: func() any {
 			c.Volumes = append(c.Volumes, Volume{})
 			return &c.Volumes[len(c.Volumes)-1]
@@ -229,26 +232,26 @@ func (c *Config) kinds() []kind {
 	}
 }
 
-// The kinds with several documents, identified by name.
+// The kinds of which a configuration can contain several documents, identified by name.
 const (
 	kindVolume = "Volume"
 	kindAddon  = "Addon"
 )
 
-// isNamed reports whether there can be several documents of a kind.
+// isNamed reports whether a configuration can contain several documents of a kind.
 func isNamed(kind string) bool { return kind == kindVolume || kind == kindAddon }
 
-// documentPath returns the path of a document of a kind with several, as in Problem.Field.
+// documentPath returns the path, as in Problem.Field, of a document of a named kind (isNamed).
 func documentPath(kind, name string) string { return kind + `["` + shorten(name) + `"]` }
 
 // kind is a kind of document.
 type kind struct {
 	name string
-	// returns a pointer to the document's struct; creates it if missing, and each time for a kind
-	// with several documents
+	// returns a pointer to the struct of the document. For a named kind, each call adds a new
+	// struct; for another kind, the first call creates the struct if it is missing.
 	target func() any
-	// reports whether the configuration has the document; nil for a kind with several documents
-	present func() bool
+	// reports whether the configuration has the document; nil for a named kind
+	exists func() bool
 }
 
 // document is a document of the configuration.
@@ -264,7 +267,7 @@ func (c *Config) documents() []document {
 	}
 	var all []document
 	for _, k := range c.kinds() {
-		if k.present != nil && k.present() {
+		if k.exists != nil && k.exists() {
 			all = append(all, document{k.name, k.name, reflect.ValueOf(k.target()).Elem()})
 		}
 	}
@@ -285,7 +288,7 @@ func (c *Config) kindNames() []string {
 	return names
 }
 
-// document parses a document into the configuration.
+// document decodes a document into the configuration.
 func (d *decoder) document(root *yaml.Node) {
 	const envelope = "a mapping with the fields apiVersion, kind, metadata and spec"
 	if root.Kind != yaml.MappingNode {
@@ -315,7 +318,7 @@ func (d *decoder) document(root *yaml.Node) {
 		d.at(kindNode, "kind", w)
 		return
 	}
-	d.ours = true
+	d.knownKind = true
 	path, expected := k.name, "one"
 	if isNamed(k.name) {
 		path, expected = documentPath(k.name, documentName(root)), "one of each name"

@@ -22,8 +22,8 @@ type Certificate struct {
 
 const wantCertificate = "one certificate in PEM (-----BEGIN CERTIFICATE-----)"
 
-// ParseCertificate parses exactly one certificate in PEM. It ignores text around it, as `openssl
-// x509 -text` prints it.
+// ParseCertificate parses exactly one certificate in PEM. It ignores text around the PEM block,
+// such as the output of `openssl x509 -text`.
 func ParseCertificate(text string) (Certificate, error) {
 	all, err := certificates(text, wantCertificate)
 	if err != nil {
@@ -35,7 +35,8 @@ func ParseCertificate(text string) (Certificate, error) {
 	return all[0], nil
 }
 
-// certificates parses the distinct certificates of a text, in order.
+// certificates parses the certificates of a text, in order and without duplicates. want describes
+// the expected text for errors.
 func certificates(text, want string) ([]Certificate, error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -64,16 +65,16 @@ func certificates(text, want string) ([]Certificate, error) {
 	return all, nil
 }
 
-// maxBundle is the maximum number of certificates in a Bundle. A system's list of public CAs has
-// about 150.
+// maxBundle is the maximum number of certificates in a Bundle. A usual list of public CAs has about
+// 150.
 const maxBundle = 256
 
-// Bundle is a list of CA certificates, each of which is trusted. Its text format is concatenated
-// PEM. The zero value is empty.
+// Bundle is a list of trusted CA certificates. Its text format is concatenated PEM. The zero value
+// is empty.
 type Bundle struct{ all []Certificate }
 
-// ParseBundle parses the certificates of a text, at least one. It ignores text between them; a
-// private key or other PEM blocks are an error.
+// ParseBundle parses the certificates of a text. It ignores text between PEM blocks. A text without
+// certificates, or with a private key or another kind of PEM block, is an error.
 func ParseBundle(text string) (Bundle, error) {
 	all, err := certificates(text, "certificates in PEM (-----BEGIN CERTIFICATE-----)")
 	return Bundle{all}, err
@@ -158,7 +159,8 @@ func (c *Certificate) UnmarshalText(text []byte) error {
 	return err
 }
 
-// publicKey parses exactly one public key in PEM (PKIX), and returns the key and its PEM.
+// publicKey parses exactly one public key in PEM (PKIX). It returns the key, and its PEM without
+// surrounding text.
 func publicKey(text, want string) (canonical string, key crypto.PublicKey, err error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -176,7 +178,7 @@ func publicKey(text, want string) (canonical string, key crypto.PublicKey, err e
 	return string(pem.EncodeToMemory(&pem.Block{Type: blocks[0].Type, Bytes: blocks[0].Bytes})), key, nil
 }
 
-// keyName returns the kind of a public key in PEM with the first half of its SHA-256.
+// keyName returns a name of a public key in PEM: its kind and the first 8 bytes of its SHA-256.
 func keyName(kind, text string) string {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
@@ -191,7 +193,7 @@ func keyName(kind, text string) string {
 type PrivateKey struct{ Secret }
 
 // ParsePrivateKey parses exactly one key in PEM: PKCS #8, SEC 1 or PKCS #1, not encrypted. It
-// ignores text around it.
+// ignores text around the PEM block.
 func ParsePrivateKey(text string) (PrivateKey, error) {
 	if strings.TrimSpace(text) == Redacted {
 		return PrivateKey{}, errRedacted()
@@ -228,7 +230,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 		return nil, fmt.Errorf("the PEM block is a %s", quote(block.Type))
 	}
 	if err != nil {
-		// The errors of the parsers can quote the key, so they are omitted.
+		// The errors of the parsers can quote the key, so the returned error omits them.
 		return nil, fmt.Errorf("not a private key of the kind that its PEM block names")
 	}
 	switch k := key.(type) {
@@ -245,7 +247,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 	return nil, fmt.Errorf("a key of the kind %T", key)
 }
 
-// PEM returns the key in PEM. Write it only to a file that is readable by its user alone.
+// PEM returns the key in PEM. Write it only to a file that only its user can read.
 func (k PrivateKey) PEM() string { return k.Reveal() }
 
 // Signer returns the key; nil for the zero value.
@@ -256,7 +258,7 @@ func (k PrivateKey) Signer() crypto.Signer {
 	}
 	key, err := parseKey(block)
 	if err != nil {
-		return nil // only for the zero value: ParsePrivateKey rejects invalid keys
+		return nil // cannot happen: ParsePrivateKey rejects invalid keys
 	}
 	return key
 }
@@ -270,8 +272,8 @@ func (k *PrivateKey) UnmarshalText(text []byte) error {
 	return err
 }
 
-// onlyBlock returns the only PEM block of a text. It accepts a block with curve parameters before a
-// key, which openssl writes, because the key contains the parameters, too.
+// onlyBlock returns the only PEM block of a text. openssl writes a block with the curve parameters
+// before an EC key. onlyBlock ignores this block, because the key contains the parameters, too.
 func onlyBlock(text, want string) (*pem.Block, error) {
 	blocks, err := pemBlocks(text, want)
 	if err != nil {
@@ -286,9 +288,9 @@ func onlyBlock(text, want string) (*pem.Block, error) {
 	return blocks[0], nil
 }
 
-// pemBlocks returns the PEM blocks of a text (RFC 7468), at least one. Lines between them are
-// comments (section 5.2), unless they look like a part of a block. It accepts all line endings, a
-// byte order mark and spaces around a line.
+// pemBlocks returns the PEM blocks of a text (RFC 7468); no block is an error. It ignores lines
+// outside of blocks (section 5.2), but a line that looks like a part of a block is an error. It
+// accepts all line endings, a byte order mark and spaces around a line.
 func pemBlocks(text, want string) ([]*pem.Block, error) {
 	damaged := &wrong{reason: "the PEM block is damaged", expected: want, hint: "look for missing lines and inconsistent indentation"}
 	var all []*pem.Block
@@ -326,8 +328,8 @@ func pemBlocks(text, want string) ([]*pem.Block, error) {
 	return all, nil
 }
 
-// looksEncoded reports whether a line outside of a block looks like a part of a block without its
-// beginning, or contains a marker.
+// looksEncoded reports whether a line outside of a block is probably from a damaged block: it looks
+// like base64, or contains a part of a BEGIN or END line.
 func looksEncoded(line string) bool {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 	return strings.Contains(line, "-----") || len(line) >= 60 && strings.Trim(line, alphabet) == ""

@@ -9,7 +9,7 @@ import (
 
 // Problem is an error in a configuration.
 type Problem struct {
-	File   string `json:"-"`                // as passed to Parse; "-" if that was empty
+	File   string `json:"-"`                // file name as passed to Parse; "-" if it was empty
 	Line   int    `json:"line,omitempty"`   // from 1; 0 if unknown
 	Column int    `json:"column,omitempty"` // from 1, in characters; 0 if unknown
 	// path, for example "Network.spec.links[0].mtu"; empty for the whole file
@@ -63,7 +63,8 @@ func (p Problem) Remedy() string {
 const Refused = "configuration refused, nothing was changed:"
 
 // Problems are all errors in a configuration, in the order of the file; nil for a valid
-// configuration. Err converts them to an error, which is nil in that case.
+// configuration. To return Problems as an error, use Err, which returns nil for a valid
+// configuration.
 type Problems []Problem
 
 // Error returns one line per problem.
@@ -83,7 +84,7 @@ func (p Problems) Err() error {
 	return p
 }
 
-// maxProblems limits the number of problems for a garbage file.
+// maxProblems limits the number of problems, for files that contain no configuration at all.
 const maxProblems = 100
 
 // sorted sorts the problems in the order of the file, removes duplicates, and limits their number.
@@ -102,8 +103,8 @@ func (p Problems) sorted() Problems {
 	return p
 }
 
-// wrong is the error of a type's UnmarshalText: a Problem without position. It never contains a
-// secret.
+// wrong is a Problem without position and field. The UnmarshalText of the types in this package
+// returns it as an error. It never contains a secret.
 type wrong struct{ reason, expected, nearest, hint string }
 
 func (w *wrong) Error() string {

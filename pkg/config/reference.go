@@ -7,31 +7,31 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Reference is the annotated reference: a file with every field of every document, its unit, its
-// default and the source of the rule. Its comments are the only texts about the fields: the schema
-// contains them, and the structs of this package do not repeat them. Its keys are public; never use
-// them.
+// Reference is the annotated reference: a file with every field of every document, with its unit,
+// its default and the source of its rules. Its comments are the only descriptions of the fields:
+// the schema has copies of the comments, and the structs of this package do not repeat them. The
+// private keys in it are public; never use them.
 //
 //go:embed reference.yaml
 var Reference string
 
-// ReferenceComments returns the comment above each field of Reference, by path without list
-// indices. The comment of a document has its kind as the path.
+// ReferenceComments returns the comment above each field of Reference, by the path of the field
+// without list indices. The path of the comment of a whole document is its kind.
 func ReferenceComments() map[string]string {
 	found := map[string]string{}
 	decoder := yaml.NewDecoder(strings.NewReader(Reference))
 	for {
 		n, err := nextDocument(decoder)
 		if err != nil {
-			// the end; a test parses the whole reference, so the error is not a syntax error
+			// io.EOF: a test parses the whole reference, so a syntax error is impossible
 			return found
 		}
 		root := n.Content[0]
 		if kind := lookup(root, "kind"); kind != nil {
 			head := strings.TrimSpace(n.HeadComment + "\n" + root.HeadComment + "\n" + root.Content[0].HeadComment)
-			if own := strings.LastIndex(head, "\n#\n"); own >= 0 {
+			if empty := strings.LastIndex(head, "\n#\n"); empty >= 0 {
 				// the text before an empty line is about Reference itself
-				head = head[own+len("\n#\n"):]
+				head = head[empty+len("\n#\n"):]
 			}
 			found[kind.Value] = head
 			collectComments(root, kind.Value, found)

@@ -104,7 +104,7 @@ func judgeLimits(comment string, f reflect.StructField) string {
 	if !limited {
 		return ""
 	}
-	p := partsOf(tag)
+	p := parseLimits(tag)
 	if least, err := limit(p.least, f.Type); err != nil || !withinLimits(tag, reflect.ValueOf(least).Convert(f.Type)) {
 		return fmt.Sprintf("the limits do not fit the type (%v)", err)
 	}

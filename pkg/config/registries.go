@@ -16,7 +16,7 @@ type ImageRegistry struct {
 	Password  Secret         `yaml:"password,omitempty"`
 }
 
-// RegistryName is the registry part of image names: host or host:port; or AnyRegistry.
+// RegistryName is the registry part of image names (host or host:port), or AnyRegistry.
 type RegistryName string
 
 // AnyRegistry means every registry.
@@ -48,8 +48,8 @@ func (r RegistryPath) Host() (host, prefix string) {
 	return host, prefix
 }
 
-// Repository returns the base of the registry's repositories: the host, "/v2", and the path prefix
-// if there is one (distribution-spec, "Endpoints").
+// Repository returns the URL below which the registry's repositories are, without the scheme: the
+// host, "/v2", and the path prefix if the registry has one (distribution-spec, "Endpoints").
 func (r RegistryPath) Repository() string {
 	host, prefix := r.Host()
 	if prefix == "" {
@@ -58,8 +58,8 @@ func (r RegistryPath) Repository() string {
 	return host + "/v2/" + prefix
 }
 
-// maxImageRegistries is the maximum number of registries: each unreachable registry delays every
-// pull.
+// maxImageRegistries is the maximum number of registries. It is low because each unreachable
+// registry delays every pull.
 const maxImageRegistries = 16
 
 func (v machineValidator) imageRegistries(path string, all []ImageRegistry) {

@@ -11,17 +11,17 @@ type report struct {
 	file     string
 	origins  map[string]Origin // positions of the parsed fields, by path
 	problems Problems
-	// broken contains the paths that could not be parsed, so that validation reports no further
-	// problems of them or their parts. judged contains the paths for which validation has reported
-	// a problem.
-	broken, judged map[string]bool
+	// broken contains the paths of values that could not be parsed: validation reports no further
+	// problems at these paths and below. reported contains the paths for which validation has
+	// reported a problem.
+	broken, reported map[string]bool
 }
 
 func newReport(file string, origins map[string]Origin) *report {
-	return &report{file: file, origins: origins, broken: map[string]bool{}, judged: map[string]bool{}}
+	return &report{file: file, origins: origins, broken: map[string]bool{}, reported: map[string]bool{}}
 }
 
-// at reports a problem at a node.
+// at adds a problem of a value that cannot be parsed, with the position of its node.
 func (r *report) at(n *yaml.Node, path string, w wrong) {
 	r.broken[path] = true
 	r.add(n.Line, n.Column, path, w)
@@ -34,9 +34,10 @@ func (r *report) add(line, column int, path string, w wrong) {
 	})
 }
 
-// on reports a problem of a parsed field, unless a problem of the field was reported already.
+// on adds a problem of a parsed field, unless the field has a problem already. The position is that
+// of the field, or of the nearest enclosing value in the file if the field is not in the file.
 func (r *report) on(path string, w wrong) {
-	if r.judged[path] {
+	if r.reported[path] {
 		return
 	}
 	for up := path; up != ""; up = parent(up) {
@@ -49,11 +50,11 @@ func (r *report) on(path string, w wrong) {
 		place = parent(place)
 	}
 	o := r.origins[place]
-	r.judged[path] = true
+	r.reported[path] = true
 	r.add(o.Line, o.Column, path, w)
 }
 
-// parent returns the path of the enclosing value.
+// parent returns the path of the value that contains the value at a path.
 func parent(path string) string {
 	cut := strings.LastIndexAny(path, ".[")
 	if strings.HasSuffix(path, `"]`) {

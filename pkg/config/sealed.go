@@ -8,43 +8,43 @@ import (
 // SealedPolicies are admission policies that the API server reads from its files: no client of the
 // Kubernetes API sees, changes or removes them (docs/decisions/0118-sealed-policies.md).
 type SealedPolicies struct {
-	// System is the policy of the system itself, for its objects and identities.
+	// System enables the built-in policy that protects the objects and identities of the system.
 	System bool `yaml:"system"`
 	// Manifests are texts of YAML documents, with policies and their bindings.
 	Manifests []string `yaml:"manifests,omitempty"`
 }
 
-// IsZero reports whether there are none.
+// IsZero reports whether no sealed policies are configured.
 func (s SealedPolicies) IsZero() bool { return !s.System && len(s.Manifests) == 0 }
 
-// SealedPoliciesGate is the feature gate of the policies. It is off by default before Kubernetes
-// 1.37.
+// SealedPoliciesGate is the feature gate of sealed policies. It is disabled by default before
+// Kubernetes 1.37.
 const SealedPoliciesGate = "ManifestBasedAdmissionControlConfig"
 
-// The names of sealed policies and bindings. Kubernetes reserves the suffix for objects from files
-// (k8s.io/apiserver/pkg/admission/plugin/manifest).
+// The suffixes of the names of sealed policies and bindings. Kubernetes reserves sealedSuffix for
+// objects from files (k8s.io/apiserver/pkg/admission/plugin/manifest).
 const (
 	sealedSuffix = ".static.k8s.io"
 	systemSuffix = ".orlop" + sealedSuffix
 )
 
-// Limits of sealed policies. The API server evaluates them for each request that they match, and
-// holds the compiled expressions in memory.
+// Limits of sealed policies. The API server evaluates the policies for each request that they
+// match, and holds their compiled expressions in memory.
 const (
 	maxSealedObjects = 64
 	maxSealedBytes   = 128 << 10
 )
 
-// notSealed are the kinds of admission that cannot be sealed, with the reason.
-var notSealed = map[string]string{
+// unsealableKinds maps the kinds of admission objects that cannot be sealed to the reasons.
+var unsealableKinds = map[string]string{
 	"MutatingAdmissionPolicy":        "could change the system's own objects",
 	"MutatingAdmissionPolicyBinding": "could change the system's own objects",
 	"MutatingWebhookConfiguration":   "would reject requests while its service does not answer, and no client could remove it",
 	"ValidatingWebhookConfiguration": "would reject requests while its service does not answer, and no client could remove it",
 }
 
-// sealedPolicies validates number, size, kinds and names. The orchestrator validates the content,
-// with the code of Kubernetes.
+// sealedPolicies validates the number, size, kinds and names of the objects. The orchestrator
+// validates their content with the code of Kubernetes.
 func (v clusterValidator) sealedPolicies(path string, k *Kubernetes) {
 	s := k.SealedPolicies
 	for i, name := range k.APIServer.Admission.Disabled {
@@ -85,7 +85,7 @@ func (v clusterValidator) sealedPolicies(path string, k *Kubernetes) {
 func (v clusterValidator) sealedObject(at string, o manifestObject) {
 	const kinds = "ValidatingAdmissionPolicy and ValidatingAdmissionPolicyBinding of admissionregistration.k8s.io/v1"
 	admission := o.group == "admissionregistration.k8s.io"
-	switch reason := notSealed[o.kind]; {
+	switch reason := unsealableKinds[o.kind]; {
 	case admission && reason != "":
 		v.on(at, wrong{reason: fmt.Sprintf("%s %s cannot be sealed: it %s", o.kind, shorten(o.name), reason), expected: kinds})
 	case !admission || o.kind != "ValidatingAdmissionPolicy" && o.kind != "ValidatingAdmissionPolicyBinding":

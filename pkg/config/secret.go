@@ -12,11 +12,11 @@ import (
 // Redacted is printed in place of every secret.
 const Redacted = "(redacted)"
 
-// Secret is a text that must not reach a log, an API response or a terminal by accident: every way
-// of printing it gives Redacted. Only Reveal returns the text.
+// Secret is a text that must not reach a log, an API response or a terminal by accident: all
+// printing and encoding functions print Redacted instead. Only Reveal returns the text.
 //
-// The text is stored behind a pointer: if a Secret is in an unexported field, package fmt calls no
-// method of it and prints the raw value, which is then an address.
+// The text is behind a pointer because package fmt does not call the methods of a Secret in an
+// unexported field: it prints the raw value, which is only the address.
 type Secret struct{ text *string }
 
 // NewSecret returns a secret with a text.
@@ -27,7 +27,7 @@ func NewSecret(text string) Secret {
 	return Secret{&text}
 }
 
-// Reveal returns the text. Write it only to a file that is readable by its user alone.
+// Reveal returns the text. Write it only to a file that only its user can read.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
@@ -57,8 +57,8 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String()))
 // LogValue returns String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText returns String, so that JSON and YAML encoders print no secret either. Marshal of
-// this package prints it.
+// MarshalText returns String, so that encoders of JSON and YAML do not print the secret. Only
+// Marshal of this package prints the secret.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText accepts any text except Redacted.
@@ -105,8 +105,9 @@ func (k *EncryptionKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Name identifies the key without revealing it: with data that it encrypts, and in comparisons of
-// keys. It is a hash of the key and does not help to guess 32 random bytes.
+// Name identifies the key without revealing it. The name is stored with the data that the key
+// encrypts, and keys are compared by name. It is a part of a hash of the key, which does not help
+// to guess 32 random bytes.
 func (k EncryptionKey) Name() string {
 	if k.IsZero() {
 		return ""

@@ -18,8 +18,8 @@ type Snapshots struct {
 }
 
 // SnapshotTarget is a bucket of an S3-compatible store. Each snapshot is uploaded once, as
-// PREFIX/CLUSTER/MACHINE/NAME. The machine neither reads nor deletes objects, and its user at the
-// store should not be permitted to: the bucket defines the retention.
+// PREFIX/CLUSTER/MACHINE/NAME. The machine never reads or deletes objects, and the store should not
+// permit it to. The retention is a setting of the bucket.
 type SnapshotTarget struct {
 	Endpoint  StoreEndpoint `yaml:"endpoint" jsonschema:"required"`
 	Bucket    string        `yaml:"bucket" jsonschema:"required"`
@@ -32,11 +32,11 @@ type SnapshotTarget struct {
 
 func defaultSnapshots() Snapshots { return Snapshots{Every: Duration(6 * time.Hour), Keep: 4} }
 
-// us-east-1 is the name of the region in stores without regions
+// stores without regions expect the name us-east-1
 func (t *SnapshotTarget) defaults() { t.Region = "us-east-1" }
 
-// URL returns the destination of snapshots without the credentials: https://host:port/bucket, and
-// the prefix.
+// URL returns the destination of snapshots without the credentials: https://host:port/bucket, or
+// https://host:port/bucket/prefix.
 func (t *SnapshotTarget) URL() string {
 	place := t.Endpoint.String() + "/" + t.Bucket
 	if t.Prefix != "" {
@@ -51,8 +51,8 @@ type Recipient string
 
 const wantRecipient = "a public key of age, age1…, as `age-keygen` prints it"
 
-// UnmarshalText parses a public key. Its errors do not contain the text, because it can be the
-// private key.
+// UnmarshalText parses a public key. Its errors do not contain the text, because the text can be
+// the private key by mistake.
 func (r *Recipient) UnmarshalText(text []byte) error {
 	s := string(text)
 	if strings.Contains(strings.ToUpper(s), "AGE-SECRET-KEY-") {
@@ -78,12 +78,12 @@ func (e *StoreEndpoint) UnmarshalText(text []byte) error {
 	return e.read(string(text), wantStore, 443, false)
 }
 
-// maxRecipients is the maximum number of recipients, because each increases the header of a
-// snapshot.
+// maxRecipients is the maximum number of recipients. It is limited because each recipient increases
+// the size of a snapshot's header.
 const maxRecipients = 8
 
-// longestPrefix leaves space for the longest names of a cluster, a machine and a snapshot in an
-// object key, which has at most 1024 bytes.
+// longestPrefix is the maximum length of a prefix. An object key has at most 1024 bytes, and also
+// contains the names of the cluster, the machine and the snapshot.
 const longestPrefix = 512
 
 func (v clusterValidator) snapshots(path string, s *Snapshots) {
@@ -128,7 +128,7 @@ func (v clusterValidator) snapshotTarget(path string, t *SnapshotTarget) {
 		if v.broken[path+"."+key.name] {
 			continue
 		}
-		// A header of the request contains the access key.
+		// Invalid in the header of requests, which contains the access key, followed by "/".
 		if strings.ContainsFunc(key.text.Reveal(), func(r rune) bool { return r <= ' ' || r > '~' || r == '/' && key.name == "accessKey" }) {
 			v.on(path+"."+key.name, wrong{reason: "contains characters that no store uses", expected: "the key as the store shows it"})
 		}
@@ -136,7 +136,8 @@ func (v clusterValidator) snapshotTarget(path string, t *SnapshotTarget) {
 	v.bundle(path+".ca", t.CA)
 }
 
-// isPrefix reports whether object names with this prefix need no escaping.
+// isPrefix reports whether a text is at most longestPrefix long and consists of names that need no
+// escaping in a URL, separated by "/".
 func isPrefix(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if strings.Trim(part, ".") == "" || strings.ContainsFunc(part, func(r rune) bool {
@@ -148,7 +149,7 @@ func isPrefix(s string) bool {
 	return len(s) <= longestPrefix
 }
 
-// nearestPrefix returns the prefix without slashes at its ends, if that makes it valid.
+// nearestPrefix returns the prefix without slashes at its ends if this text is valid; otherwise "".
 func nearestPrefix(s string) string {
 	if s = strings.Trim(s, "/"); isPrefix(s) {
 		return s

@@ -2,25 +2,26 @@ package config
 
 import "time"
 
-// APIVersion is the only version of the documents.
+// APIVersion is the only supported apiVersion of documents.
 const APIVersion = "orlop.dev/v1alpha1"
 
 // Config is the configuration of a machine. It is immutable after Parse.
 type Config struct {
-	// Machine is the machine's own document. There is exactly one.
+	// Machine describes the machine itself. A configuration has exactly one Machine document.
 	Machine Machine
 	// Cluster describes the machine's Kubernetes cluster. Without the document it is nil, and the
 	// machine runs without Kubernetes.
 	Cluster *Cluster
-	// Network is the machine's own network. Without a document every physical link is configured by
-	// DHCPv4.
+	// Network describes the machine's links, addresses and routes. Without a Network document,
+	// every physical link is configured by DHCPv4.
 	Network Network
 	// Addons are the add-ons in the order of the documents. Their names are unique.
 	Addons []Addon
 	// Volumes are the volumes in the order of the documents. Their names are unique.
 	Volumes []Volume
 
-	// origins contains the source position of each written field. Other fields are defaults.
+	// origins contains the source position of each field that the file sets. All other fields have
+	// their default.
 	origins map[string]Origin
 }
 
@@ -58,7 +59,7 @@ type MachineSpec struct {
 type Join struct {
 	Ticket CertKey  `yaml:"ticket,omitempty"`
 	From   []string `yaml:"from" jsonschema:"required"`
-	// OnRemoval is the effect of the removal from the cluster; empty: RemovalKeep.
+	// OnRemoval is the effect of the removal from the cluster; empty means RemovalKeep.
 	OnRemoval OnRemoval `yaml:"onRemoval,omitempty"`
 }
 
@@ -88,19 +89,20 @@ const (
 // Names returns the roles.
 func (Role) Names() []string { return []string{string(RoleControlPlane), string(RoleWorker)} }
 
-// Trust configures the CAs of API clients.
+// Trust configures the CAs of the client certificates that the management API accepts.
 type Trust struct {
 	OperatorCAs []Certificate `yaml:"operatorCAs,omitempty"`
 }
 
-// Reserved is the capacity for the system.
+// Reserved is the memory and processor time that is reserved for the system, not for pods.
 type Reserved struct {
 	Memory Bytes    `yaml:"memory"`
 	CPU    MilliCPU `yaml:"cpu"`
 	CPUs   CPUSet   `yaml:"cpus,omitempty"`
 }
 
-// DefaultUpgradeDeadline is Upgrade.Deadline of a machine without a configuration.
+// DefaultUpgradeDeadline is the default of Upgrade.Deadline. It also applies to a machine without a
+// configuration.
 const DefaultUpgradeDeadline = 5 * time.Minute
 
 // Upgrade configures the transition to a new version of the system.
@@ -110,13 +112,14 @@ type Upgrade struct {
 }
 
 // Drain configures how pods are evicted from a machine before an upgrade. Pods of DaemonSets and
-// static pods stay.
+// static pods are not evicted.
 type Drain struct {
 	Policy  DrainPolicy `yaml:"policy"`
 	Timeout Duration    `yaml:"timeout" limits:"1s to 1h"`
 }
 
-// DrainPolicy defines how the drain respects PodDisruptionBudgets.
+// DrainPolicy defines whether pods are evicted, and whether PodDisruptionBudgets can delay or
+// prevent it.
 type DrainPolicy string
 
 // The policies of Drain.
@@ -132,14 +135,14 @@ func (DrainPolicy) Names() []string {
 	return []string{string(DrainNone), string(DrainTimeout), string(DrainRespect), string(DrainForce)}
 }
 
-// Disk permits changes of the system disk.
+// Disk permits changes of data on the system disk.
 type Disk struct {
 	WipeForeign bool `yaml:"wipeForeign"`
 }
 
 func (m *Machine) defaults() {
-	// An idle control plane uses about 350 MB of anonymous memory (six processes, measured), which
-	// workloads must not take.
+	// The six processes of an idle control plane use about 350 MB of anonymous memory (measured).
+	// Pods must not get this memory.
 	m.Spec.Reserved = Reserved{Memory: 512 << 20, CPU: 200}
 	m.Spec.Upgrade = Upgrade{Deadline: Duration(DefaultUpgradeDeadline), Drain: Drain{Policy: DrainNone, Timeout: Duration(5 * time.Minute)}}
 }

@@ -51,8 +51,9 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints the amount with the largest unit that gives an integer. Less than a KiB is printed
-// in bytes, which UnmarshalText rejects; no accepted value is that small, except 0.
+// String prints the amount with the largest unit in which it is an integer. An amount that is no
+// multiple of a KiB is printed in bytes, a form that UnmarshalText rejects; UnmarshalText never
+// returns such an amount.
 func (b Bytes) String() string {
 	for _, unit := range byteUnits() {
 		if shift, _ := byteShift(unit); b != 0 && b%(1<<shift) == 0 {
@@ -68,7 +69,7 @@ func (b Bytes) String() string {
 // MarshalText returns String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// nearestBytes returns the probable amount for a text with another unit.
+// nearestBytes guesses the amount for a number with an unknown unit; "" if it cannot.
 func nearestBytes(number, unit string) string {
 	if unit == "" || len(number) > 18 {
 		return ""
@@ -121,7 +122,7 @@ func nearestCPU(text string) string {
 	return strconv.FormatInt(int64(math.Round(cores*1000)), 10) + "m"
 }
 
-// String prints whole cores as cores, other values in thousandths.
+// String prints whole cores as a number, and other values in thousandths ("200m").
 func (c MilliCPU) String() string {
 	if c%1000 == 0 {
 		return strconv.FormatInt(int64(c/1000), 10)
@@ -152,7 +153,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String prints every unit that is not zero.
+// String prints the duration in the units h, m, s and ms, without units with the number 0.
 func (d Duration) String() string {
 	if d == 0 {
 		return "0s"
@@ -219,15 +220,15 @@ func (e *Endpoint) UnmarshalText(text []byte) error {
 	return e.read(string(text), "https://host:port, such as https://10.0.0.5:6443", 6443, true)
 }
 
-// read parses the URL. If the port is missing, it sets the port usual, or returns an error if
-// mustSay is true.
-func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
+// read parses the URL. If the port is missing, it sets defaultPort; if portRequired is true, it
+// returns an error instead.
+func (e *Endpoint) read(s, want string, defaultPort uint16, portRequired bool) error {
 	u, err := url.Parse(s)
 	bad := &wrong{reason: fmt.Sprintf("%s is not an endpoint", quote(s)), expected: want}
 	switch {
 	case err != nil || (u.Host == "" && !strings.Contains(s, "://")):
 		if hostname(s) == nil {
-			bad.nearest = Endpoint{Host: s, Port: usual}.String()
+			bad.nearest = Endpoint{Host: s, Port: defaultPort}.String()
 		}
 		return bad
 	case u.Scheme != "https":
@@ -242,11 +243,11 @@ func (e *Endpoint) read(s, want string, usual uint16, mustSay bool) error {
 		bad.reason = "the host " + err.Error()
 		return bad
 	}
-	port := uint64(usual)
+	port := uint64(defaultPort)
 	if u.Port() != "" {
 		port, err = strconv.ParseUint(u.Port(), 10, 16)
-	} else if mustSay {
-		bad.reason, bad.nearest = "the port is missing", Endpoint{Host: host, Port: usual}.String()
+	} else if portRequired {
+		bad.reason, bad.nearest = "the port is missing", Endpoint{Host: host, Port: defaultPort}.String()
 		return bad
 	}
 	if err != nil || port == 0 {
@@ -288,7 +289,7 @@ func (e Endpoint) Addr() netip.Addr {
 	return a
 }
 
-// splitNumber splits leading decimal digits from the rest.
+// splitNumber splits a text into its leading decimal digits and the rest.
 func splitNumber(s string) (number, rest string) {
 	i := 0
 	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
@@ -304,12 +305,12 @@ func badUnit(unit string) string {
 	return fmt.Sprintf("the unit %s is not known", quote(unit))
 }
 
-// quote quotes and shortens a text of the file for a message.
+// quote quotes and shortens a text of the configuration file for a message.
 func quote(s string) string {
 	const most = 60
 	if len(s) > most {
 		cut := most
-		for cut > 0 && s[cut]&0xc0 == 0x80 { // not in the middle of a character
+		for cut > 0 && s[cut]&0xc0 == 0x80 { // not within a character
 			cut--
 		}
 		s = s[:cut] + "…"

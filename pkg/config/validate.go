@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// validate checks properties that types cannot check alone: names, ranges, and contradictions
-// between fields. It skips values that could not be parsed.
+// validate checks what UnmarshalText and the decoder cannot check: names, ranges, and
+// contradictions between fields. It skips values that could not be parsed.
 func validate(cfg *Config, r *report) {
 	switch {
 	case !r.origins["Machine"].IsDefault():
 		machineValidator{checks{r}, cfg.Cluster}.machine(&cfg.Machine)
-	case !r.broken["kind"]: // otherwise the document can exist with a mistyped kind
+	case !r.broken["kind"]: // if kind is broken, it can be a mistyped "Machine"
 		r.add(0, 0, "Machine", wrong{reason: "there is no Machine document", expected: "exactly one"})
 	}
 	if cfg.Cluster != nil {
@@ -37,8 +37,8 @@ func validate(cfg *Config, r *report) {
 type checks struct{ *report }
 
 // objectName validates a name that becomes a host name: a DNS subdomain of at most 63 characters,
-// because Linux permits 64 bytes for a host name (HOST_NAME_MAX) and the kubelet stores it in a
-// label, which permits 63.
+// because the kubelet stores the name in a label, which permits 63 characters, and Linux permits 64
+// bytes for a host name (HOST_NAME_MAX).
 func (v checks) objectName(path, name string) {
 	err := hostname(name)
 	if err == nil && len(name) > 63 {
@@ -66,7 +66,8 @@ func (v checks) namespaces(path string, names []string) {
 	}
 }
 
-// unique checks that no other item of the same list has the text.
+// unique checks that no earlier item of the same list has the text of item i. seen maps the texts
+// of the earlier items to their indices.
 func (v checks) unique(path, list, text string, i int, seen map[string]int) {
 	if text == "" {
 		return
@@ -89,7 +90,7 @@ func (v checks) webhook(path, address string, client *CertKey) {
 	v.client(path+".client", client)
 }
 
-// https validates the URL of a service.
+// https validates the HTTPS URL of a service.
 func (v checks) https(path, address string) {
 	if address == "" {
 		return

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxAddons is the maximum number of add-ons. Each has its own identity, and the API server holds
-// its permissions in memory.
+// maxAddons is the maximum number of add-ons. The number is limited because the API server holds
+// the identity and the permissions of each add-on in memory.
 const maxAddons = 64
 
 // addonValidator checks the Addon documents.
@@ -21,7 +21,7 @@ type addonValidator struct {
 	cfg *Config
 }
 
-// addons validates each add-on, and checks that no two contain the same object.
+// addons validates each add-on, and checks that no object is in two manifests.
 func (v addonValidator) addons() {
 	owners := map[manifestObject]string{}
 	for i, a := range v.cfg.Addons {
@@ -52,7 +52,7 @@ func (v addonValidator) addons() {
 				if why := a.Spec.Scope.outside(o); why != "" {
 					outside = append(outside, o.String()+" "+why)
 				}
-				o = o.placed(a.Spec.DefaultNamespace())
+				o = o.withNamespace(a.Spec.DefaultNamespace())
 				if owner, twice := owners[o]; twice {
 					v.on(at, wrong{reason: fmt.Sprintf("%s is also in %s", o, owner), expected: "each object once"})
 				}
@@ -60,17 +60,18 @@ func (v addonValidator) addons() {
 			}
 		}
 		if len(outside) > 0 {
-			v.on(path+".spec.manifests", wrong{reason: "outside the scope: " + list(outside), expected: "objects in the namespaces of scope.namespaces",
+			v.on(path+".spec.manifests", wrong{reason: "outside the scope: " + joinTen(outside), expected: "objects in the namespaces of scope.namespaces",
 				hint: "add the namespaces, or set cluster: true"})
 		}
 	}
 }
 
-// maxRegistries is the maximum number of registries of an add-on, because each can take a while
-// until its timeout.
+// maxRegistries is the maximum number of registries of an add-on. It is low because each
+// unreachable registry delays the fetch by its timeout.
 const maxRegistries = 8
 
-// addonSource validates the sources of an add-on's objects.
+// addonSource validates the sources from which an add-on gets its objects: manifests, or an
+// artifact with its registries.
 func (v addonValidator) addonSource(path string, s *AddonSpec) {
 	if len(s.Manifests) == 0 && s.Artifact == (Artifact{}) && !v.broken[path+".artifact"] {
 		v.on(path+".manifests", wrong{reason: "is empty, and there is no artifact", expected: "at least one text, or an artifact"})
@@ -95,13 +96,13 @@ func (v addonValidator) addonSource(path string, s *AddonSpec) {
 	}
 }
 
-// list joins texts on one line, at most ten of them.
-func list(things []string) string {
+// joinTen joins texts on one line. It shows at most ten texts, and the number of the others.
+func joinTen(texts []string) string {
 	const most = 10
-	if more := len(things) - most; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(things[:most], ", "), more)
+	if more := len(texts) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(texts[:most], ", "), more)
 	}
-	return strings.Join(things, ", ")
+	return strings.Join(texts, ", ")
 }
 
 func (v addonValidator) addonScope(path string, s *AddonSpec) {
@@ -168,8 +169,8 @@ func (v addonValidator) addonRights(path string, s *AddonSpec) {
 	}
 }
 
-// manifestObject identifies an object. It omits the version, because an object is the same in all
-// versions.
+// manifestObject identifies an object. It omits the API version, because the same object can be
+// read in each version of its group.
 type manifestObject struct{ group, kind, namespace, name string }
 
 // String returns, for example, "Deployment web/frontend" or "ClusterRole reader".
@@ -180,16 +181,17 @@ func (o manifestObject) String() string {
 	return o.kind + " " + o.namespace + "/" + o.name
 }
 
-// placed returns the object with its effective namespace.
-func (o manifestObject) placed(namespace string) manifestObject {
+// withNamespace returns the object with the given namespace, if the object names none and is not
+// cluster-scoped.
+func (o manifestObject) withNamespace(namespace string) manifestObject {
 	if o.namespace == "" && !slices.Contains(clusterKinds[o.group], o.kind) {
 		o.namespace = namespace
 	}
 	return o
 }
 
-// clusterKinds are the cluster-scoped kinds of Kubernetes, by group. Only the cluster knows the
-// scope of custom resources.
+// clusterKinds are the cluster-scoped kinds of Kubernetes, by group. Kinds of custom resources are
+// missing, because only the cluster knows their scope.
 var clusterKinds = map[string][]string{
 	"":                             {"Namespace", "Node", "PersistentVolume"},
 	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
@@ -206,8 +208,8 @@ var clusterKinds = map[string][]string{
 	"storagemigration.k8s.io":      {"StorageVersionMigration"},
 }
 
-// outside returns why an object is outside the scope; "" if it is inside, as far as the document
-// shows.
+// outside returns the reason why an object is outside the scope; "" if it is inside, or if only the
+// cluster can decide this.
 func (s AddonScope) outside(o manifestObject) string {
 	switch {
 	case o.namespace == AddonNamespace || o.group == "" && o.kind == "Namespace" && o.name == AddonNamespace:
@@ -222,8 +224,8 @@ func (s AddonScope) outside(o manifestObject) string {
 	return ""
 }
 
-// manifestObjects parses the identities of the objects in a text of YAML documents. Errors contain
-// no other content, because the objects can be Secrets.
+// manifestObjects parses the identities of the objects in a text of YAML documents. Its errors do
+// not quote other content of the text, because the objects can be Secrets.
 func manifestObjects(text string) ([]manifestObject, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	var all []manifestObject
@@ -240,7 +242,7 @@ func manifestObjects(text string) ([]manifestObject, error) {
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 			continue
 		}
-		if key := repeated(root); key != nil {
+		if key := duplicateKey(root); key != nil {
 			return nil, fmt.Errorf("line %d of it has a field that occurs twice in its mapping", key.Line)
 		}
 		if all, err = appendObjects(all, root); err != nil {
@@ -249,8 +251,9 @@ func manifestObjects(text string) ([]manifestObject, error) {
 	}
 }
 
-// repeated returns the first key below a node that occurs twice in its mapping, or nil.
-func repeated(n *yaml.Node) *yaml.Node {
+// duplicateKey returns the first key, in a mapping at or below a node, that occurs twice in its
+// mapping; nil if no key does.
+func duplicateKey(n *yaml.Node) *yaml.Node {
 	seen := map[string]bool{}
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && child.Kind == yaml.ScalarNode {
@@ -259,7 +262,7 @@ func repeated(n *yaml.Node) *yaml.Node {
 			}
 			seen[child.Value] = true
 		}
-		if key := repeated(child); key != nil {
+		if key := duplicateKey(child); key != nil {
 			return key
 		}
 	}
@@ -296,7 +299,7 @@ func appendObjects(all []manifestObject, root *yaml.Node) ([]manifestObject, err
 	return append(all, o), nil
 }
 
-// textOf returns a text field of a mapping; "" if it is no text.
+// textOf returns the value of a scalar field of a mapping; "" for another kind of value.
 func textOf(n *yaml.Node, field string) string {
 	if v := lookup(n, field); v != nil && v.Kind == yaml.ScalarNode && v.Tag != "!!null" {
 		return v.Value

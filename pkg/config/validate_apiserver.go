@@ -26,8 +26,8 @@ func (v clusterValidator) apiServer(path string, k *Kubernetes) {
 	v.admission(path+".admission", &k.APIServer.Admission)
 }
 
-// runtimeConfig validates versions of API groups. A version that is on by default stays on: the
-// system, its controllers and the kubelets use them.
+// runtimeConfig validates switches of API versions. A version that is enabled by default cannot be
+// disabled, because the system, its controllers or the kubelets use it.
 func (v clusterValidator) runtimeConfig(path string, versions map[string]bool) {
 	if len(versions) == 0 {
 		return
@@ -49,7 +49,8 @@ func (v clusterValidator) runtimeConfig(path string, versions map[string]bool) {
 	}
 }
 
-// lockedPlugins are the admission plugins that a configuration cannot switch, with the reason.
+// lockedPlugins maps the admission plugins that a configuration can neither enable nor disable to
+// the reasons.
 var lockedPlugins = map[string]string{
 	"AlwaysAdmit":                   "it has no effect",
 	"AlwaysDeny":                    "it rejects every request",
@@ -70,7 +71,7 @@ var lockedPlugins = map[string]string{
 	"TaintNodesByCondition":         "without it, pods could start on a new node that is not ready",
 }
 
-// admission validates the switches and the configurations of plugins.
+// admission validates the lists of enabled and disabled plugins, and the configurations of plugins.
 func (v clusterValidator) admission(path string, a *Admission) {
 	seen := map[AdmissionPlugin]string{}
 	defaults := upstream.AdmissionPlugins()
@@ -116,8 +117,8 @@ func (v clusterValidator) admission(path string, a *Admission) {
 	}
 }
 
-// podNodeSelector validates the labels. They are written into a single text, in which neither an
-// equals sign nor a comma can be quoted; the rules of labels exclude both.
+// podNodeSelector validates the labels. The plugin gets all labels as a single text, in which an
+// equals sign or a comma in a label cannot be quoted. The rules for labels exclude both.
 func (v clusterValidator) podNodeSelector(path string, p *PodNodeSelector) {
 	labels := func(path string, all map[string]string) {
 		for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -141,7 +142,8 @@ func (v clusterValidator) podNodeSelector(path string, p *PodNodeSelector) {
 	v.namespaces(path+".allowed", names)
 }
 
-// maxAuditRules bounds the rules that the API server compares with each request.
+// maxAuditRules bounds the number of audit rules, because the API server compares each request with
+// all of them.
 const maxAuditRules = 64
 
 // audit validates the rules of the audit policy as the API server does

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Limits of the API server (k8s.io/apiserver/pkg/apis/apiserver/validation), or limits that keep
-// requests fast.
+// Limits: those of the API server (k8s.io/apiserver/pkg/apis/apiserver/validation), or lower limits
+// to keep requests fast.
 const (
 	maxIssuers  = 64
 	maxWebhooks = 16
-	maxMatches  = 63 // the 64th is added by machined (machined/credentials/access.go)
+	maxMatches  = 63 // of 64 in the API server, machined adds one (machined/credentials/access.go)
 )
 
-// accessValidator checks the authentication and authorization of the API server.
+// accessValidator checks the settings for the authentication and authorization of the API server.
 type accessValidator struct{ checks }
 
 func (v accessValidator) authentication(path string, a *Authentication) {
@@ -64,8 +64,8 @@ func (v accessValidator) issuer(path string, j *JWTIssuer) {
 	v.verifiedEmail(path, j)
 }
 
-// verifiedEmail requires claims.email_verified if claims.email is used, as the API server does:
-// many issuers accept any address from users.
+// verifiedEmail requires a use of claims.email_verified if claims.email is used, as the API server
+// does, because many issuers accept any address that a user enters.
 func (v accessValidator) verifiedEmail(path string, j *JWTIssuer) {
 	if !strings.Contains(strings.ReplaceAll(j.Username, "claims.email_verified", ""), "claims.email") {
 		return
@@ -94,7 +94,8 @@ func (v accessValidator) rules(path string, rules []Rule, variable string) {
 	}
 }
 
-// extraKey validates a domain-prefixed path, in lower case, outside the domains of Kubernetes.
+// extraKey validates the key of an extra attribute: a domain and a path, in lower case. The domain
+// must not belong to Kubernetes.
 func (v accessValidator) extraKey(path, key string) {
 	domain, rest, found := strings.Cut(key, "/")
 	reserved := false
@@ -109,8 +110,9 @@ func (v accessValidator) extraKey(path, key string) {
 	}
 }
 
-// expression validates a CEL expression without a CEL compiler, which PID 1 does not link: brackets
-// and quotes must be closed, and the variable must occur. The API server validates the rest.
+// expression validates a CEL expression as far as possible without a CEL compiler, which PID 1 does
+// not link: brackets and quotes must be closed, and the variable must occur. The API server
+// validates the rest.
 func (v accessValidator) expression(path, text, variable string) {
 	if text == "" {
 		return
@@ -128,8 +130,8 @@ func (v accessValidator) expression(path, text, variable string) {
 	}
 }
 
-// brackets returns an error for unbalanced brackets or quotes in an expression. Quotes are ' and ",
-// and \ escapes a quote.
+// brackets returns the problem with unbalanced brackets or quotes in an expression; "" without a
+// problem. Quotes are ' and ". Within quotes, \ escapes the next character.
 func brackets(text string) string {
 	var open []rune
 	var quoted rune

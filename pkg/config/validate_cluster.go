@@ -53,7 +53,7 @@ func (v clusterValidator) cluster(c *Cluster) {
 }
 
 func (v clusterValidator) controlPlanes(path string, list []netip.Addr) {
-	const most = 16 // each machine of the cluster has a connection to each of them
+	const most = 16 // bounded because each machine connects to each of these addresses
 	if len(list) > most {
 		v.on(path, wrong{reason: fmt.Sprintf("%d addresses", len(list)), expected: fmt.Sprintf("at most %d", most)})
 	}
@@ -68,8 +68,8 @@ func (v clusterValidator) controlPlanes(path string, list []netip.Addr) {
 	}
 }
 
-// virtualAddresses validates each address. otherAddresses checks that none is in a range of the
-// cluster.
+// virtualAddresses validates the virtual addresses. Whether an address is in a range of the cluster
+// is checked elsewhere (otherAddresses).
 func (v clusterValidator) virtualAddresses(path string, spec *ClusterSpec) {
 	if len(spec.VirtualAddresses) > 0 && len(spec.ControlPlanes) == 0 {
 		v.on(path, wrong{reason: "controlPlanes is empty, so no machine can hold the address", expected: "Cluster.spec.controlPlanes with all control-plane machines"})
@@ -89,8 +89,8 @@ func (v clusterValidator) virtualAddresses(path string, spec *ClusterSpec) {
 		if slices.Contains(spec.ControlPlanes, a) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the address of a control-plane machine", a), expected: "an address that no machine has"})
 		}
-		if whose := v.takenBy(a); whose != "" {
-			v.on(at, wrong{reason: fmt.Sprintf("%s is also %s", a, whose), expected: "an address that no machine has"})
+		if field := v.fieldWithAddress(a); field != "" {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is also %s", a, field), expected: "an address that no machine has"})
 		}
 		if !v.hasFamily(a, spec) {
 			v.on(at, wrong{
@@ -101,7 +101,7 @@ func (v clusterValidator) virtualAddresses(path string, spec *ClusterSpec) {
 	}
 }
 
-// external rejects settings of built-in components that are replaced.
+// external rejects duplicates, and settings for a built-in component that is replaced.
 func (v clusterValidator) external(path string, spec *ClusterSpec) {
 	for i, part := range spec.External {
 		if slices.Contains(spec.External[:i], part) && part != "" {
@@ -122,9 +122,9 @@ func (v clusterValidator) external(path string, spec *ClusterSpec) {
 	}
 }
 
-// takenBy returns the field of the Network document that assigns an address to this machine, a
-// gateway or a resolver; "" if there is none.
-func (v clusterValidator) takenBy(a netip.Addr) string {
+// fieldWithAddress returns the field of the Network document with an address of this machine, a
+// gateway or a resolver that equals a; "" if there is none.
+func (v clusterValidator) fieldWithAddress(a netip.Addr) string {
 	spec := &v.cfg.Network.Spec
 	for i, l := range spec.Links {
 		for j, own := range l.Addresses {
@@ -144,8 +144,8 @@ func (v clusterValidator) takenBy(a netip.Addr) string {
 	return ""
 }
 
-// hasFamily reports whether machines of the cluster have addresses of a family, as far as the
-// documents show.
+// hasFamily reports whether the documents show that machines of the cluster have addresses of the
+// family of a.
 func (v clusterValidator) hasFamily(a netip.Addr, spec *ClusterSpec) bool {
 	same := func(b netip.Addr) bool { return b.IsValid() && b.Is4() == a.Is4() }
 	inside := func(r netip.Prefix) bool { return same(r.Addr()) }
@@ -163,8 +163,8 @@ func (v clusterValidator) ranges(path string, n *ClusterNetworks) {
 	for i, r := range n.Services {
 		v.serviceRange(fmt.Sprintf("%s.services[%d]", path, i), r, n.Pods)
 	}
-	// The first ranges determine the primary family of nodes and pods; with two ranges each, the
-	// API server and the controllers must have the same order.
+	// The first range of each list determines the primary family of nodes and pods. If both lists
+	// have two ranges, the API server and the controllers require the same order of families.
 	if len(n.Pods) > 0 && len(n.Services) > 0 && usable(n.Pods[0]) && usable(n.Services[0]) && len(n.Pods) == len(n.Services) && !sameFamily(n.Pods[0], n.Services[0]) {
 		v.on(path+".services", wrong{
 			reason:   fmt.Sprintf("the first service range is %s, the first pod range is %s", family(n.Services[0]), family(n.Pods[0])),
@@ -176,7 +176,8 @@ func (v clusterValidator) ranges(path string, n *ClusterNetworks) {
 	}
 }
 
-// families checks that there is one range per address family, and that each is a network.
+// families checks that the list has at most one range per address family and is not empty, and that
+// each range is a unicast network.
 func (v clusterValidator) families(path string, ranges []netip.Prefix) {
 	if len(ranges) == 0 {
 		v.on(path, wrong{reason: "is empty", expected: "one range per address family"})
@@ -205,8 +206,8 @@ func (v clusterValidator) families(path string, ranges []netip.Prefix) {
 	}
 }
 
-// podRange checks that the range can be divided: the controllers give each machine a /24 or /64,
-// and support at most 16 bits of IPv6 subnets
+// podRange checks that the controllers can divide a pod range. They give each machine a /24 (IPv4)
+// or a /64 (IPv6), and support at most 16 bits for the number of an IPv6 subnet
 // (k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset).
 func (v clusterValidator) podRange(path string, r netip.Prefix) {
 	shortest, longest := 8, 24
@@ -221,14 +222,13 @@ func (v clusterValidator) podRange(path string, r netip.Prefix) {
 	}
 }
 
-// serviceRange checks that the range contains the tenth address, that of the DNS service, and that
-// there is a pod range of its family.
+// serviceRange checks that a service range is large enough for the tenth address, which is that of
+// the cluster's DNS, that it is not too large, and that a pod range has the same family.
 func (v clusterValidator) serviceRange(path string, r netip.Prefix, pods []netip.Prefix) {
 	if !r.IsValid() {
 		return
 	}
-	// bits of addresses: 16 addresses; the tenth is that of the DNS service, the last is the
-	// broadcast address
+	// number of host bits: 16 addresses, of which the tenth is that of the cluster's DNS
 	const smallest = 4
 	if r.Addr().BitLen()-r.Bits() < smallest {
 		v.on(path, wrong{
@@ -239,25 +239,25 @@ func (v clusterValidator) serviceRange(path string, r netip.Prefix, pods []netip
 	shortest := 8
 	if r.Addr().Is6() {
 		// Kubernetes cannot allocate from a larger range
-		// (pkg/artifact/registry/core/service/ipallocator, New)
+		// (pkg/registry/core/service/ipallocator, New)
 		shortest = 64
 	}
 	if r.Bits() < shortest {
 		v.on(path, wrong{reason: fmt.Sprintf("the prefix length %d takes too much of the address space", r.Bits()), expected: fmt.Sprintf("/%d or longer", shortest)})
 	}
-	readable := len(pods) > 0
+	noPodRange := len(pods) > 0
 	for _, pod := range pods {
 		if !pod.IsValid() || sameFamily(pod, r) {
-			readable = false
+			noPodRange = false
 		}
 	}
-	if readable {
+	if noPodRange {
 		v.on(path, wrong{reason: fmt.Sprintf("an %s service range, but no pod has an %s address", family(r), family(r)), expected: "a pod range of the same family, or no such service range"})
 	}
 }
 
-// pki validates the CAs of a machine. A control plane has all of them with their keys. A worker has
-// the certificates of two.
+// pki validates the CAs and the keys of the cluster. A control-plane machine has all required CAs
+// with their keys. A worker has the certificates of two CAs and no key.
 func (v clusterValidator) pki(path string, spec *ClusterSpec) {
 	controlPlane := v.cfg.Machine.Spec.Role == RoleControlPlane
 	worker := v.cfg.Machine.Spec.Role == RoleWorker
@@ -307,8 +307,8 @@ func (v clusterValidator) pki(path string, spec *ClusterSpec) {
 	}
 }
 
-// notOnWorker rejects a cluster key on a worker, so that a stolen disk of a worker does not
-// compromise the cluster.
+// notOnWorker rejects a field with a key of the cluster on a worker, unless the field is missing: a
+// stolen disk of a worker must not compromise the cluster.
 func (v clusterValidator) notOnWorker(path string, missing bool) {
 	if !missing {
 		v.on(path, wrong{reason: "a worker holds no key of the cluster", expected: "no value; `orlopctl nodes add` writes a worker's configuration"})

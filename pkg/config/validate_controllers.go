@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// maxProfiles bounds the profiles; the scheduler has its plugins once for each.
+// maxProfiles bounds the number of profiles, because the scheduler has an instance of its plugins
+// for each profile.
 const maxProfiles = 8
 
 // scheduler validates the profiles as the scheduler does (pkg/scheduler/apis/config/validation).

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxOpen is the maximum number of namespaces with access to the kubelets.
-const maxOpen = 64
+// maxOpenNamespaces is the maximum number of namespaces with pods that have access to the kubelets.
+const maxOpenNamespaces = 64
 
-// kubelet validates the settings as the kubelet does at its start
-// (pkg/kubelet/apis/config/validation and the packages of its managers), and the least values that
-// preserve the machine.
+// kubelet validates the settings as the kubelet does when it starts
+// (pkg/kubelet/apis/config/validation and the packages of its managers). It also rejects thresholds
+// at which the machine itself would run out of memory or space.
 func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	const field = ".openToNamespaces"
 	k := &spec.Kubernetes.Kubelet
@@ -24,8 +24,8 @@ func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	switch n := len(k.OpenToNamespaces); {
 	case n > 0 && !k.ClosedToPods:
 		v.on(path+field, wrong{reason: "has no effect while the port is open to all pods", expected: "closedToPods: true"})
-	case n > maxOpen:
-		v.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpen)})
+	case n > maxOpenNamespaces:
+		v.on(path+field, wrong{reason: fmt.Sprintf("%d namespaces", n), expected: fmt.Sprintf("at most %d", maxOpenNamespaces)})
 	}
 	v.namespaces(path+field, k.OpenToNamespaces)
 	v.unsafeSysctls(path+".allowedUnsafeSysctls", k.AllowedUnsafeSysctls)
@@ -43,14 +43,15 @@ func (v clusterValidator) kubelet(path string, spec *ClusterSpec) {
 	}
 }
 
-// namespacedSysctls are the parameters that a pod has of its own. The kubelet starts with no others
+// namespacedSysctls are the kernel parameters of which each pod has its own value, or beginnings of
+// their names. The kubelet does not start if the list contains other parameters
 // (k8s.io/component-helpers/node/util/sysctl).
 var namespacedSysctls = []string{
 	"fs.mqueue.", "kernel.domainname", "kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shm_rmid_forced",
 	"kernel.shmall", "kernel.shmmax", "kernel.shmmni", "net.", "user.",
 }
 
-// unsafeSysctls validates names of parameters, or beginnings of names that end with "*".
+// unsafeSysctls validates names of kernel parameters, or beginnings of names followed by "*".
 func (v clusterValidator) unsafeSysctls(path string, all []string) {
 	seen := map[string]int{}
 	for i, name := range all {
@@ -106,7 +107,7 @@ func (v clusterValidator) cpuManager(path string, spec *ClusterSpec) {
 	}
 }
 
-// imageGC checks that images are removed before pods are evicted for the space.
+// imageGC checks that the kubelet removes images before it evicts pods for lack of disk space.
 func (v clusterValidator) imageGC(path string, k *Kubelet) {
 	gc := k.ImageGC
 	if gc.LowPercent >= gc.HighPercent {
@@ -123,8 +124,8 @@ func (v clusterValidator) imageGC(path string, k *Kubelet) {
 	}
 }
 
-// The least thresholds: below, the machine itself runs out of memory or space before pods are
-// evicted.
+// The minimum thresholds. With lower thresholds, the machine itself would run out of memory or
+// space before pods are evicted.
 const (
 	minMemoryAvailable = 50 << 20
 	minDiskAvailable   = 256 << 20

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// systemLinks are the links of other components, with the component.
+// systemLinks maps the names of links that components of the system create to the component.
 var systemLinks = map[string]string{
 	"cni0": "the pod network", "mesh0": "the pod network", "orlop-dns": "the cluster DNS", "kube-ipvs0": "the service proxy",
 }
 
-// definition validates the fields that make a link one that the system creates.
+// definition validates a link that the system creates, such as a bond.
 func (v networkValidator) definition(path string, l *Link) {
 	defined := l.definitions()
 	if len(defined) == 0 {
@@ -32,8 +32,8 @@ func (v networkValidator) definition(path string, l *Link) {
 	case l.Bond != nil:
 		v.bond(path+".bond", l.Bond)
 	case l.VLAN != nil:
-		v.part(path+".vlan.parent", l, l.VLAN.Parent)
-		if p := v.cfg.defined(l.VLAN.Parent); p != nil && (p.VRF != nil || p.Dummy || p.WireGuard != nil) {
+		v.linkSelector(path+".vlan.parent", l, l.VLAN.Parent)
+		if p := v.cfg.createdLink(l.VLAN.Parent); p != nil && (p.VRF != nil || p.Dummy || p.WireGuard != nil) {
 			v.on(path+".vlan.parent", wrong{reason: fmt.Sprintf("a %s has no tagged frames", p.Definition()), expected: "hardware, a bond, a bridge or a VLAN"})
 		}
 	case l.Bridge != nil:
@@ -48,14 +48,14 @@ func (v networkValidator) definition(path string, l *Link) {
 	members, field := l.Members()
 	for i, m := range members {
 		at := path + "." + fmt.Sprintf(field, i)
-		v.part(at, l, m)
-		if p := v.cfg.defined(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || l.Bond != nil && (p.Dummy || p.Bond != nil))) {
+		v.linkSelector(at, l, m)
+		if p := v.cfg.createdLink(m); p != nil && (p.VRF != nil || l.VRF == nil && (p.WireGuard != nil || p.Bridge != nil || l.Bond != nil && (p.Dummy || p.Bond != nil))) {
 			v.on(at, wrong{reason: fmt.Sprintf("a %s cannot belong to a %s", p.Definition(), l.Definition()), expected: "another link"})
 		}
 	}
 }
 
-// hardware validates the fields that only hardware has.
+// hardware validates the fields that only a link with hardware can have.
 func (v networkValidator) hardware(path string, l *Link) {
 	if m := l.Match; m != nil {
 		if *m == (LinkMatch{}) && !v.broken[path+".match"] {
@@ -165,7 +165,7 @@ func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
 }
 
 func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before []NextHop) {
-	v.part(path+".link", &Link{}, h.Link)
+	v.linkSelector(path+".link", &Link{}, h.Link)
 	if owner, at := v.owner(v.cfg.Network.Spec.Links, h.Link); owner != nil && owner.VRF == nil && h.Link != "" {
 		v.on(path+".link", wrong{reason: fmt.Sprintf("%s is a member of the %s %s (%s)", h.Link, owner.Definition(), owner.Name, at), expected: "the " + owner.Definition(), nearest: owner.Name})
 	}
@@ -182,8 +182,9 @@ func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before [
 	}
 }
 
-// ownGateway reports whether a next hop is an address of the machine itself. Another link can have
-// the link-local address of a gateway.
+// ownGateway reports whether a next hop is an address of the machine itself. A link-local address
+// is compared only with the addresses of the link of the next hop, because a machine can have the
+// same address on another link.
 func (v networkValidator) ownGateway(h NextHop) bool {
 	if !h.Via.Is6() || !h.Via.IsLinkLocalUnicast() {
 		return v.cfg.ownAddress(h.Via) != ""
@@ -191,15 +192,16 @@ func (v networkValidator) ownGateway(h NextHop) bool {
 	return slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return selects(h.Link, &l) && l.has(h.Via) })
 }
 
-// part validates the selector of a link below another.
-func (v networkValidator) part(path string, l *Link, selector string) {
+// linkSelector validates the text that selects a member or the parent of the link l: a name or a
+// pattern.
+func (v networkValidator) linkSelector(path string, l *Link, selector string) {
 	switch {
 	case selector == "":
 	case selector == l.Name:
 		v.on(path, wrong{reason: "the link cannot belong to itself", expected: "another link"})
-	case v.cfg.defined(selector) != nil:
+	case v.cfg.createdLink(selector) != nil:
 	case badPattern(selector):
-		v.on(path, openPattern(selector))
+		v.on(path, patternProblem(selector))
 	case strings.Contains(selector, ":"):
 		if strings.Trim(selector, "0123456789abcdef:*?[]-") != "" || len(selector) > 17 && !strings.Contains(selector, "[") {
 			v.on(path, wrong{reason: fmt.Sprintf("%s is not a pattern for a hardware address", quote(selector)), expected: "six bytes in lower-case hexadecimal with colons; * and ? are wildcards"})
@@ -209,8 +211,8 @@ func (v networkValidator) part(path string, l *Link, selector string) {
 	}
 }
 
-// defined returns the link that the system creates with a name, or nil.
-func (c *Config) defined(name string) *Link {
+// createdLink returns the link with this name if the system creates the link; otherwise nil.
+func (c *Config) createdLink(name string) *Link {
 	for i := range c.Network.Spec.Links {
 		if l := &c.Network.Spec.Links[i]; l.Name == name && l.Definition() != "" {
 			return l
@@ -254,7 +256,7 @@ func (v networkValidator) bond(path string, b *Bond) {
 	}
 }
 
-// arp validates the ARP monitor, which replaces the MII monitor.
+// arp validates the ARP monitor, which excludes an MII monitor.
 func (v networkValidator) arp(path string, b *Bond) {
 	if b.Mode == BondLACP {
 		v.on(path+".arp", wrong{reason: "the kernel has no ARP monitor in mode 802.3ad", expected: "mii"})
@@ -275,7 +277,7 @@ func (v networkValidator) arp(path string, b *Bond) {
 	}
 }
 
-// stack validates how the links depend on each other.
+// stack validates the relations between links: VLANs and their parents, and members.
 func (v networkValidator) stack(links []Link) {
 	vlans, tables := map[VLAN]int{}, map[uint32]int{}
 	for i := range links {
@@ -318,24 +320,25 @@ func matches(pattern, text string) bool {
 	return ok && err == nil
 }
 
-// badPattern reports whether package glob would not match a pattern as its writer expects: it has
-// neither escapes nor negated sets.
+// badPattern reports whether package glob cannot interpret a pattern, or would interpret the
+// pattern in an unexpected way: glob supports neither escapes nor negated sets.
 func badPattern(pattern string) bool {
 	_, err := path.Match(pattern, "")
 	return err != nil || strings.Contains(pattern, `\`) || strings.Contains(pattern, "[^")
 }
 
-// openPattern returns the problem of a bad pattern that can also be a name.
-func openPattern(pattern string) wrong {
+// patternProblem returns the problem for a bad pattern in a field that also accepts a name.
+func patternProblem(pattern string) wrong {
 	return wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(pattern)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"}
 }
 
-// owner returns the link with a member, and the path of the member.
+// owner returns the link that has a member, and the path of the member; nil if no link has the
+// member.
 func (v networkValidator) owner(links []Link, member string) (*Link, string) {
 	for i := range links {
 		members, field := links[i].Members()
 		for j, m := range members {
-			if m == member || v.cfg.defined(member) == nil && !strings.Contains(member, ":") && matches(m, member) {
+			if m == member || v.cfg.createdLink(member) == nil && !strings.Contains(member, ":") && matches(m, member) {
 				return &links[i], fmt.Sprintf("Network.spec.links[%d].", i) + fmt.Sprintf(field, j)
 			}
 		}
@@ -343,12 +346,13 @@ func (v networkValidator) owner(links []Link, member string) (*Link, string) {
 	return nil, ""
 }
 
-// selects reports whether the selector of a member selects the link of an entry.
+// selects reports whether the selector of a member selects the link l.
 func selects(selector string, l *Link) bool {
 	return l.Name != "" && (l.Name == selector || l.Definition() == "" && matches(selector, l.Name)) || l.MAC != "" && matches(selector, string(l.MAC))
 }
 
-// vrfOf returns the name of the VRF that has the addresses of a link; "" for none.
+// vrfOf returns the name of the VRF to which a link belongs, or which the link is; "" if there is
+// none.
 func vrfOf(links []Link, l *Link) string {
 	if l.VRF != nil {
 		return l.Name
@@ -361,24 +365,25 @@ func vrfOf(links []Link, l *Link) string {
 	return ""
 }
 
-// parentMTU checks that a VLAN has at most the MTU of its parent, which the kernel requires, and
-// that the MTU that a VLAN or a bridge has from the links below suffices for IPv6.
+// parentMTU checks that the MTU of a VLAN is not larger than that of its parent, as the kernel
+// requires. It also checks that a VLAN or a bridge without an MTU of its own gets an MTU from the
+// links below that is sufficient for IPv6.
 func (v networkValidator) parentMTU(path string, l *Link, v6 bool) {
 	for _, below := range l.Parts() {
-		most := v.mostMTU(below, len(v.cfg.Network.Spec.Links))
+		most := v.maxMTU(below, len(v.cfg.Network.Spec.Links))
 		switch {
 		case most == 0 || l.Bond != nil || l.VRF != nil:
 		case l.VLAN != nil && l.MTU > most:
 			v.on(path+".mtu", wrong{reason: fmt.Sprintf("%d is larger than the MTU %d of %s", l.MTU, most, below), expected: fmt.Sprintf("at most %d, or a larger mtu of %s", most, below)})
-		case l.MTU == 0 && v6 && most < leastMTU6:
-			v.on(path, wrong{reason: fmt.Sprintf("the link has the MTU %d of %s, and an IPv6 address needs %d (RFC 8200)", most, below, leastMTU6), expected: fmt.Sprintf("a larger mtu of %s", below)})
+		case l.MTU == 0 && v6 && most < minMTU6:
+			v.on(path, wrong{reason: fmt.Sprintf("the link has the MTU %d of %s, and an IPv6 address needs %d (RFC 8200)", most, below, minMTU6), expected: fmt.Sprintf("a larger mtu of %s", below)})
 		}
 	}
 }
 
-// mostMTU returns the largest MTU that a link can have by the document; 0 if it is unknown. depth
-// ends a cycle.
-func (v networkValidator) mostMTU(name string, depth int) int {
+// maxMTU returns the largest MTU that a link can have according to the document; 0 if it is
+// unknown. depth bounds the recursion, because invalid links can form a cycle.
+func (v networkValidator) maxMTU(name string, depth int) int {
 	links := v.cfg.Network.Spec.Links
 	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name || l.Definition() == "" && string(l.MAC) == name })
 	if i < 0 || depth == 0 {
@@ -395,26 +400,27 @@ func (v networkValidator) mostMTU(name string, depth int) int {
 	}
 	least := 0
 	for _, below := range l.Parts() {
-		if mtu := v.mostMTU(below, depth-1); mtu != 0 && (least == 0 || mtu < least) {
+		if mtu := v.maxMTU(below, depth-1); mtu != 0 && (least == 0 || mtu < least) {
 			least = mtu
 		}
 	}
 	return least
 }
 
-// cycle reports whether a link is below itself.
+// cycle reports whether a link consists of itself, directly or through other links. depth is the
+// number of links.
 func (v networkValidator) cycle(l *Link, depth int) bool {
 	if depth < 0 {
 		return true
 	}
 	return slices.ContainsFunc(l.Parts(), func(p string) bool {
-		below := v.cfg.defined(p)
+		below := v.cfg.createdLink(p)
 		return below != nil && below != l && v.cycle(below, depth-1)
 	})
 }
 
-// member validates the own entries of a member of a bond or a bridge, which has the addresses; a
-// bond also has the MTU.
+// member validates the entries of links that are a member of a bond or a bridge. Such an entry must
+// have no addresses, because the bond or the bridge has them, and no MTU if the owner is a bond.
 func (v networkValidator) member(links []Link, owner *Link, selector string) {
 	if owner.VRF != nil {
 		return

@@ -5,15 +5,15 @@ import (
 	"math/big"
 )
 
-// maxInRange is the maximum number of addresses in a range: a larger range is a mistyped prefix
-// length.
+// maxInRange is the maximum number of addresses in a range. A larger range is probably a mistyped
+// prefix length.
 const maxInRange = 1 << 16
 
 // poolValidator checks the ranges of addresses for Services. No two ranges may overlap.
 type poolValidator struct {
 	checks
-	cluster []placed       // ranges of pods and Services
-	before  []AddressRange // ranges that were checked before
+	cluster []fieldNetwork // ranges of pods and Services
+	before  []AddressRange // ranges that have been checked already
 }
 
 // pools validates the address pools for Services: their names and ranges.
@@ -68,7 +68,7 @@ func (v *poolValidator) poolRange(path string, r AddressRange) {
 		}
 	}
 	for _, o := range v.cluster {
-		if r.overlaps(AddressRange{o.net.Masked().Addr(), last(o.net)}) {
+		if r.overlaps(AddressRange{o.net.Masked().Addr(), lastAddress(o.net)}) {
 			v.on(path, wrong{reason: fmt.Sprintf("%s overlaps the %s %s", r, o.what, o.net), expected: "ranges without common addresses"})
 		}
 	}

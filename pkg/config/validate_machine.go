@@ -86,8 +86,8 @@ func (v machineValidator) kernelModule(path, name string) {
 	}
 }
 
-// sysctl validates a kernel parameter: its name must be below /proc/sys, the system must not set it
-// itself, and must work with the value.
+// sysctl validates a kernel parameter: its name must be below /proc/sys, it must not be a parameter
+// that the system sets itself, and the value must not be too low for the system.
 func (v machineValidator) sysctl(path, name, value string) {
 	if err := sysctlName(name); err != "" {
 		v.on(path, wrong{reason: "the name " + err, expected: "a dotted name below /proc/sys, such as net.core.somaxconn"})
@@ -105,8 +105,8 @@ func (v machineValidator) sysctl(path, name, value string) {
 	}
 }
 
-// sysctlName returns the error in a parameter's name. A "/" represents a dot inside a part, as in
-// sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
+// sysctlName returns the problem with a parameter's name; "" if the name is valid. A "/" represents
+// a dot within a part of the name, as in sysctl(8): net.ipv4.conf.eth0/100.arp_ignore.
 func sysctlName(name string) string {
 	parts := strings.Split(name, ".")
 	if len(parts) < 2 {

@@ -37,7 +37,7 @@ func (v networkValidator) network(n *Network) {
 	}
 }
 
-// maxClocks is the maximum number of PTP clocks; a machine has one or two.
+// maxClocks is the maximum number of PTP clocks. Usual machines have at most 2.
 const maxClocks = 4
 
 // ntp validates the time servers and the PTP clocks.
@@ -48,7 +48,7 @@ func (v networkValidator) ntp(at string, n NTP) {
 		if err := hostOrAddr(server); err != nil && server != "" {
 			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
 		} else if a, err := netip.ParseAddr(server); err == nil {
-			if w := noServer(a); w != nil {
+			if w := serverProblem(a); w != nil {
 				w.expected = "the address of a time server"
 				v.on(path, *w)
 			}
@@ -74,8 +74,8 @@ func (v networkValidator) ntp(at string, n NTP) {
 	}
 }
 
-// addresses checks that each address is on a single link. A link-local address belongs to its link,
-// and a VRF has addresses of its own.
+// addresses checks that no two links have the same address. The same address is permitted in
+// different VRFs, and an IPv6 link-local address on different links.
 func (v networkValidator) addresses(spec string, links []Link) {
 	type place struct {
 		scope string
@@ -108,20 +108,20 @@ func (v networkValidator) firewall(path string, f *Firewall) {
 			hint:   "restrict access in the external network",
 		})
 	}
-	type door struct {
+	type portProtocol struct {
 		port     int
 		protocol Transport
 	}
-	seen := map[door]int{}
+	seen := map[portProtocol]int{}
 	for i, r := range f.Allow {
 		at := fmt.Sprintf("%s.allow[%d]", path, i)
 		if r.Port < 1 || r.Port > 65535 {
 			v.on(at+".port", wrong{reason: fmt.Sprintf("%d is no port", r.Port), expected: "1 to 65535"})
 		}
-		if j, twice := seen[door{r.Port, r.Protocol}]; twice && !v.broken[at+".protocol"] {
+		if j, twice := seen[portProtocol{r.Port, r.Protocol}]; twice && !v.broken[at+".protocol"] {
 			v.on(at+".port", wrong{reason: fmt.Sprintf("%s port %d is also in allow[%d]", r.Protocol, r.Port, j), expected: "each port once, with all networks in from"})
 		}
-		seen[door{r.Port, r.Protocol}] = i
+		seen[portProtocol{r.Port, r.Protocol}] = i
 		if len(r.From) == 0 {
 			v.on(at+".from", wrong{reason: "is empty", expected: "at least one network; 0.0.0.0/0 and ::/0 admit all hosts"})
 		}
@@ -178,19 +178,19 @@ func (v networkValidator) link(path string, l *Link) {
 	}
 }
 
-// autoconf validates the automatic configuration by IPv6.
+// autoconf validates the settings for router advertisements, DHCPv6 and delegated prefixes.
 func (v networkValidator) autoconf(path string, l *Link) {
-	six := l.IPv6
-	if six.DHCP == DHCP6Auto && !six.AcceptRA {
+	auto := l.IPv6
+	if auto.DHCP == DHCP6Auto && !auto.AcceptRA {
 		v.on(path+".dhcp", wrong{reason: "without router advertisements, no flags say what to request", expected: "acceptRA: true, or stateless, stateful or off"})
 	}
-	if six.Prefix == nil {
+	if auto.Prefix == nil {
 		return
 	}
 	seen := map[int]int{}
-	for i, s := range six.Prefix.Subnets {
+	for i, s := range auto.Prefix.Subnets {
 		at := fmt.Sprintf("%s.prefix.subnets[%d]", path, i)
-		target := v.cfg.entry(s.Link)
+		target := v.cfg.linkByName(s.Link)
 		switch {
 		case s.Link == "" || v.broken[at+".link"]:
 		case target == nil:
@@ -198,8 +198,8 @@ func (v networkValidator) autoconf(path string, l *Link) {
 		case target == l:
 			v.on(at+".link", wrong{reason: "the prefix comes from this link", expected: "another link (RFC 8415 section 6.3)"})
 		}
-		if count := 1 << (64 - min(max(six.Prefix.Length, 48), 64)); s.Number >= count && s.Number <= 65535 {
-			v.on(at+".number", wrong{reason: fmt.Sprintf("a prefix of /%d has no subnet %d", six.Prefix.Length, s.Number), expected: fmt.Sprintf("0 to %d", count-1)})
+		if count := 1 << (64 - min(max(auto.Prefix.Length, 48), 64)); s.Number >= count && s.Number <= 65535 {
+			v.on(at+".number", wrong{reason: fmt.Sprintf("a prefix of /%d has no subnet %d", auto.Prefix.Length, s.Number), expected: fmt.Sprintf("0 to %d", count-1)})
 		}
 		if j, twice := seen[s.Number]; twice {
 			v.on(at+".number", wrong{reason: fmt.Sprintf("subnet %d is also in subnets[%d]", s.Number, j), expected: "each subnet once"})
@@ -209,8 +209,8 @@ func (v networkValidator) autoconf(path string, l *Link) {
 	}
 }
 
-// entry returns the link with a name; nil without one.
-func (c *Config) entry(name string) *Link {
+// linkByName returns the link with a name; nil if no link has the name.
+func (c *Config) linkByName(name string) *Link {
 	for i := range c.Network.Spec.Links {
 		if l := &c.Network.Spec.Links[i]; l.Name == name && name != "" {
 			return l
@@ -220,8 +220,8 @@ func (c *Config) entry(name string) *Link {
 }
 
 // linkName validates an interface name by the rules of the kernel (dev_valid_name in
-// net/core/dev.c). The kernel replaces "%d" in the name of a new link by a number. definition is
-// the field that defines the link; without one, it is hardware.
+// net/core/dev.c). It also rejects "%", because the kernel replaces "%d" in the name of a new link
+// by a number. definition is the field that defines the link; "" means that the link is hardware.
 func (v networkValidator) linkName(path, name, definition string) {
 	if name == "" {
 		return
@@ -238,37 +238,37 @@ func (v networkValidator) linkName(path, name, definition string) {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is a file of the kernel among the links (/sys/class/net)", quote(name)), expected: "another name"})
 	case systemLinks[name] != "":
 		v.on(path, wrong{reason: fmt.Sprintf("%s is a link of %s", quote(name), systemLinks[name]), expected: "another name"})
-	case definition == "" && madeLink(name) != "":
-		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, and no link defines it", quote(name), madeLink(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them), or a link with this name and a definition, such as bond or vlan"})
+	case definition == "" && virtualLinkKind(name) != "":
+		v.on(path, wrong{reason: fmt.Sprintf("%s would be %s, and no link defines it", quote(name), virtualLinkKind(name)), expected: "the name of a network card, such as eth0 (`orlopctl get network` lists them), or a link with this name and a definition, such as bond or vlan"})
 	case name == "all" || name == "default":
 		v.on(path, wrong{reason: fmt.Sprintf("%s means every link in kernel parameters", quote(name)), expected: "one link, such as eth0"})
 	}
 }
 
-// noPattern rejects a pattern where a single link has to be named.
+// noPattern rejects a pattern in a field that must name a single link.
 func (v networkValidator) noPattern(path, name string) {
 	if strings.ContainsAny(name, "*?[") {
 		v.on(path, wrong{reason: fmt.Sprintf("%s is a pattern", quote(name)), expected: "one name, or a pattern in match.name"})
 	}
 }
 
-// madeLinks are the usual name prefixes of virtual links with their types, by the defaults of
-// systemd, Debian and ip-link(8). Names of network cards have none of these prefixes (net.ifnames:
-// eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
-var madeLinks = []struct{ prefix, kind string }{
+// virtualLinkPrefixes are the prefixes that names of virtual links usually have, by the defaults of
+// systemd, Debian and ip-link(8), with the type of link. Names of network cards have none of these
+// prefixes (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
+var virtualLinkPrefixes = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
 	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
 	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"ppp", "a PPP session"},
 }
 
-// madeLink returns the type of virtual link to which this name belongs; "" if it can be a network
-// card.
-func madeLink(name string) string {
+// virtualLinkKind returns the type of virtual link that usually has this name; "" if the name can
+// be that of a network card.
+func virtualLinkKind(name string) string {
 	digits := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 	if parent, id, dotted := strings.Cut(name, "."); dotted && parent != "" && digits(id) {
 		return "a VLAN of " + parent
 	}
-	for _, m := range madeLinks {
+	for _, m := range virtualLinkPrefixes {
 		if number, is := strings.CutPrefix(name, m.prefix); is && (digits(number) || number == "") {
 			return m.kind
 		}
@@ -276,17 +276,17 @@ func madeLink(name string) string {
 	return ""
 }
 
-// leastMTU6 is the smallest MTU of a link with IPv6 (RFC 8200). ethernetMTU is the MTU of a new
-// bond or dummy (machined/network).
+// minMTU6 is the minimum MTU of a link with IPv6 (RFC 8200). ethernetMTU is the MTU of a new bond
+// or dummy link (machined/network).
 const (
-	leastMTU6   = 1280
+	minMTU6     = 1280
 	ethernetMTU = 1500
 )
 
 func (v networkValidator) mtu(path string, mtu int, v6 bool) {
 	least := 68
 	if v6 {
-		least = leastMTU6
+		least = minMTU6
 	}
 	if (mtu == 0 && v.origins[path].IsDefault()) || (mtu >= least && mtu <= 65535) {
 		return
@@ -314,7 +314,7 @@ func (v networkValidator) address(path string, a netip.Prefix) {
 		w.reason = "the prefix length is 0, so all addresses would be on this link"
 	case addr.BitLen()-a.Bits() >= 2 && a.Masked().Addr() == addr:
 		w.reason = fmt.Sprintf("%s is the network itself, not an address in it", a)
-	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && last(a) == addr:
+	case addr.Is4() && addr.BitLen()-a.Bits() >= 2 && lastAddress(a) == addr:
 		w.reason = fmt.Sprintf("%s is the broadcast address of its network", a)
 	default:
 		return
@@ -347,7 +347,7 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 	case !source.IsValid():
 	case r.To.IsValid() && r.To.Addr().Is4() != source.Is4():
 		v.on(path+".source", wrong{reason: fmt.Sprintf("%s is not of the family of %s", source, r.To), expected: "an address of the same family"})
-	case v.cfg.ownAddress(source) == "" && !v.unsure(path, l):
+	case v.cfg.ownAddress(source) == "" && !v.addressesUnknown(path, l):
 		v.on(path+".source", wrong{reason: fmt.Sprintf("%s is in no link's addresses", source), expected: "a configured address of the machine"})
 	}
 	via := r.Via
@@ -364,7 +364,7 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
 	case l.has(via):
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
-	case !l.reaches(via) && !v.unsure(path, l):
+	case !l.reaches(via) && !v.addressesUnknown(path, l):
 		w := wrong{reason: fmt.Sprintf("the gateway %s is on none of the link's networks", via), expected: "a gateway that the link reaches directly"}
 		host := netip.PrefixFrom(via, via.BitLen())
 		if nets := l.networks(); len(nets) > 0 {
@@ -377,10 +377,11 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 	}
 }
 
-// onLink validates a route without a gateway: the packets, and the ARP requests, need a source. A
-// WireGuard link sends no ARP, and the kernel uses the address of another link.
+// onLink validates an IPv4 route without a gateway: its packets and ARP requests need a source
+// address on the link. A WireGuard link needs none, because it sends no ARP requests and the kernel
+// uses the address of another link.
 func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
-	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || l.WireGuard != nil || v.unsure(path, l) || v.broken[path+".via"] {
+	if !to.IsValid() || !to.Addr().Is4() || l.DHCP4 || l.WireGuard != nil || v.addressesUnknown(path, l) || v.broken[path+".via"] {
 		return
 	}
 	for _, a := range l.Addresses {
@@ -391,9 +392,9 @@ func (v networkValidator) onLink(path string, l *Link, to netip.Prefix) {
 	v.on(path, wrong{reason: "the link has no IPv4 address to send from", expected: "an address of the route's family on the link"})
 }
 
-// unsure reports whether an address of the link could not be parsed, so that its reachable networks
-// are unknown. path is the path of a route of the link.
-func (v networkValidator) unsure(path string, l *Link) bool {
+// addressesUnknown reports whether addresses or dhcp4 of the link could not be parsed, so that the
+// networks of the link are unknown. path is the path of a route of the link.
+func (v networkValidator) addressesUnknown(path string, l *Link) bool {
 	link := parent(parent(path))
 	for i := range l.Addresses {
 		if v.broken[fmt.Sprintf("%s.addresses[%d]", link, i)] {
@@ -403,7 +404,7 @@ func (v networkValidator) unsure(path string, l *Link) bool {
 	return v.broken[link+".addresses"] || v.broken[link+".dhcp4"]
 }
 
-// has reports whether the address belongs to the link.
+// has reports whether the link has the address.
 func (l *Link) has(addr netip.Addr) bool {
 	for _, a := range l.Addresses {
 		if a.Addr() == addr {
@@ -413,9 +414,10 @@ func (l *Link) has(addr netip.Addr) bool {
 	return false
 }
 
-// reaches reports whether a gateway can be on the link: in one of its networks, behind a route of
-// the link without a gateway, link-local (RFC 4291, every link has a link-local address), or in the
-// network from DHCP or router advertisements, which is unknown here.
+// reaches reports whether the link can reach a gateway directly. The gateway must be in a network
+// of the link, or in the destination of a route of the link without a gateway, or be link-local
+// (RFC 4291: every link has a link-local address). On a link with DHCP or router advertisements,
+// the networks are unknown, so that every gateway of the family is accepted.
 func (l *Link) reaches(via netip.Addr) bool {
 	if via.Is4() && l.DHCP4 || via.Is6() && l.IPv6 != nil || via.Is6() && via.IsLinkLocalUnicast() {
 		return true
@@ -448,7 +450,7 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 		if !server.IsValid() {
 			continue
 		}
-		if w := notAsked(server); w != nil {
+		if w := resolverProblem(server); w != nil {
 			v.on(at, *w)
 		} else if own := v.cfg.ownAddress(server); own != "" {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
@@ -471,7 +473,7 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 	}
 }
 
-// resolverTLS validates DNS over TLS. Resolvers from DHCP are not used with it.
+// resolverTLS validates the settings for DNS over TLS, which excludes resolvers from DHCP.
 func (v networkValidator) resolverTLS(path string, d *DNS) {
 	at := path + ".tls"
 	if len(d.Servers) == 0 && !v.broken[path+".servers"] {

@@ -20,8 +20,8 @@ type namedAuthority struct {
 	name       string
 	pair       CertKey
 	accepted   []Certificate // accepted CAs of the same name
-	everywhere bool          // a worker needs the certificate, too
-	optional   bool          // also on a control plane
+	everywhere bool          // workers need the certificate, too
+	optional   bool          // even a control-plane machine can be without it
 	signs      []purpose     // the certificates that it signs
 }
 
@@ -35,12 +35,12 @@ func (k *PKI) authorities() []namedAuthority {
 	}
 }
 
-// purpose is a purpose of the certificates that a CA signs (RFC 5280, 4.2.1.12). Go and OpenSSL
-// apply the extended key usages of a CA to them.
+// purpose is the purpose of a certificate (extended key usage, RFC 5280, 4.2.1.12). If a CA has
+// extended key usages, Go and OpenSSL accept its certificates for these purposes only.
 type purpose struct {
 	usage x509.ExtKeyUsage
-	name  string // in RFC 5280
-	of    string
+	name  string // as in RFC 5280
+	of    string // plural of the holder, for messages
 }
 
 var (
@@ -54,7 +54,7 @@ func (p purpose) permittedBy(ca *x509.Certificate) bool {
 		slices.Contains(ca.ExtKeyUsage, p.usage) || slices.Contains(ca.ExtKeyUsage, x509.ExtKeyUsageAny)
 }
 
-// signs checks that a CA may sign certificates for all of these purposes.
+// signs checks that the extended key usages of a CA permit certificates for all of these purposes.
 func (v checks) signs(path string, c Certificate, all ...purpose) {
 	if c.IsZero() {
 		return
@@ -72,8 +72,8 @@ func (v checks) signs(path string, c Certificate, all ...purpose) {
 // nameConstraints is the extension of RFC 5280, 4.2.1.10.
 var nameConstraints = asn1.ObjectIdentifier{2, 5, 29, 30}
 
-// unconstrained checks that a CA does not limit the names of the certificates that the cluster
-// issues: they contain names and addresses of the cluster, and identifiers as URIs.
+// unconstrained checks that a CA has no name constraints. These could forbid names that the
+// certificates of the cluster contain: names and addresses of the cluster, and identifiers as URIs.
 func (v checks) unconstrained(path string, c Certificate) {
 	cert := c.X509()
 	if slices.ContainsFunc(cert.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints) }) {
@@ -84,7 +84,8 @@ func (v checks) unconstrained(path string, c Certificate) {
 	}
 }
 
-// authority checks that a certificate may sign others (RFC 5280, 4.2.1.3 and 4.2.1.9).
+// authority checks that a certificate is a CA that may sign certificates (RFC 5280, 4.2.1.3 and
+// 4.2.1.9).
 func (v checks) authority(path string, c Certificate) {
 	if c.IsZero() {
 		return
@@ -108,8 +109,8 @@ func (v checks) authority(path string, c Certificate) {
 	}
 }
 
-// bundle checks that each certificate may sign others, and one of them the certificate of a server.
-// They need not be roots: the machine trusts each of them directly.
+// bundle checks that each certificate is a CA, and that at least one of them may sign server
+// certificates. The CAs need not be self-signed, because the machine trusts each of them directly.
 func (v checks) bundle(path string, b Bundle) {
 	for _, c := range b.all {
 		v.authority(path, c)
@@ -119,10 +120,10 @@ func (v checks) bundle(path string, b Bundle) {
 	}
 }
 
-// root validates a CA of the cluster that signs certificates for these purposes. It must be
-// self-signed, because it is distributed without a chain, and clients with OpenSSL require a chain
-// that ends in a self-signed certificate. It may forbid intermediates (a path length of 0): it
-// signs all certificates of the cluster itself.
+// root validates a CA of the cluster, which signs certificates for these purposes. The CA must be
+// self-signed: clients with OpenSSL require a chain that ends in a self-signed certificate, and
+// clients get only the CA itself. The CA may forbid intermediate CAs (a path length of 0), because
+// it signs all certificates of the cluster itself.
 func (v checks) root(path string, c Certificate, signs []purpose) {
 	v.authority(path, c)
 	v.signs(path, c, signs...)
@@ -163,8 +164,8 @@ func samePublic(a, b crypto.PublicKey) bool {
 	return ok && k.Equal(b)
 }
 
-// signingKey checks the type of a key with which the machine signs: pkg/pki and service-account
-// tokens use ECDSA on P-256, which is fast to sign and verify.
+// signingKey checks that a key with which the machine signs is ECDSA on P-256. Package pki and the
+// service-account tokens support only this type. Its signatures are fast to create and verify.
 func (v checks) signingKey(path string, key PrivateKey) {
 	signer := key.Signer()
 	if signer == nil {
@@ -175,7 +176,8 @@ func (v checks) signingKey(path string, key PrivateKey) {
 	}
 }
 
-// client validates a client certificate of the API server or the machine.
+// client checks that a client certificate of the API server or of the machine is complete, and that
+// its key belongs to it.
 func (v checks) client(path string, pair *CertKey) {
 	if pair == nil {
 		return
@@ -193,10 +195,11 @@ func acceptedPath(pki, name string, i int) string {
 	return fmt.Sprintf("%s.accepted.%s[%d]", pki, name, i)
 }
 
-// CheckTime returns the certificates that are not valid at a time. Parse does not read the clock: a
-// machine with a wrong clock or an expired CA must still be able to parse its configuration. The
-// caller must check a new configuration before it accepts it, with a clock that is known to be
-// correct. CheckTime ignores CAs that are only accepted: an expired one authenticates no clients.
+// CheckTime returns a problem for each certificate that is not valid at a time. Parse does not do
+// this, because a machine with a wrong clock or an expired CA must still be able to parse its
+// stored configuration. Before a caller accepts a new configuration, it must call CheckTime with
+// the time of a clock that is known to be correct. CheckTime ignores the CAs in pki.accepted: if
+// they have expired, they only have no effect.
 func (c *Config) CheckTime(now time.Time) Problems {
 	v := expiryCheck{newReport(cmp.Or(c.origins["Machine"].File, "-"), c.origins), now}
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
@@ -248,14 +251,14 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	return v.problems.sorted()
 }
 
-// expiryCheck checks the validity of certificates at a time.
+// expiryCheck collects the problems of certificates that are not valid at the time now.
 type expiryCheck struct {
 	*report
 	now time.Time
 }
 
-// validBundle checks that at least one certificate of a bundle is valid: bundles can contain
-// previous and future CAs.
+// validBundle checks that at least one certificate of a bundle is valid now. The other certificates
+// can be previous or future CAs.
 func (v expiryCheck) validBundle(path string, b Bundle) {
 	now := v.now
 	valid := func(c Certificate) bool { return !now.After(c.X509().NotAfter) && !now.Before(c.X509().NotBefore) }

@@ -6,24 +6,25 @@ import (
 	"net/netip"
 )
 
-// placed is a network with the path of its field.
-type placed struct {
+// fieldNetwork is a network with the path of the field that contains it.
+type fieldNetwork struct {
 	path string
 	net  netip.Prefix
-	what string // for own addresses with the verb before the range
+	what string // kind of range; for addresses of otherAddresses, a clause that ends before it
 }
 
-// usable reports whether a range was parsed and can be compared.
+// usable reports whether a range was parsed and has an unambiguous family, so that it can be
+// compared.
 func usable(r netip.Prefix) bool { return r.IsValid() && !r.Addr().Is4In6() }
 
-// mapped returns the error for an IPv4-mapped IPv6 address or network: its family is ambiguous (RFC
-// 4291, 2.5.5.2).
+// mapped returns the problem for an IPv4-mapped IPv6 address or network. The family of such an
+// address is ambiguous (RFC 4291, 2.5.5.2).
 func mapped(at fmt.Stringer) wrong {
 	return wrong{reason: fmt.Sprintf("%s is an IPv4 address written as IPv6", at), expected: "one or the other"}
 }
 
-// isHost reports whether an address can be that of a machine beyond its link: unicast, of one
-// family, without a zone.
+// isHost reports whether an address can be that of a machine on another link: global unicast, not
+// IPv4-mapped, and without a zone.
 func isHost(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
 
 // crossValidator checks values of different documents against each other.
@@ -32,9 +33,10 @@ type crossValidator struct {
 	cfg *Config
 }
 
-// authorities checks that no two CAs share a key: otherwise a certificate of the first would be
-// accepted where only the second is trusted (a Kubernetes client could write to etcd, or
-// impersonate any user through the front proxy).
+// authorities checks that no two CAs, and no CA and the service-account key, share a key. A
+// certificate of a CA would be accepted wherever another CA with the same key is trusted: for
+// example, a Kubernetes client could write to etcd, or impersonate any user through the front
+// proxy.
 func (v crossValidator) authorities() {
 	type holder struct {
 		path string
@@ -74,8 +76,8 @@ func (v crossValidator) authorities() {
 	}
 }
 
-// overlaps checks that the cluster's ranges and the machine's own networks have no common
-// addresses: the route of a packet would be ambiguous.
+// overlaps checks that the cluster's ranges overlap neither each other nor the networks and
+// addresses outside the cluster, because the route of a packet would be ambiguous.
 func (v crossValidator) overlaps() {
 	inside := clusterRanges(&v.cfg.Cluster.Spec.Networks)
 	for i, r := range inside {
@@ -95,42 +97,42 @@ func (v crossValidator) overlaps() {
 }
 
 // clusterRanges returns the ranges of pods and Services.
-func clusterRanges(n *ClusterNetworks) []placed {
+func clusterRanges(n *ClusterNetworks) []fieldNetwork {
 	const path = "Cluster.spec.networks"
-	var all []placed
+	var all []fieldNetwork
 	for i, r := range n.Pods {
 		if at := fmt.Sprintf("%s.pods[%d]", path, i); usable(r) {
-			all = append(all, placed{at, r, "pod range"})
+			all = append(all, fieldNetwork{at, r, "pod range"})
 		}
 	}
 	for i, r := range n.Services {
 		if at := fmt.Sprintf("%s.services[%d]", path, i); usable(r) {
-			all = append(all, placed{at, r, "service range"})
+			all = append(all, fieldNetwork{at, r, "service range"})
 		}
 	}
 	return all
 }
 
-// ownAddresses returns the networks of the links, and the addresses that must be reachable outside
-// the cluster.
-func (v crossValidator) ownAddresses() []placed {
-	var all []placed
+// ownAddresses returns the networks of the machine's links, and the addresses of otherAddresses.
+func (v crossValidator) ownAddresses() []fieldNetwork {
+	var all []fieldNetwork
 	for i, l := range v.cfg.Network.Spec.Links {
 		for j, a := range l.Addresses {
 			if usable(a) {
-				all = append(all, placed{fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j), a.Masked(), fmt.Sprintf("the link's network %s overlaps", a.Masked())})
+				all = append(all, fieldNetwork{fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j), a.Masked(), fmt.Sprintf("the link's network %s overlaps", a.Masked())})
 			}
 		}
 	}
 	return append(all, v.otherAddresses()...)
 }
 
-// otherAddresses returns the addresses outside the cluster that the documents contain.
-func (v crossValidator) otherAddresses() []placed {
-	var all []placed
+// otherAddresses returns the addresses outside the cluster's ranges that the documents name:
+// gateways, resolvers, and the addresses of control-plane machines and of the Kubernetes API.
+func (v crossValidator) otherAddresses() []fieldNetwork {
+	var all []fieldNetwork
 	add := func(path, what string, a netip.Addr) {
 		if a.IsValid() && !a.Is4In6() {
-			all = append(all, single(path, what, a))
+			all = append(all, singleAddress(path, what, a))
 		}
 	}
 	spec := &v.cfg.Network.Spec
@@ -152,13 +154,13 @@ func (v crossValidator) otherAddresses() []placed {
 	return all
 }
 
-// single returns an address with the path of its field.
-func single(path, what string, a netip.Addr) placed {
-	return placed{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)}
+// singleAddress returns an address as a network of a single address, with the path of its field.
+func singleAddress(path, what string, a netip.Addr) fieldNetwork {
+	return fieldNetwork{path, netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s %s is in", what, a)}
 }
 
-// inPools checks that no pool and no range for external addresses contains a known address of a
-// machine or another host.
+// inPools checks that no address pool and no range in externalIPs contains an address of this
+// machine or of otherAddresses.
 func (v crossValidator) inPools() {
 	spec := &v.cfg.Cluster.Spec
 	taken := v.otherAddresses()
@@ -166,7 +168,7 @@ func (v crossValidator) inPools() {
 		for j, a := range l.Addresses {
 			if usable(a) {
 				at := fmt.Sprintf("Network.spec.links[%d].addresses[%d]", i, j)
-				taken = append(taken, single(at, "the machine's address", a.Addr()))
+				taken = append(taken, singleAddress(at, "the machine's address", a.Addr()))
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// rules validates the rules.
+// rules validates the routing rules.
 func (v networkValidator) rules(spec string, all []RoutingRule) {
 	for i, r := range all {
 		at := fmt.Sprintf("%s.rules[%d]", spec, i)
@@ -18,7 +18,7 @@ func (v networkValidator) rules(spec string, all []RoutingRule) {
 		if r.From.IsValid() && r.To.IsValid() && r.From.Addr().Is4() != r.To.Addr().Is4() {
 			v.on(at+".to", wrong{reason: fmt.Sprintf("%s is not of the family of %s", r.To, r.From), expected: "two networks of the same family"})
 		}
-		if r.Incoming != "" && r.Incoming != "lo" && v.cfg.defined(r.Incoming) == nil {
+		if r.Incoming != "" && r.Incoming != "lo" && v.cfg.createdLink(r.Incoming) == nil {
 			v.linkName(at+".incoming", r.Incoming, "")
 			v.noPattern(at+".incoming", r.Incoming)
 		}
@@ -30,7 +30,8 @@ func (v networkValidator) rules(spec string, all []RoutingRule) {
 	}
 }
 
-// wholeNetwork validates a network that packets have to match, and reports whether it is valid.
+// wholeNetwork validates that a prefix is a network and not an address in a network, and reports
+// whether it is valid.
 func (v networkValidator) wholeNetwork(path string, n netip.Prefix) bool {
 	switch {
 	case !n.IsValid():
@@ -44,19 +45,20 @@ func (v networkValidator) wholeNetwork(path string, n netip.Prefix) bool {
 	return false
 }
 
-// normalRule is a rule as the kernel has it: a network of all addresses is no condition.
+// normalRule is a rule in a form that can be compared. As in the kernel, a network of all addresses
+// (0.0.0.0/0, ::/0) is the same as no network, except for the family.
 type normalRule struct {
 	RoutingRule
-	four, six bool // the families of the rule
+	ipv4, ipv6 bool // the families of the packets that the rule can match
 }
 
 func (r RoutingRule) normal() normalRule {
-	n := normalRule{RoutingRule: r, four: true, six: true}
+	n := normalRule{RoutingRule: r, ipv4: true, ipv6: true}
 	for _, p := range []*netip.Prefix{&n.From, &n.To} {
 		if !p.IsValid() {
 			continue
 		}
-		n.four, n.six = n.four && p.Addr().Is4(), n.six && !p.Addr().Is4()
+		n.ipv4, n.ipv6 = n.ipv4 && p.Addr().Is4(), n.ipv6 && !p.Addr().Is4()
 		if p.Bits() == 0 {
 			*p = netip.Prefix{}
 		}
@@ -64,12 +66,13 @@ func (r RoutingRule) normal() normalRule {
 	return n
 }
 
-// conflicts reports whether the order of two rules decides about a packet, and the priority does
-// not give the order: the kernel then uses the order of their creation.
+// conflicts reports whether two rules have the same priority and different tables, and can match
+// the same packet. The kernel would apply the rule that was created first, which is not defined
+// here.
 func (r RoutingRule) conflicts(o RoutingRule) bool {
 	a, b := r.normal(), o.normal()
 	overlap := func(p, q netip.Prefix) bool { return !p.IsValid() || !q.IsValid() || p.Overlaps(q) }
-	return a.Priority == b.Priority && a.Table != b.Table && (a.four && b.four || a.six && b.six) &&
+	return a.Priority == b.Priority && a.Table != b.Table && (a.ipv4 && b.ipv4 || a.ipv6 && b.ipv6) &&
 		overlap(a.From, b.From) && overlap(a.To, b.To) &&
 		(a.Incoming == "" || b.Incoming == "" || a.Incoming == b.Incoming) && (a.Mark == 0 || b.Mark == 0 || a.Mark == b.Mark)
 }

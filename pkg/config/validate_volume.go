@@ -10,11 +10,11 @@ import (
 // The limits of Volume documents.
 const (
 	maxVolumes = 16
-	// maxVolumeName is the longest name: it is the label of a partition, and a part of the name of
-	// a StorageClass and of annotations (orchestrator/localvolumes).
+	// maxVolumeName is the maximum length of a volume's name. The name is the label of a partition,
+	// and a part of the names of a StorageClass and of annotations (orchestrator/localvolumes).
 	maxVolumeName = 32
-	// maxVolumeClasses is the largest number of volumes with a StorageClass: the report of each is
-	// an annotation of the Node, and their size is limited.
+	// maxVolumeClasses is the maximum number of volumes with a StorageClass. Each has a report in
+	// an annotation of the Node, and the total size of annotations is limited.
 	maxVolumeClasses = 4
 	minVolumeSize    = 256 << 20
 )
@@ -25,7 +25,8 @@ type volumeValidator struct {
 	cfg *Config
 }
 
-// volumes validates each volume, and checks that no two hold the same part of DATA or swap.
+// volumes validates each volume, and checks that no two volumes hold the same part of DATA, and at
+// most a single volume is for swap.
 func (v volumeValidator) volumes() {
 	parts, classes := map[VolumeUse]string{}, 0
 	for i, volume := range v.cfg.Volumes {
@@ -63,7 +64,8 @@ func (v volumeValidator) volumes() {
 	}
 }
 
-// mountOptions rejects options that prevent the use of a volume.
+// mountOptions rejects duplicates, and options with which the volume cannot be used for its
+// purpose.
 func (v volumeValidator) mountOptions(path string, spec VolumeSpec) {
 	for i, option := range spec.MountOptions {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -80,7 +82,7 @@ func (v volumeValidator) mountOptions(path string, spec VolumeSpec) {
 	}
 }
 
-// diskSelector validates the syntax of a disk selector.
+// diskSelector validates the patterns and the path of a disk selector.
 func (v checks) diskSelector(path string, d DiskSelector) {
 	for _, f := range []struct{ name, pattern string }{
 		{".model", d.Model}, {".serial", d.Serial}, {".wwid", d.WWID}, {".bus", d.Bus}, {".path", d.Path},

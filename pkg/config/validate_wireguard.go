@@ -31,7 +31,7 @@ func (v networkValidator) wireguard(path string, l *Link) {
 	}
 }
 
-// listenPort checks that no other socket of the machine has the port.
+// listenPort checks that no earlier WireGuard link and no tunnel of the pod network uses the port.
 func (v networkValidator) listenPort(path string, l *Link) {
 	port := l.WireGuard.ListenPort
 	for i := range v.cfg.Network.Spec.Links {
@@ -57,7 +57,8 @@ func (v networkValidator) listenPort(path string, l *Link) {
 // (PortWireGuard and PortVXLAN of package paths).
 var podPorts = map[Encapsulation]int{EncapsulationWireGuard: 51820, EncapsulationVXLAN: 8472}
 
-// peer validates a peer for itself. The kernel ignores a peer with the key of the machine.
+// peer validates a peer independently of the other peers. It rejects the machine's own public key,
+// because the kernel ignores such a peer.
 func (v networkValidator) peer(at string, w *WireGuard, p WireGuardPeer) {
 	if own := w.PrivateKey.publicKey(); own != "" && own == p.PublicKey {
 		v.on(at+".publicKey", wrong{reason: "it is the public key of privateKey, the machine's own", expected: "the public key of the other end"})
@@ -70,7 +71,8 @@ func (v networkValidator) peer(at string, w *WireGuard, p WireGuardPeer) {
 	}
 }
 
-// publicKey returns the public key of WireGuard that belongs to a private key; "" for none.
+// publicKey returns the public key that belongs to a private key of WireGuard; "" for an invalid
+// key.
 func (k EncryptionKey) publicKey() PublicKey {
 	private, err := ecdh.X25519().NewPrivateKey(k.Bytes())
 	if err != nil {

@@ -2,8 +2,8 @@ package config
 
 import "slices"
 
-// Volume is the document of a volume: a partition on a disk other than the system disk, with a file
-// system of its own. There can be several, each with its own name.
+// Volume is the document of a volume: a partition on a disk other than the system disk, with its
+// own file system or swap. A configuration can contain several volumes, each with its own name.
 type Volume struct {
 	Metadata Metadata   `yaml:"metadata" jsonschema:"required"`
 	Spec     VolumeSpec `yaml:"spec" jsonschema:"required"`
@@ -15,14 +15,15 @@ type VolumeSpec struct {
 	Size         Bytes         `yaml:"size,omitempty"`
 	Use          VolumeUse     `yaml:"use" jsonschema:"required"`
 	MountOptions []MountOption `yaml:"mountOptions,omitempty"`
-	// ZswapPercent is the share of the memory for compressed pages of a volume for swap.
+	// ZswapPercent is the percentage of the machine's memory that can hold compressed pages
+	// (zswap), for a volume with UseSwap.
 	ZswapPercent int `yaml:"zswapPercent,omitempty" limits:"0 to 50"`
 }
 
-// VolumeUse is the use of a volume.
+// VolumeUse is the purpose of a volume.
 type VolumeUse string
 
-// The uses. All but the first three are parts of DATA that are on the volume instead.
+// The uses. UseEtcd, UseImages, UseVolumes and UseLogs move a part of DATA to the volume.
 const (
 	UseMount        VolumeUse = "mount"
 	UseStorageClass VolumeUse = "storageClass"
@@ -43,7 +44,7 @@ func (u VolumeUse) IsPart() bool {
 	return u != UseMount && u != UseStorageClass && u != UseSwap
 }
 
-// MountOption is an option of mount(8). Each volume has nosuid, nodev and noatime as well.
+// MountOption is an option of mount(8). Each volume is also mounted with nosuid, nodev and noatime.
 type MountOption string
 
 // The options.

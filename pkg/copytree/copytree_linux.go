@@ -1,21 +1,20 @@
 // Package copytree copies a directory with all its entries: data and holes of files, owners, modes,
 // times, extended attributes including ACLs and capabilities, hard links within the directory,
-// symbolic links, and named pipes, sockets and device nodes as such. The copy contains all data
-// that survives a reboot in the original. It does not contain chattr(1) attributes, the change time
-// (ctime), preallocated space, and the extended attributes trusted.orlop.*, which the system stores
-// for the original only.
+// symbolic links, named pipes, sockets and device nodes. The copy does not contain chattr(1)
+// attributes, the change time (ctime), preallocated space, and the extended attributes
+// trusted.orlop.*, which the system stores for the original only.
 //
-// The copy shares the data if the file system supports it (FICLONE). Otherwise the kernel copies
-// the data (copy_file_range(2), or sendfile(2) to another file system) in pieces, and writeback of
-// a piece starts before the next piece: a copy of a terabyte does not leave a terabyte of dirty
-// pages. The package does not make the copy durable; the caller must do that, and must prevent
-// writes to both directories during the copy.
+// If the file system supports it (FICLONE), the copy shares its data blocks with the original.
+// Otherwise the kernel copies the data in pieces (copy_file_range(2), or sendfile(2) to another
+// file system). The writeback of a piece starts before the next piece is copied, so that a copy of
+// a terabyte does not leave a terabyte of dirty pages. The package does not make the copy durable;
+// the caller must do that, and must prevent writes to both directories during the copy.
 //
-// Both directories can be hostile: the package follows no symbolic link, and in the source it uses
-// no path with more than one name. Libraries (containerd's continuity/fs, otiai10/copy) follow
-// paths, fill holes or cannot be stopped in the middle.
+// Both directories can be hostile: the package follows no symbolic link, and opens each file of the
+// source by its name in an open directory, not by a path. No library is used: containerd's
+// continuity/fs and otiai10/copy resolve paths, fill holes or cannot be stopped during a copy.
 //
-// Equal compares a copy with its original, before the caller removes the original.
+// Equal compares a copy with its original. The caller uses it before it removes the original.
 package copytree
 
 import (
@@ -33,33 +32,33 @@ import (
 )
 
 const (
-	// piece is the number of bytes that are copied before writeback starts. Other users of a slow
-	// disk wait for at most one piece.
+	// piece is the number of bytes that are copied before their writeback starts. It is small so
+	// that other users of a slow disk do not wait long.
 	piece = 4 << 20
-	// deepest is the maximum depth of directories. Each open directory needs two file descriptors.
-	deepest = 512
-	// batch is the number of names read from a directory at a time. Each open directory holds that
-	// many names in memory.
+	// maxDepth is the maximum depth of directories. Each open directory needs two file descriptors.
+	maxDepth = 512
+	// batch is the number of names that are read from a directory at a time. Each open directory
+	// holds at most this number of names in memory.
 	batch = 64
-	// mostKept is the maximum number of names of files and directories that are held for hard links
-	// to come: 80 MiB if all have the maximum length.
-	mostKept = 1 << 18
-	// own is the prefix of extended attributes that the system stores for the original and that do
-	// not apply to copies.
-	own = "trusted.orlop."
-	// shown is the minimum number of bytes of a path's end in an error; a whole path can have 128
-	// KiB.
-	shown = 128
+	// maxPending is the maximum number of files of which further hard links can follow, and of the
+	// directories above them. Their names need at most 80 MiB of memory.
+	maxPending = 1 << 18
+	// systemPrefix is the prefix of extended attributes that the system stores for the original
+	// only. Copy and Equal ignore them.
+	systemPrefix = "trusted.orlop."
+	// minShown is the number of bytes at the end of a path that an error shows at least. A whole
+	// path can have 128 KiB.
+	minShown = 128
 )
 
 // Copy copies the directory from to the empty directory to. It stops when ctx is done. After an
-// error, to contains an incomplete copy. The error names the file, relative to from. It fails for
-// too many pending hard links, see mostKept.
+// error, to contains an incomplete copy. The error names the file, relative to from. Copy fails if
+// too many files with further hard links are pending (maxPending).
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
 
-// tree copies from to to.
+// tree copies the directory from to the directory to.
 func (c *copier) tree(from, to string) error {
 	source, err := openDir(unix.AT_FDCWD, from)
 	if err != nil {
@@ -85,7 +84,8 @@ func (c *copier) tree(from, to string) error {
 }
 
 // Idle gives the calling thread the lowest priority for the processor and, if the disk's scheduler
-// supports priorities, for the disk. It is for a thread that does no other work afterwards.
+// supports priorities, for the disk. There is no way back, so the thread must not be used for other
+// work afterwards.
 func Idle() error {
 	const (
 		process = 1       // IOPRIO_WHO_PROCESS: a thread, 0 is the caller
@@ -102,46 +102,47 @@ func Idle() error {
 
 // copier is the state of a copy.
 type copier struct {
-	ctx   context.Context
-	share bool               // the file system may support FICLONE
-	first map[uint64]*linked // by inode: copied files with more names to come
-	kept  int                // number of these files and of the directories above them
-	most  int                // maximum of kept
+	ctx     context.Context
+	share   bool               // FICLONE has not failed yet
+	first   map[uint64]*linked // by inode: copied files of which further hard links can follow
+	pending int                // number of files in first and of the directories above them
+	most    int                // maximum of pending
 }
 
 func newCopier(ctx context.Context) *copier {
-	return &copier{ctx: ctx, share: true, first: map[uint64]*linked{}, most: mostKept}
+	return &copier{ctx: ctx, share: true, first: map[uint64]*linked{}, most: maxPending}
 }
 
-// dirNode is a directory in the path of a file. Its entries share it, and it shares its parents.
-// Storing the path of each file instead would need memory proportional to the number of files times
-// their depth.
+// dirNode is a directory in the path of a file. The entries of a directory share its dirNode, and
+// directories share the dirNodes of their parents. The path of each file instead would need memory
+// proportional to the number of files times their depth.
 type dirNode struct {
-	up    *dirNode // nil for the root
-	name  string
-	depth int
-	kept  int      // number of pending files and directories in it
-	to    *os.File // its copy; nil after the copy is complete
+	up      *dirNode // nil for the root
+	name    string
+	depth   int
+	pending int      // number of pending files in it, and of directories in it with pending files
+	to      *os.File // its copy; nil after the entries were copied
 }
 
-// linked is a file with several names that was copied under its first name.
+// linked is a file with several hard links, which was copied under the first name that was found.
 type linked struct {
 	in   *dirNode
 	name string
-	left int // names to come
+	left int // names that have not been found yet
 }
 
-// openDir opens a directory by a single name.
+// openDir opens a directory by its name in an open directory.
 func openDir(parent int, name string) (*os.File, error) { return open(parent, name, unix.O_DIRECTORY) }
 
-// open opens a file. It follows no symbolic link and does not wait for the other end of a pipe.
+// open opens a file by its name in an open directory. It follows no symbolic link and does not wait
+// for the other end of a pipe.
 func open(parent int, name string, flags int) (*os.File, error) {
 	return retryOpen(name, func() (int, error) {
 		return unix.Openat(parent, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	})
 }
 
-// retryOpen calls an open function again while a signal interrupts it.
+// retryOpen calls an open function, again after each interruption by a signal.
 func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 	for {
 		fd, err := call()
@@ -154,10 +155,10 @@ func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 	}
 }
 
-// dir copies the entries of a directory.
+// dir copies the entries of a directory. The node in has the copy.
 func (c *copier) dir(source *os.File, in *dirNode) error {
-	if in.depth > deepest {
-		return fmt.Errorf("%s: cannot copy: it is nested in more than %d directories; reduce the depth", in.printable(), deepest)
+	if in.depth > maxDepth {
+		return fmt.Errorf("%s: cannot copy: it is nested in more than %d directories; reduce the depth", in.printable(), maxDepth)
 	}
 	for {
 		names, err := source.Readdirnames(batch)
@@ -191,10 +192,10 @@ func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 			if err := first.link(to, name); err != nil {
 				return fmt.Errorf("%s: cannot create the hard link: %w", in.printable(name), err)
 			}
-			c.found(s.Ino, first)
+			c.removeName(s.Ino, first)
 			return nil
 		}
-		if err := c.remember(s.Ino, &linked{in, name, int(s.Nlink) - 1}); err != nil {
+		if err := c.addPending(s.Ino, &linked{in, name, int(s.Nlink) - 1}); err != nil {
 			return err
 		}
 	}
@@ -211,7 +212,7 @@ func (c *copier) entry(from *os.File, in *dirNode, name string) error {
 	default: // pipes, sockets, devices
 		err = node(from, to, name, &s)
 	}
-	if err == nil { // by name and last, because the operations before change the times
+	if err == nil { // last, because the operations before change the times
 		err = unix.UtimesNanoAt(int(to.Fd()), name, []unix.Timespec{s.Atim, s.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
@@ -244,7 +245,8 @@ func (c *copier) subdir(from *os.File, in *dirNode, name string, s *unix.Stat_t)
 	if err != nil {
 		return err
 	}
-	// last, because files created in it would inherit its default ACL and its group
+	// after the entries, which would otherwise inherit the default ACL and the group of the
+	// directory
 	if err := setMetadata(source, target, s); err != nil {
 		return fmt.Errorf("%s: cannot copy: %w", in.printable(name), err)
 	}
@@ -315,8 +317,8 @@ func (c *copier) data(source, target int, size int64) error {
 	return nil
 }
 
-// copyPiece copies a range and starts its writeback. It waits for the writeback of a complete
-// piece.
+// copyPiece copies a range and starts its writeback. If the range is a complete piece, it waits
+// until the writeback has ended.
 func copyPiece(source, target int, at, length int64) error {
 	read, write := at, at
 	step := func(left int) (int, error) { return unix.CopyFileRange(source, &read, target, &write, left, 0) }
@@ -325,7 +327,7 @@ func copyPiece(source, target int, at, length int64) error {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if errors.Is(err, unix.EXDEV) { // ext4 copies only within a file system
+		if errors.Is(err, unix.EXDEV) { // copy_file_range of ext4 works only within a file system
 			if _, err := unix.Seek(target, read, unix.SEEK_SET); err != nil {
 				return err
 			}
@@ -347,48 +349,50 @@ func copyPiece(source, target int, at, length int64) error {
 	if err := unix.SyncFileRange(target, at, length, flags); err != nil {
 		return err
 	}
-	// Keep the page cache for other data. The kernel can ignore the advice.
+	// Free the pages for other data. No error matters: the kernel can ignore the advice.
 	_ = unix.Fadvise(source, at, length, unix.FADV_DONTNEED)
 	_ = unix.Fadvise(target, at, length, unix.FADV_DONTNEED)
 	return nil
 }
 
-// remember stores a file until its last name, and the directories above it.
-func (c *copier) remember(inode uint64, e *linked) error {
+// addPending stores a file, and the directories above it, until its last name is found.
+func (c *copier) addPending(inode uint64, e *linked) error {
 	c.first[inode] = e
-	c.kept++
+	c.pending++
 	for s := e.in; s != nil; s = s.up {
-		if s.kept++; s.kept > 1 {
+		if s.pending++; s.pending > 1 {
 			break // the directories above are counted already
 		}
-		c.kept++
+		c.pending++
 	}
-	if c.kept > c.most {
+	if c.pending > c.most {
 		return fmt.Errorf("%s: cannot copy: files with more hard links to come, and their directories, "+
 			"exceed %d; remove hard links, or place the links of a file near each other", e.in.printable(e.name), c.most)
 	}
 	return nil
 }
 
-// found removes a file after its last name.
-func (c *copier) found(inode uint64, e *linked) {
+// removeName counts a name of a pending file that was found. After the last name it removes the
+// file, and the directories above it that have no other pending file.
+func (c *copier) removeName(inode uint64, e *linked) {
 	if e.left--; e.left > 0 {
 		return
 	}
 	delete(c.first, inode)
-	c.kept--
+	c.pending--
 	for s := e.in; s != nil; s = s.up {
-		if s.kept--; s.kept > 0 {
-			break // still needed, and so are the directories above
+		if s.pending--; s.pending > 0 {
+			break // this directory and those above it have other pending files
 		}
-		c.kept--
+		c.pending--
 	}
 }
 
-// link adds a name for the file. The path starts at the nearest open directory, which is the file's
-// own directory if both names are in the same directory. The rest of the path is in the copy, where
-// no other process creates names, and is traversed in as few calls as possible: with one call per
-// name, a pod could make each hard link as expensive as the maximum depth.
+// link adds a name for the file. The path of the first name starts at the nearest directory that is
+// still open: the directory of the file itself if both names are in the same directory. The rest of
+// the path is in the copy, where no other process creates names. link opens it in as few calls as
+// possible: with a call per directory, a pod could make each hard link as expensive as the maximum
+// depth.
 func (e *linked) link(to *os.File, name string) error {
 	var names []string
 	near := e.in
@@ -402,7 +406,7 @@ func (e *linked) link(to *os.File, name string) error {
 		for size := len(names[0]); n < len(names) && size+1+len(names[n]) < unix.PathMax; n++ {
 			size += 1 + len(names[n])
 		}
-		next, err := beneath(int(parent.Fd()), strings.Join(names[:n], "/"))
+		next, err := openBeneath(int(parent.Fd()), strings.Join(names[:n], "/"))
 		if parent != near.to {
 			parent.Close()
 		}
@@ -417,16 +421,16 @@ func (e *linked) link(to *os.File, name string) error {
 	return unix.Linkat(int(parent.Fd()), e.name, int(to.Fd()), name, 0)
 }
 
-// beneath opens a directory below another as a path (O_PATH). It follows no symbolic link and stays
-// on the file system.
-func beneath(parent int, way string) (*os.File, error) {
+// openBeneath opens a directory by its path below an open directory, with O_PATH. It follows no
+// symbolic link and does not leave the file system.
+func openBeneath(parent int, way string) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
 	return retryOpen(way, func() (int, error) { return unix.Openat2(parent, way, &how) })
 }
 
-// symlink copies a symbolic link. A symbolic link has no mode, and no attributes that a pod can
-// set.
+// symlink copies a symbolic link with its owner. It copies no mode and no attributes: a symbolic
+// link has no mode, and a pod cannot set attributes of it.
 func symlink(from, to *os.File, name string, s *unix.Stat_t) error {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(from.Fd()), name, target)
@@ -439,7 +443,8 @@ func symlink(from, to *os.File, name string, s *unix.Stat_t) error {
 	return unix.Fchownat(int(to.Fd()), name, int(s.Uid), int(s.Gid), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// node copies a pipe, a socket or a device node: the name and the type, not the device behind it.
+// node copies a pipe, a socket or a device node: the entry with its type and device number, not the
+// data behind it.
 func node(from, to *os.File, name string, s *unix.Stat_t) error {
 	if err := unix.Mknodat(int(to.Fd()), name, s.Mode&unix.S_IFMT|0o600, int(s.Rdev)); err != nil {
 		return err
@@ -458,8 +463,8 @@ func node(from, to *os.File, name string, s *unix.Stat_t) error {
 }
 
 // setMetadata sets the owner, the mode and the extended attributes of a copy that is not a symbolic
-// link, in this order: changing the owner clears mode bits and capabilities, and changing the mode
-// changes an ACL.
+// link, in this order. A change of the owner clears mode bits and capabilities, and a change of the
+// mode changes an ACL, so each of them must come before what it changes.
 func setMetadata(source, target *os.File, s *unix.Stat_t) error {
 	place := procPath(target)
 	if err := unix.Fchownat(int(target.Fd()), "", int(s.Uid), int(s.Gid), unix.AT_EMPTY_PATH); err != nil {
@@ -468,15 +473,15 @@ func setMetadata(source, target *os.File, s *unix.Stat_t) error {
 	if err := unix.Chmod(place, s.Mode&0o7777); err != nil {
 		return fmt.Errorf("its mode: %w", err)
 	}
-	names, err := list(procPath(source))
+	names, err := listAttributes(procPath(source))
 	if err != nil {
 		return fmt.Errorf("its attributes: %w", err)
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, own) {
+		if strings.HasPrefix(name, systemPrefix) {
 			continue
 		}
-		value, err := get(procPath(source), name)
+		value, err := getAttribute(procPath(source), name)
 		if err == nil {
 			err = unix.Setxattr(place, name, value, 0)
 		}
@@ -487,11 +492,11 @@ func setMetadata(source, target *os.File, s *unix.Stat_t) error {
 	return nil
 }
 
-// procPath returns a path to an open file; it works with O_PATH, too.
+// procPath returns a path to an open file, even to a file that was opened with O_PATH.
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// list returns the names of a file's extended attributes.
-func list(place string) ([]string, error) {
+// listAttributes returns the names of a file's extended attributes.
+func listAttributes(place string) ([]string, error) {
 	buffer, err := fillBuffer(func(b []byte) (int, error) { return unix.Listxattr(place, b) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil
@@ -499,11 +504,11 @@ func list(place string) ([]string, error) {
 	return strings.FieldsFunc(string(buffer), func(r rune) bool { return r == 0 }), err
 }
 
-func get(place, name string) ([]byte, error) {
+func getAttribute(place, name string) ([]byte, error) {
 	return fillBuffer(func(b []byte) (int, error) { return unix.Getxattr(place, name, b) })
 }
 
-// fillBuffer calls fill with a sufficiently large buffer.
+// fillBuffer calls fill with a buffer of 4 KiB, and again with 64 KiB if this is too small.
 func fillBuffer(fill func([]byte) (int, error)) ([]byte, error) {
 	buffer := make([]byte, 4<<10)
 	n, err := fill(buffer)
@@ -518,12 +523,12 @@ func fillBuffer(fill func([]byte) (int, error)) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// printable returns a quoted path for messages, or the end of a long path: names can contain any
+// printable returns a quoted path for messages; of a long path only the end. Names can contain any
 // byte, and paths can be very long.
 func (s *dirNode) printable(name ...string) string {
 	way := path.Join(name...)
 	for ; s.up != nil; s = s.up {
-		if len(way) > shown {
+		if len(way) > minShown {
 			way = path.Join("...", way)
 			break
 		}

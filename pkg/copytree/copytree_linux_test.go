@@ -51,12 +51,12 @@ func describe(t *testing.T, root string) string {
 			fmt.Fprintf(&b, " device %x", s.Rdev)
 		}
 		if s.Mode&unix.S_IFMT != unix.S_IFLNK {
-			names, err := list(path)
+			names, err := listAttributes(path)
 			if err != nil {
 				return err
 			}
 			for _, x := range slices.Sorted(slices.Values(names)) {
-				value, err := get(path, x)
+				value, err := getAttribute(path, x)
 				if err != nil {
 					return err
 				}
@@ -193,14 +193,14 @@ func TestCopyAsRootOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, from, to)
-	if err := unix.Setxattr(in("a"), own+"project", []byte("7"), 0); err != nil {
+	if err := unix.Setxattr(in("a"), systemPrefix+"project", []byte("7"), 0); err != nil {
 		t.Fatal(err)
 	}
 	again := t.TempDir()
 	if err := Copy(t.Context(), from, again); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.Getxattr(filepath.Join(again, "a"), own+"project", nil); !errors.Is(err, unix.ENODATA) {
+	if _, err := unix.Getxattr(filepath.Join(again, "a"), systemPrefix+"project", nil); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("what the system has noted about a directory is noted about its copy: %v", err)
 	}
 	if all := describe(t, to); strings.Count(all, "posix_acl_access") != 3 || !strings.Contains(all, "security.capability") || !strings.Contains(all, "device 103") {
@@ -235,7 +235,7 @@ func TestRefused(t *testing.T) {
 // TestDeep checks that nested directories, deeper than a path can name, are copied up to a limit,
 // and that no descriptor stays open.
 func TestDeep(t *testing.T) {
-	for depth, fits := range map[int]bool{deepest: true, deepest + 2: false} {
+	for depth, fits := range map[int]bool{maxDepth: true, maxDepth + 2: false} {
 		from, to := t.TempDir(), t.TempDir()
 		at := chain(t, from, strings.Repeat("n", 100), depth)
 		err := errors.Join(unix.Mknodat(int(at.Fd()), "one", unix.S_IFREG|0o600, 0), unix.Linkat(int(at.Fd()), "one", int(at.Fd()), "two", 0))
@@ -329,10 +329,10 @@ func TestLinks(t *testing.T) {
 		{strings.Repeat("n", 255), strings.Repeat("m", 255), 128},
 	} {
 		from, to := t.TempDir(), t.TempDir()
-		one := chain(t, from, c.one, deepest)
+		one := chain(t, from, c.one, maxDepth)
 		other := one
 		if c.other != c.one {
-			other = chain(t, from, c.other, deepest)
+			other = chain(t, from, c.other, maxDepth)
 		}
 		linksAt(t, files, one, other)
 		before := descriptors(t)
@@ -346,13 +346,13 @@ func TestLinks(t *testing.T) {
 		if took := (end.TotalAlloc - start.TotalAlloc) >> 20; took > c.most {
 			t.Errorf("%.5s and %.5s: it took %d MiB of memory", c.one, c.other, took)
 		}
-		if len(work.first) > 0 || work.kept > 0 {
-			t.Errorf("%d files and %d names are remembered", len(work.first), work.kept)
+		if len(work.first) > 0 || work.pending > 0 {
+			t.Errorf("%d files and %d names are remembered", len(work.first), work.pending)
 		}
 		if after := descriptors(t); after > before {
 			t.Errorf("%d descriptors, before %d", after, before)
 		}
-		if a, b := inodes(t, descend(t, to, c.one, deepest), "f", files), inodes(t, descend(t, to, c.other, deepest), "g", files); !slices.Equal(a, b) {
+		if a, b := inodes(t, descend(t, to, c.one, maxDepth), "f", files), inodes(t, descend(t, to, c.other, maxDepth), "g", files); !slices.Equal(a, b) {
 			t.Errorf("%v\n%v", a, b)
 		}
 		if err := errors.Join(os.RemoveAll(from), os.RemoveAll(to)); err != nil {
@@ -400,7 +400,7 @@ func TestTooManyLinks(t *testing.T) {
 // TestLongPath checks that an error contains the end of a long path.
 func TestLongPath(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
-	chain(t, from, strings.Repeat("\xff", 255), deepest+1)
+	chain(t, from, strings.Repeat("\xff", 255), maxDepth+1)
 	if err := Copy(t.Context(), from, to); err == nil || len(err.Error()) > 4<<10 || !strings.Contains(err.Error(), `".../`) {
 		t.Errorf("%.5000v", err)
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 // Equal reads two directories completely and returns an error that names the first difference: in
-// names, types, modes, owners, times, extended attributes or data. It does not compare which names
-// are hard links of each other, and the extended attributes that Copy omits. It stops when ctx is
-// done. Both directories must be trusted not to change meanwhile.
+// names, types, modes, owners, times, extended attributes or data. It does not compare hard links,
+// and the extended attributes that Copy omits. It stops when ctx is done. The caller must prevent
+// changes of both directories meanwhile.
 func Equal(ctx context.Context, a, b string) error {
 	one, err := openDir(unix.AT_FDCWD, a)
 	if err != nil {
@@ -41,7 +41,7 @@ type comparer struct {
 	one, other []byte // buffers
 }
 
-// errDiffers is returned for data that differ.
+// errDiffers is the error for files with different data.
 var errDiffers = errors.New("the data differ")
 
 // dirs compares the entries of two directories.
@@ -128,19 +128,19 @@ func (c comparer) files(a, b *os.File) error {
 		return nil
 	}
 	for _, pair := range [][2]*os.File{{a, b}, {b, a}} {
-		names, err := list(procPath(pair[0]))
+		names, err := listAttributes(procPath(pair[0]))
 		if err != nil {
 			return fmt.Errorf("its attributes: %w", err)
 		}
 		for _, name := range names {
-			if strings.HasPrefix(name, own) {
+			if strings.HasPrefix(name, systemPrefix) {
 				continue
 			}
-			value, err := get(procPath(pair[0]), name)
+			value, err := getAttribute(procPath(pair[0]), name)
 			if err != nil {
 				return fmt.Errorf("its attribute %q: %w", name, err)
 			}
-			if copied, err := get(procPath(pair[1]), name); err != nil || !bytes.Equal(value, copied) {
+			if copied, err := getAttribute(procPath(pair[1]), name); err != nil || !bytes.Equal(value, copied) {
 				return fmt.Errorf("its attribute %q differs", name)
 			}
 		}
@@ -148,7 +148,8 @@ func (c comparer) files(a, b *os.File) error {
 	return nil
 }
 
-// data compares the data of two files of the same size. The page cache keeps neither.
+// data compares the data of two files of the same size. Afterwards it removes both from the page
+// cache.
 func (c comparer) data(a, b *os.File) error {
 	for {
 		if err := c.ctx.Err(); err != nil {

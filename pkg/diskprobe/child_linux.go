@@ -12,24 +12,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
-// Descriptors of the process.
+// File descriptors that the process inherits.
 const (
 	diskFile      = 3
 	firstPartFile = 4
 )
 
-// Limits of the process. GOMEMLIMIT keeps Go's heap below the memory limit, so only memory that
-// cannot be collected reaches it.
+// Limits of the process. GOMEMLIMIT makes Go collect garbage long before the heap reaches
+// maxMemory, so the process reaches maxMemory only with memory that is in use.
 const (
 	maxMemory = 256 << 20 // bytes (confine.ParserLimits)
 	maxCPU    = 8         // seconds
 	maxFiles  = 256       // file descriptors
 )
 
-// Environment is the complete environment of the process.
+// Environment holds all environment variables of the process.
 var Environment = []string{"GOMEMLIMIT=96MiB", "GOMAXPROCS=2", "GOTRACEBACK=none"}
 
-// systemCalls are the system calls of an examination.
+// systemCalls are the system calls that an examination needs.
 var systemCalls = slices.Concat(confine.ParserCalls, []uint32{unix.SYS_FADVISE64})
 
 // requests are the ioctl requests for the size and the sector size of a block device.
@@ -50,8 +50,8 @@ func confineSelf() error {
 	return confine.Process(confine.Rules{Calls: systemCalls, Ioctls: requests, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
-// answer reads the request, which PID 1 has written, and drops all privileges before it reads the
-// first byte of the disk.
+// answer reads the request of PID 1, drops all privileges by confined, and only then reads the
+// disk. It writes the result to out.
 func answer(in io.Reader, out io.Writer, confined func() error) error {
 	var q Request
 	if err := json.NewDecoder(in).Decode(&q); err != nil {

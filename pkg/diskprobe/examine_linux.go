@@ -18,19 +18,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// maxOpen is the maximum number of opened partitions of a disk. Other partitions are read through
-// the disk.
+// maxOpen is the maximum number of partitions of a disk that are opened. The others are read
+// through the device of the disk.
 const maxOpen = 64
 
-// volume is a disk or a partition. Partitions are read through their own device, because the page
-// cache of the disk's device is separate and can be older.
+// volume is a disk or a partition. If possible, a partition is read through its own device: the
+// device of the disk has a separate page cache, which can have older data.
 type volume struct {
 	r    io.ReaderAt
 	file *os.File // nil if a partition is read through its disk
 	size uint64
 }
 
-// open returns a device with its size. A regular file can serve as a disk, too.
+// open returns the volume of an open device or, in tests, of a regular file.
 func open(f *os.File) (volume, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -43,7 +43,7 @@ func open(f *os.File) (volume, error) {
 	return volume{f, f, size}, err
 }
 
-// table returns the device type that parttable reads.
+// table returns the volume as the type that package parttable reads.
 func (p volume) table() (gpt.Device, error) {
 	if info, err := p.file.Stat(); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (p volume) table() (gpt.Device, error) {
 	return gpt.DeviceFromBlockDevice(block.NewFromFile(p.file))
 }
 
-// Examine processes the request with open files. The examining process calls it; tests that write
-// the disk themselves call it directly.
+// Examine executes a request with open files. The examining process calls it, and tests with disks
+// that they have written.
 func Examine(q Request, disk *os.File, partitions []*os.File) Result {
 	a, err := examine(q, disk, partitions)
 	if errors.Is(err, unix.ENOMEDIUM) {
@@ -94,7 +94,8 @@ func examine(q Request, disk *os.File, partitions []*os.File) (Result, error) {
 	return a.readContents(places)
 }
 
-// readTable reads the partition table, and the content of the disk as a whole.
+// readTable reads the partition table, and the content that the disk itself has besides or instead
+// of a table.
 func (a *Result) readTable(disk volume) error {
 	device, err := disk.table()
 	if err != nil {
@@ -123,7 +124,8 @@ func (a *Result) readTable(disk volume) error {
 	return nil
 }
 
-// otherTable describes the content of a disk without a GPT; "" if it is blank.
+// otherTable sets Table for a disk without a GPT: a description of its content, or "" if the disk
+// is blank.
 func (a *Result) otherTable(disk volume) error {
 	boot := make([]byte, 512)
 	if _, err := disk.r.ReadAt(boot, 0); err != nil {
@@ -142,8 +144,8 @@ func (a *Result) otherTable(disk volume) error {
 	return nil
 }
 
-// content returns the content of a volume: identified by package superblock, otherwise by the
-// library.
+// content returns the content of a volume. Package superblock identifies the most important kinds;
+// for the others, the library go-blockdevice can have a more exact result.
 func content(p volume) (superblock.Content, error) {
 	c, err := superblock.Examine(p.r, p.size)
 	if err != nil {
@@ -167,8 +169,8 @@ func content(p volume) (superblock.Content, error) {
 	return c, nil
 }
 
-// readContents examines the partitions. An unreadable partition is not blank, and does not prevent
-// the examination of the others.
+// readContents examines the partitions. An unreadable partition gets a kind that says so, and does
+// not prevent the examination of the others.
 func (a Result) readContents(places map[int]volume) (Result, error) {
 	for number, p := range places {
 		if number == 0 {
@@ -181,7 +183,8 @@ func (a Result) readContents(places map[int]volume) (Result, error) {
 		}
 		if h.Content.Kind == "vfat" {
 			there, err := superblock.FATHas(p.r, p.size, esp.Loader)
-			// no firmware boots from a damaged file system: mkfs.fat may have been interrupted
+			// firmware cannot boot from a damaged file system, for example after an interrupted
+			// mkfs.fat
 			h.Loader = there && err == nil
 		}
 		a.Contents = append(a.Contents, h)
@@ -193,7 +196,7 @@ func (a Result) readContents(places map[int]volume) (Result, error) {
 	return a, nil
 }
 
-// readFile reads a file.
+// readFile reads the requested file.
 func (a Result) readFile(f File, places map[int]volume) (Result, error) {
 	p, there := places[f.Partition]
 	if !there {

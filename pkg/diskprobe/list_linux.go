@@ -19,12 +19,12 @@ type Device struct {
 	Size       uint64 // bytes; 0 for a drive without a medium
 	SectorSize uint64 // bytes
 	ReadOnly   bool
-	Removable  bool        // the medium can change without notice to the kernel
+	Removable  bool        // the medium can change without the kernel noticing
 	Optical    bool        // a CD drive, which has a size even without a medium
 	Partitions []Partition // by number
 	// Identity changes with the disk, its medium, its size and its partitions.
 	Identity string
-	// Written changes with each write and discard through this machine.
+	// Written changes with each write and discard of this machine.
 	Written string
 }
 
@@ -34,8 +34,8 @@ type Partition struct {
 	Path   string
 }
 
-// List lists disks and drives, by name, from sysfs. It opens none of them, so it never waits for a
-// disk. It omits virtual devices (device mapper, loop, RAM disks).
+// List returns the disks and drives in sysfs, in the order of their names. It does not open their
+// devices, so it never waits for a disk. It omits virtual devices (device mapper, loop, RAM disks).
 func List(sys string) ([]Device, error) {
 	entries, err := os.ReadDir(sys)
 	if err != nil {
@@ -91,7 +91,7 @@ func readDevice(dir, name string) (Device, error) {
 	}
 	slices.SortFunc(d.Partitions, func(a, b Partition) int { return a.Number - b.Number })
 	d.Identity = strings.Join(parts, " ")
-	// Writes and discards, as numbers and sectors (Documentation/block/stat.rst).
+	// The numbers and sectors of writes, and of discards (Documentation/block/stat.rst).
 	if stat := strings.Fields(word("stat")); len(stat) > 13 {
 		d.Written = strings.Join([]string{stat[4], stat[6], stat[11], stat[13]}, " ")
 	}

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start runs the examining process to its end with a standard input, files from descriptor 3 on,
-// and a limit for the output in bytes. It returns the standard output.
+// Start runs the examining process until it exits, and returns its standard output of at most most
+// bytes. question is the standard input; files are inherited from descriptor 3 on.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
 // Probe opens a disk and its partitions read-only, runs the examining process, and validates its
-// result. Opening can block on the disk; Prober bounds that time, too.
+// result. The opening can block, too, if a disk does not answer; Prober bounds the time of the
+// whole call.
 func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) {
 	disk, err := openDevice(d.Path)
 	if err != nil {
@@ -51,7 +52,7 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	switch {
 	case err != nil:
 		return Result{}, err
-	case a.Problem != "" && d.Optical: // an empty drive has a size, but all reads fail
+	case a.Problem != "" && d.Optical: // an empty CD drive has a size, but all reads fail
 		return Result{}, fmt.Errorf("%w: %s", ErrNoMedium, a.Problem)
 	case a.Problem != "":
 		return Result{}, errors.New(a.Problem)

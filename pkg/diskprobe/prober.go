@@ -13,14 +13,15 @@ import (
 
 // Limits of examinations.
 const (
-	// Deadline is the timeout of an examination: a disk needs up to ten seconds to spin up.
+	// Deadline is the timeout of an examination. It is long because a disk needs up to ten seconds
+	// to spin up.
 	Deadline = 15 * time.Second
-	// cachedTimeout is the time for which a Cached call waits for disks without a result.
+	// cachedTimeout is how long a call of All with Cached waits for disks without a cached result.
 	cachedTimeout = 3 * time.Second
 	// maxConcurrent is the maximum number of concurrent examinations.
 	maxConcurrent = 4
-	// maxStuck is the maximum number of abandoned examinations that do not end after they are
-	// killed, because a disk does not answer the kernel.
+	// maxStuck is the maximum number of abandoned examinations. The process of such an examination
+	// waits in the kernel for a disk, and therefore does not end when it is killed.
 	maxStuck = 32
 	// minBackoff and maxBackoff are the first and the longest delay after a failed examination of a
 	// disk. The delay doubles with each failure.
@@ -30,7 +31,8 @@ const (
 // ErrNoMedium is returned by Run for a drive without a medium, and for a disk that was removed.
 var ErrNoMedium = errors.New("no medium")
 
-// Run examines one disk, or reads a file of it, until ctx ends. It may hang even after that.
+// Run examines a disk, or reads a file of the disk if f is not nil. It should return when ctx ends,
+// but it can hang longer if the disk does not answer.
 type Run func(ctx context.Context, d Device, f *File) (Result, error)
 
 // Prober examines disks independently of each other and for a bounded time, and caches the results.
@@ -58,11 +60,11 @@ func New(run Run, deadline time.Duration, changed func()) *Prober {
 type record struct {
 	written  string // Device.Written at the examination
 	answer   Result
-	err      error // error of the last examination; nil for none
-	failures int   // consecutive
-	next     time.Time
+	err      error         // error of the last examination, or nil
+	failures int           // consecutive
+	next     time.Time     // start of the next attempt after a failure
 	busy     bool          // an examination is running or abandoned
-	seen     bool          // in the current call of prune
+	seen     bool          // prune has found the disk in the list
 	changed  chan struct{} // closed when err or busy changes
 }
 
@@ -76,19 +78,21 @@ func (r *record) change() {
 type DeviceResult struct {
 	Device Device
 	Answer Result
-	// why the content is unknown, which counts as data; ErrNoMedium: there is no disk
+	// why the content is unknown; the disk must then be treated as one with data. ErrNoMedium:
+	// there is no disk
 	Err error
 }
 
-// Freshness selects whether results can come from the cache.
+// Freshness selects whether All may return cached results.
 type Freshness bool
 
 const (
-	// Cached returns the cached result of a disk without writes since then. It does not wait long
-	// for other disks: a disk that answers late counts as not examined yet.
+	// Cached returns the cached result of a disk that was not written to since its examination. It
+	// waits only a short time for other disks; a disk that has not answered by then gets the error
+	// ErrSkipped.
 	Cached Freshness = false
-	// Fresh waits for a new examination, as a decision to write requires. The delay after a failure
-	// applies nevertheless.
+	// Fresh waits for a new examination, which is necessary before a write to a disk. But the delay
+	// after a failed examination still applies.
 	Fresh Freshness = true
 )
 
@@ -129,8 +133,9 @@ func (p *Prober) examine(ctx context.Context, d Device, fresh Freshness) (Result
 	return p.attempt(ctx, d, nil, r)
 }
 
-// acquire waits until no other caller examines a disk, and returns its record. It calls begin with
-// the lock held, and returns its error. It does not wait for an abandoned examination.
+// acquire waits until no other caller examines a disk. Then it calls begin with the lock held, and
+// returns the record of the disk and the error of begin. It does not wait for an abandoned
+// examination.
 func (p *Prober) acquire(ctx context.Context, d Device, begin func(*record) error) (*record, error) {
 	for {
 		r, busy, err := p.tryAcquire(d, begin)
@@ -145,8 +150,8 @@ func (p *Prober) acquire(ctx context.Context, d Device, begin func(*record) erro
 	}
 }
 
-// tryAcquire is acquire without waiting: busy is closed at the next change of a record that another
-// caller examines.
+// tryAcquire is acquire without waiting. If another caller examines the disk, it returns the
+// channel busy, which is closed at the next change of the record.
 func (p *Prober) tryAcquire(d Device, begin func(*record) error) (r *record, busy <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,8 +162,7 @@ func (p *Prober) tryAcquire(d Device, begin func(*record) error) (r *record, bus
 	return r, nil, begin(r)
 }
 
-// File reads a file of a disk. The limits of an examination apply, and so does the delay after a
-// failure.
+// File reads a file of a disk. The limits of an examination and the delay after a failure apply.
 func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
 	r, err := p.acquire(ctx, d, func(r *record) error {
 		if r.err != nil && (r.busy || p.now().Before(r.next)) {
@@ -172,15 +176,15 @@ func (p *Prober) File(ctx context.Context, d Device, f File) (Result, error) {
 	return p.attempt(ctx, d, &f, r)
 }
 
-// Next returns the time at which the first failed disk can be examined again; false if there is no
-// failed disk.
+// Next returns the earliest time at which a disk with a failed examination can be examined again;
+// false if there is no such disk.
 func (p *Prober) Next() (time.Time, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var first time.Time
 	for _, r := range p.known {
 		next := r.next
-		// an abandoned examination may have ended by then
+		// look again after minBackoff: the abandoned examination may have ended by then
 		if again := p.now().Add(minBackoff); r.busy && next.Before(again) {
 			next = again
 		}
@@ -219,7 +223,8 @@ func (p *Prober) prune(devices []Device) {
 	}
 }
 
-// cached returns the result without an examination; known is false if an examination is necessary.
+// cached returns the cached result or error of a disk; known is false if an examination is
+// necessary.
 func (r *record) cached(d Device, fresh Freshness, now time.Time) (a Result, err error, known bool) {
 	switch {
 	case r.err != nil && (r.busy || now.Before(r.next)):
@@ -249,10 +254,10 @@ func (r *record) store(a Result, err error, d Device, f *File, now time.Time) (R
 	return a, nil
 }
 
-// retries gives the delay after a number of consecutive failures.
+// retries computes the delay after a number of consecutive failures.
 var retries = backoff.Backoff{Min: minBackoff, Max: maxBackoff}
 
-// reserve begins an examination. It must be called with the lock held.
+// reserve marks a disk as busy for a new examination. It must be called with the lock held.
 func (p *Prober) reserve(r *record) error {
 	if p.stuck >= maxStuck {
 		return fmt.Errorf("%d examinations of other disks hang", p.stuck)
@@ -268,7 +273,7 @@ var (
 	errNotYet  = errors.New("it has not ended yet")
 )
 
-// outcome is the outcome of an examination.
+// outcome is the result or the error of an examination.
 type outcome struct {
 	a   Result
 	err error
@@ -298,9 +303,9 @@ func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Res
 	}
 }
 
-// supervise waits until the examination ends or the deadline passes: a process that waits for a
-// disk in the kernel does not end when it is killed. supervise abandons that examination, and the
-// disk is not examined again before it ends.
+// supervise waits until the examination ends or the deadline passes. After the deadline it abandons
+// the examination: its process may wait in the kernel for the disk and then does not end when it is
+// killed. The disk is not examined again before the abandoned examination has ended.
 func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (Result, error) {
 	p.slots <- struct{}{}
 	defer func() { <-p.slots }()
@@ -347,7 +352,7 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 	return r.store(Result{}, context.Cause(limited), d, f, p.now())
 }
 
-// runRecovered calls run; a panic in it fails only this examination.
+// runRecovered calls run. A panic in run becomes an error of this examination.
 func (p *Prober) runRecovered(ctx context.Context, d Device, f *File) (a Result, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Request is the standard input of the examining process. Descriptor 3 is the disk, the descriptors
-// from 4 on are its partitions, in the order of Partitions.
+// Request is the standard input of the examining process. File descriptor 3 is the disk; the
+// descriptors from 4 on are its partitions in the order of Partitions.
 type Request struct {
 	Disk       string `json:"disk"`       // "/dev/sdb"
 	Partitions []int  `json:"partitions"` // numbers of the open partitions
@@ -40,10 +40,11 @@ type Result struct {
 	// Table is the type of the partition table: "gpt", "" for a blank disk, otherwise a description
 	// of the content.
 	Table string `json:"table"`
-	// Mirrored reports that the primary GPT is complete and that its backup is in the last sector.
+	// Mirrored means that the primary GPT is complete and that its backup is in the last sector.
 	Mirrored bool    `json:"mirrored,omitempty"`
 	Entries  []Entry `json:"entries,omitempty"` // of the GPT, by number
-	// of the disk itself: a disk with a partition table can also be a file system or a RAID member
+	// content of the disk itself: a disk with a partition table can also be a file system or a RAID
+	// member
 	Whole    superblock.Content `json:"whole"`
 	Contents []PartitionContent `json:"contents,omitempty"` // of partitions, by number
 	Text     []byte             `json:"text,omitempty"`     // of the requested file
@@ -64,7 +65,7 @@ type Entry struct {
 type PartitionContent struct {
 	Number  int                `json:"number"`
 	Content superblock.Content `json:"content"`
-	// the partition has a boot loader that firmware would start
+	// the partition has a boot loader (esp.Loader) that firmware would start
 	Loader bool `json:"loader,omitempty"`
 }
 
@@ -80,7 +81,8 @@ func (a Result) Content(number int) superblock.Content {
 // Limits of a result.
 const (
 	MaxResult = 256 << 10 // bytes, without a file
-	// highest number; the kernel supports at most 256 partitions of a disk (DISK_MAX_PARTS)
+	// highest partition number; the kernel supports at most 256 partitions of a disk
+	// (DISK_MAX_PARTS)
 	maxPartition = 1024
 	maxEntries   = 128
 	maxKind      = 120 // bytes
@@ -88,11 +90,11 @@ const (
 	maxProblem   = 500 // bytes
 )
 
-// errInvalid is returned for a result that no correct examination can return.
+// errInvalid is the error for a result that a correct examining process cannot return.
 var errInvalid = errors.New("the examination returned an invalid result")
 
-// decode parses and validates a result about a disk. The author of the disk may control the
-// examining process, so every field is validated.
+// decode parses and validates a result about a disk. Every field is validated, because a hostile
+// disk may have taken control of the examining process.
 func decode(text []byte, d Device, f *File) (Result, error) {
 	most := uint64(MaxResult)
 	if f != nil {
@@ -151,12 +153,12 @@ func (a Result) check(d Device, f *File) error {
 	return nil
 }
 
-// valid reports whether a text is one printable line of at most most bytes.
+// valid reports whether a text is a single printable line of at most `most` bytes.
 func valid(text string, most int) bool {
 	return len(text) <= most && sanitize.Text(text) == text
 }
 
-// shorten makes a text valid.
+// shorten makes a text valid: a printable line of at most `most` bytes.
 func shorten(text string, most int) string {
 	text = sanitize.Text(strings.ToValidUTF8(text, "?"))
 	for len(text) > most {

@@ -9,11 +9,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/etcdjoin"
 )
 
-// Refusal is the reason for which an operation is refused, with the remedy.
+// Refusal is the reason why an operation is refused, with the remedy.
 type Refusal struct {
 	Operation      Operation
 	Reason, Remedy string
-	// Final reports that the operation cannot be forced.
+	// Final means that the operation cannot be forced.
 	Final bool
 }
 
@@ -26,21 +26,22 @@ func (r *Refusal) Error() string {
 	return text + ", or use --force"
 }
 
-// NeedsVersions reports whether the decision depends on the versions in the cluster: the operation
-// changes the minor version of Kubernetes.
+// NeedsVersions reports whether the decision depends on the versions in the cluster: only if the
+// operation changes the minor version of Kubernetes.
 func NeedsVersions(m Machine, r Request) bool {
 	return r.Kubernetes != "" && minorOf(r.Kubernetes) != minorOf(m.Kubernetes)
 }
 
-// NeedsControlPlane reports whether the decision depends on the control plane. A machine alone is
-// not asked about it, so that it can be repaired in any state. A reset is for ever, so the members
-// of etcd count, and not the configuration.
+// NeedsControlPlane reports whether the decision depends on the state of the control plane. It does
+// not for the only control-plane machine, so that an operator can repair this machine in any state.
+// A reset is an exception: it is final, so the members of etcd must be checked even if the
+// configuration names no other machine.
 func NeedsControlPlane(m Machine, r Request) bool {
 	return m.ControlPlane && (m.Others || r.Operation.resets())
 }
 
-// Decide returns the reason for which an operation is refused; nil if it is permitted. It ignores
-// Force. The first row that applies decides:
+// Decide returns the reason why an operation is refused; nil if it is permitted. It ignores
+// Request.Force. The first row that applies decides:
 //
 //	machine                      state of the cluster                      decision
 //	any, the minor version stays any                                       no check of versions
@@ -80,7 +81,7 @@ func Decide(m Machine, r Request, control ControlPlane, versions Versions) *Refu
 	return nil
 }
 
-// checkControlPlane returns the reason for which the control plane needs the machine.
+// checkControlPlane returns the reason why the control plane needs the machine; nil if it does not.
 func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
 	refuse := func(reason, remedy string) *Refusal {
 		return &Refusal{Operation: r.Operation, Reason: reason, Remedy: remedy}
@@ -111,13 +112,14 @@ func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
 	return nil
 }
 
-// checkQuorum returns the reason for which etcd would lose its quorum, with the remedy; both are
-// empty if it would not. A reset has more consequences than an absence of minutes.
+// checkQuorum returns the reason why etcd would lose its quorum, with the remedy; both are empty if
+// it would not. For a reset, which removes the data for ever, the rules are stricter than for an
+// absence of minutes.
 func checkQuorum(o Operation, c ControlPlane) (why, remedy string) {
 	voters, answering := c.count()
 	var err error
 	switch o {
-	case Finalize: // a restart of seconds, while all others answer
+	case Finalize: // etcd restarts within seconds, and only while all other members answer
 		return "", ""
 	case ResetData:
 		err = etcdjoin.MayRemove(voters, answering, true)

@@ -11,9 +11,10 @@ import (
 // Operation is an operation that interrupts a machine.
 type Operation string
 
-// The operations. Reset deletes the configuration, and etcd retains its member; ResetData deletes
-// the data of etcd, too, and the member leaves before. Finalize restarts the API server with etcd
-// after the level of the cluster was raised; no operator requests it.
+// The operations. Reset deletes the configuration; the machine stays an etcd member. ResetData also
+// deletes the data of etcd; before that, the machine leaves etcd. Finalize restarts the API server
+// with etcd after the level of the cluster was raised; the system itself requests it, not an
+// operator.
 const (
 	Finalize  Operation = "finalize"
 	Upgrade   Operation = "upgrade"
@@ -38,19 +39,20 @@ func (o Operation) resets() bool { return o == Reset || o == ResetData }
 // Request is the operation that an operator requests.
 type Request struct {
 	Operation Operation
-	// Kubernetes is the version of Kubernetes after the operation, with a leading v; empty if it
-	// stays, or is unknown.
+	// Kubernetes is the version of Kubernetes after the operation, with a leading v; empty if the
+	// version does not change or is unknown.
 	Kubernetes string
 	// Force overrides a refusal.
 	Force bool
 	By    string // caller
-	// GracePeriod is the time that the caller gives the pods and services to stop.
+	// GracePeriod is how long the caller lets pods and services take to stop.
 	GracePeriod time.Duration
-	// Forgets reports that the version after the operation does not return the turn.
+	// Forgets means that the version after the operation cannot return the turn, so that the turn
+	// must end by itself.
 	Forgets bool
 }
 
-// TurnLife returns the life of a turn for the operation.
+// TurnLife returns the time after which the turn for the operation ends by itself.
 func (r Request) TurnLife() time.Duration {
 	if r.Forgets {
 		return shutdownLife + r.GracePeriod
@@ -63,12 +65,13 @@ type Machine struct {
 	Name         string
 	ControlPlane bool
 	Kubernetes   string // the running version, with a leading v
-	// Others reports whether the configuration names other control-plane machines.
+	// Others means that the configuration names other control-plane machines.
 	Others bool
 }
 
-// TurnLife is the time after which a turn ends by itself. It exceeds a shutdown and a boot.
-// shutdownLife exceeds a shutdown: a machine is down for the others after its etcd has stopped.
+// TurnLife is the time after which a turn ends by itself. It is longer than a shutdown and a boot.
+// shutdownLife is longer than a shutdown only. It suffices for a version that does not return the
+// turn: after the shutdown, the other machines see that the etcd of the machine is down.
 const (
 	TurnLife     = 10 * time.Minute
 	shutdownLife = 2 * time.Minute
@@ -81,8 +84,8 @@ type Turn struct {
 	Operation Operation `json:"operation"`
 	By        string    `json:"by"` // caller
 	At        time.Time `json:"at"`
-	// Ends is the time at which the turn ends by itself unless its machine renews it. It is for
-	// operators: the lease of etcd decides, because clocks of machines differ.
+	// Ends is the time at which the turn ends by itself unless its machine renews it. It is only
+	// shown to operators: the lease of etcd ends the turn, because the clocks of machines differ.
 	Ends time.Time `json:"ends"`
 }
 
@@ -100,7 +103,7 @@ func (t Turn) String() string {
 	return fmt.Sprintf("control-plane machine %s %s since %s, asked by %s", t.Machine, cmp.Or(doing, "is away"), t.At.UTC().Format(time.TimeOnly+"Z"), t.By)
 }
 
-// OfAnother reports whether the turn belongs to another machine than this.
+// OfAnother reports whether the turn belongs to a machine with another name.
 func (t Turn) OfAnother(machine string) bool { return t.Machine != "" && t.Machine != machine }
 
 // TurnRequest is the input of `orchestrator take-turn` and `orchestrator return-turn`.
@@ -112,16 +115,16 @@ type TurnRequest struct {
 	Force bool `json:"force,omitempty"`
 }
 
-// ControlPlane is the control plane as a machine of it sees it: the output of
-// `orchestrator take-turn`.
+// ControlPlane is the state of the control plane as a control-plane machine observes it: the output
+// of `orchestrator take-turn`.
 type ControlPlane struct {
-	// Problem is the reason for which the members are unknown; empty if they are known.
+	// Problem is the reason why the members are unknown; empty if they are known.
 	Problem string `json:"problem,omitempty"`
-	// Stopped reports that etcd does not run on this machine.
+	// Stopped means that etcd does not run on this machine.
 	Stopped bool `json:"stopped,omitempty"`
-	// Leader reports that etcd on this machine has a leader, and so a quorum.
+	// Leader means that etcd on this machine knows a leader, so that the voters have a quorum.
 	Leader  bool     `json:"leader,omitempty"`
-	Members []Member `json:"members,omitempty"` // with this machine, unless it is no member
+	Members []Member `json:"members,omitempty"` // including this machine if it is a member
 	// Turn is the present turn; zero if there is none.
 	Turn Turn `json:"turn,omitzero"`
 }
@@ -132,15 +135,14 @@ type Member struct {
 	Address string `json:"address,omitempty"`
 	Own     bool   `json:"own,omitempty"` // this machine
 	Learner bool   `json:"learner,omitempty"`
-	// Problem is the reason for which etcd does not answer there; empty if it answers. A member
-	// that waits for a quorum answers.
+	// Problem is the reason why etcd of the member does not answer; empty if it answers. A member
+	// that waits for a quorum answers, too.
 	Problem string `json:"problem,omitempty"`
-	// APIServer is the reason for which the API server of the machine is not ready; empty if it is
-	// ready.
+	// APIServer is the reason why the API server of the machine is not ready; empty if it is ready.
 	APIServer string `json:"apiServer,omitempty"`
 }
 
-// own returns the member of this machine; nil if there is none.
+// own returns the member of this machine; nil if the machine is no member.
 func (c ControlPlane) own() *Member {
 	for i, m := range c.Members {
 		if m.Own {
@@ -150,7 +152,7 @@ func (c ControlPlane) own() *Member {
 	return nil
 }
 
-// count returns the number of voters, and of the answering voters.
+// count returns the number of voters, and how many of them answer.
 func (c ControlPlane) count() (voters, answering int) {
 	for _, m := range c.Members {
 		if m.Learner {
@@ -165,8 +167,8 @@ func (c ControlPlane) count() (voters, answering int) {
 }
 
 // Counts reports whether the absence of this machine would matter to the others: there are other
-// voters, the voters have a quorum, and this machine is an answering voter. There is also a quorum
-// if etcd has a leader and this machine reaches too few of the others itself.
+// voters, the voters have a quorum, and this machine is an answering voter. If etcd has a leader,
+// the voters have a quorum, even if this machine itself reaches too few of them.
 func (c ControlPlane) Counts() bool {
 	own := c.own()
 	voters, answering := c.count()
@@ -176,19 +178,20 @@ func (c ControlPlane) Counts() bool {
 // Versions are the versions of Kubernetes in the cluster: the output of
 // `orchestrator list-versions`.
 type Versions struct {
-	// Problem is the reason for which they are unknown; empty if they are known.
+	// Problem is the reason why the versions are unknown; empty if they are known.
 	Problem string   `json:"problem,omitempty"`
 	Servers []Server `json:"servers,omitempty"` // API servers of the other machines
-	Nodes   []Node   `json:"nodes,omitempty"`   // all Nodes; none on a worker
+	Nodes   []Node   `json:"nodes,omitempty"`   // all Nodes; empty on a worker
 }
 
 // Server is an API server.
 type Server struct {
 	Address string `json:"address"`
 	Version string `json:"version,omitempty"` // with a leading v
-	// Emulated is the minor version that the server emulates ("v1.36"); empty if it is its own.
+	// Emulated is the minor version that the server emulates ("v1.36"); empty if it emulates no
+	// other version.
 	Emulated string `json:"emulated,omitempty"`
-	// Problem is the reason for which the version is unknown; empty if it is known.
+	// Problem is the reason why the version is unknown; empty if it is known.
 	Problem string `json:"problem,omitempty"`
 }
 

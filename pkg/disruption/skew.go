@@ -10,15 +10,15 @@ import (
 )
 
 // The version skew that Kubernetes supports (https://kubernetes.io/releases/version-skew-policy):
-// a kubelet is not newer than an API server and at most maxKubeletSkew minor versions older; API
-// servers differ by at most maxServerSkew.
+// a kubelet is not newer than an API server, and at most maxKubeletSkew minor versions older. API
+// servers differ by at most maxServerSkew minor versions.
 const (
 	maxKubeletSkew = 3
 	maxServerSkew  = 1
 )
 
-// minorOf returns the minor version of a version, 36 of v1.36.3; -1 if it is unknown. All versions
-// have the same major version.
+// minorOf returns the minor number of a version, such as 36 for v1.36.3; -1 if the version is
+// invalid. The major version is ignored, because it is the same everywhere.
 func minorOf(version string) int {
 	_, minor, _ := strings.Cut(semver.MajorMinor(version), ".")
 	if n, err := strconv.Atoi(minor); err == nil {
@@ -27,7 +27,8 @@ func minorOf(version string) int {
 	return -1
 }
 
-// effective returns the minor version that clients of a server see.
+// effective returns the minor version of the API that a server provides: the emulated version, if
+// it emulates another version.
 func (s Server) effective() int {
 	if s.Emulated != "" {
 		return minorOf(s.Emulated)
@@ -35,8 +36,8 @@ func (s Server) effective() int {
 	return minorOf(s.Version)
 }
 
-// checkSkew returns the reason for which Kubernetes would not support the versions after the
-// operation.
+// checkSkew returns the reason why Kubernetes would not support the versions in the cluster after
+// the operation; nil if it would.
 func checkSkew(m Machine, r Request, v Versions) *Refusal {
 	if !m.ControlPlane {
 		return checkWorker(r, v)
@@ -60,7 +61,7 @@ func checkSkew(m Machine, r Request, v Versions) *Refusal {
 	for _, n := range v.Nodes {
 		minor := minorOf(n.Version)
 		switch {
-		case n.ControlPlane || minor < 0: // its kubelet prefers its own API server
+		case n.ControlPlane || minor < 0: // its kubelet uses the API server of the same machine
 		case minor > target:
 			return refuse(fmt.Sprintf("the kubelet of worker %s (Kubernetes %s) would be newer than this API server (%s)", n.Name, n.Version, r.Kubernetes),
 				fmt.Sprintf("roll the workers back first (`orlopctl rollback -n %s`), or if it is gone, remove it (`orlopctl nodes remove %s`)", n.Address, n.Name))
@@ -104,11 +105,11 @@ func unknownVersions(problem string) string {
 	return "the operation changes the minor version of Kubernetes, and the versions in the cluster are unknown: " + problem
 }
 
-// maxNamed is the number of machines that Behind names.
+// maxNamed is the maximum number of machines that Behind names.
 const maxNamed = 5
 
 // Behind returns a warning about the machines with an older Kubernetes than the newest in the
-// cluster; empty if there are none.
+// cluster; empty if there are no such machines.
 func Behind(nodes []Node) string {
 	newest := ""
 	for _, n := range nodes {

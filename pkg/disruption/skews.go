@@ -6,14 +6,16 @@ import (
 	"slices"
 )
 
-// Skew is a machine with a version of Kubernetes that is not supported beside the others.
+// Skew is a machine with a version of Kubernetes that is not supported together with the versions
+// of other machines.
 type Skew struct {
 	Machine        Node
 	Reason, Remedy string
 }
 
-// Skews returns the machines with an unsupported version, in the order of the nodes. The version of
-// a control-plane machine is that of its API server. Nodes with an unknown version do not count.
+// Skews returns the machines with an unsupported version, in the order of the nodes. The API server
+// of a control-plane machine has the version of its kubelet. Nodes with an unknown version are
+// ignored.
 func Skews(nodes []Node) []Skew {
 	known := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return minorOf(n.Version) < 0 })
 	planes := slices.DeleteFunc(slices.Clone(known), func(n Node) bool { return !n.ControlPlane })

@@ -23,7 +23,8 @@ const maxAnswer = 64 << 10
 
 // Dial opens a TCP connection to a server, host:port, directly or through the proxy (CONNECT, RFC
 // 9110 section 9.3.6), and reports whether it goes through the proxy. ctx bounds the time until the
-// proxy has answered. The server must not send before it has received.
+// proxy has answered; afterwards it has no effect. Through a proxy, the protocol must be such that
+// the client sends first.
 func (c Config) Dial(ctx context.Context, d *net.Dialer, address string) (conn net.Conn, proxied bool, err error) {
 	proxy, err := c.ProxyFor(&url.URL{Scheme: "https", Host: address})
 	if err != nil {
@@ -47,7 +48,7 @@ func (c Config) tunnel(ctx context.Context, d *net.Dialer, proxy *url.URL, addre
 		return nil, err
 	}
 	raw := conn
-	// the deadline ends a pending read or write
+	// a deadline in the past ends a pending read or write
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	if proxy.Scheme == "https" {
 		roots, err := c.Roots("", true)
@@ -57,7 +58,7 @@ func (c Config) tunnel(ctx context.Context, d *net.Dialer, proxy *url.URL, addre
 		conn = tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: proxy.Hostname(), MinVersion: tls.VersionTLS12})
 	}
 	err = connect(conn, proxy.User, address)
-	if !stop() { // the deadline of the connection is set, or will be
+	if !stop() { // ctx has ended, so the connection has a deadline in the past, or gets it
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -67,7 +68,7 @@ func (c Config) tunnel(ctx context.Context, d *net.Dialer, proxy *url.URL, addre
 	return conn, nil
 }
 
-// connect requests a connection to a server from a proxy.
+// connect sends a CONNECT request for a server to a proxy, and reads the answer.
 func connect(conn net.Conn, user *url.Userinfo, address string) error {
 	request := http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: address}, Host: address, Header: http.Header{"User-Agent": {"orlop"}}}
 	if user != nil {
@@ -92,7 +93,7 @@ func connect(conn net.Conn, user *url.Userinfo, address string) error {
 	return nil
 }
 
-// Basic returns the value of a header with a user and a password (RFC 7617).
+// Basic returns the value of an authorization header with a user and a password (RFC 7617).
 func Basic(user, password string) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
 }

@@ -1,9 +1,10 @@
-// Package egress connects to servers outside the cluster: through the proxy of the site, if there
-// is one, and with the CAs of the site beside the CAs that a server needs anyway. Every connection
-// of the system to such a server uses it; a test of the module finds the others (egress_test.go).
+// Package egress connects to servers outside the cluster: through the proxy of the site, if the
+// site has one, and with the CAs of the site in addition to the CAs that are configured for a
+// server. Every connection of the system to such a server must use this package; a test of the
+// module finds connections that do not (egress_test.go).
 //
-// The package does not select the CAs that a server needs: its user does. It does not read the
-// configuration of the machine (machined/nodeplan does), and stores nothing.
+// The caller selects the CAs for a server. The package does not read the configuration of the
+// machine (machined/nodeplan does), and stores nothing.
 package egress
 
 import (
@@ -18,15 +19,15 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// Config says how servers outside the cluster are reached. The zero value connects directly and
-// knows no CA of the site. It contains a password: its JSON form is for the input of a command
-// only, and package fmt prints none of its fields.
+// Config states how servers outside the cluster are reached. The zero value means direct
+// connections and no CAs of the site. A Config can contain a password: use its JSON form only as
+// the input of a command. Package fmt prints only the host of the proxy.
 type Config struct {
 	// Proxy is the URL of an HTTP proxy, http or https, with user and password; empty for none.
 	Proxy string `json:"proxy,omitempty"`
 	// NoProxy lists the hosts that are reached directly, separated by commas, in the form of
-	// httpproxy.Config: names with the names below them, addresses, networks, each with an optional
-	// port.
+	// httpproxy.Config: names, which include the names below them, addresses, and networks. Names
+	// and addresses can have a port.
 	NoProxy string `json:"noProxy,omitempty"`
 	// CAs are the CAs of the site, in PEM; empty for none.
 	CAs string `json:"cas,omitempty"`
@@ -56,14 +57,14 @@ func name(u *url.URL) string { return u.Scheme + "://" + u.Host }
 func (c Config) proxy() (*url.URL, error) {
 	u, err := url.Parse(c.Proxy)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		// without the URL, which has a password
+		// the error omits the URL, which can contain a password
 		return nil, errors.New("the URL of the proxy is invalid")
 	}
 	return u, nil
 }
 
 // ProxyFor returns the proxy for a URL; nil if the host is reached directly. Loopback addresses and
-// the name localhost always are.
+// the name localhost are always reached directly.
 func (c Config) ProxyFor(target *url.URL) (*url.URL, error) {
 	if c.Proxy == "" {
 		return nil, nil
@@ -74,13 +75,14 @@ func (c Config) ProxyFor(target *url.URL) (*url.URL, error) {
 	return (&httpproxy.Config{HTTPProxy: c.Proxy, HTTPSProxy: c.Proxy, NoProxy: c.NoProxy}).ProxyFunc()(target)
 }
 
-// Roots returns the CAs for a server: its own, in PEM, the CAs of the site and, if public is true,
-// the public CAs of the system. It returns an error if there are none, or if own contains no
+// Roots returns the CAs for a server: the CAs that are configured for the server (own, in PEM; can
+// be empty), the CAs of the site and, if public is true, the public CAs of the system. It returns
+// an error if no CA is given and public is false, or if own is not empty but contains no
 // certificate.
 func (c Config) Roots(own string, public bool) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if public {
-		if system, err := x509.SystemCertPool(); err == nil { // otherwise the system has none
+		if system, err := x509.SystemCertPool(); err == nil { // error: the system has no public CAs
 			pool = system
 		}
 	}

@@ -18,16 +18,17 @@ import (
 )
 
 const (
-	// forwardTimeout bounds the connection to a server, also through the proxy of the site.
+	// forwardTimeout bounds the establishment of a connection to a server, also through the proxy
+	// of the site.
 	forwardTimeout = 30 * time.Second
 	// forwardIdle is the time after which an idle connection to a server without TLS is closed.
 	forwardIdle = 30 * time.Second
 )
 
 // Forwarder is a proxy for programs of the machine that cannot use a Config: containerd reads its
-// proxy once, from its environment, and the API server knows proxies without a password only. It
-// connects to each server as the present Config says, so a change needs no restart of these
-// programs, and they know no password.
+// proxy only at its start, from its environment, and the API server supports only proxies without a
+// password. Forwarder connects to each server according to the present Config. So these programs
+// need not restart after a change, and do not know the password.
 type Forwarder struct {
 	config func() Config
 
@@ -39,8 +40,8 @@ type Forwarder struct {
 // NewForwarder returns a forwarder. config returns the present configuration.
 func NewForwarder(config func() Config) *Forwarder { return &Forwarder{config: config} }
 
-// ServeHTTP implements http.Handler: CONNECT for servers with TLS, requests with a whole URL for
-// others.
+// ServeHTTP implements http.Handler: CONNECT for servers with TLS, and requests with an absolute
+// URL for others.
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -52,8 +53,8 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// connect connects a client to a server. The reason of a failure is in the status line, because
-// clients show nothing else.
+// connect serves CONNECT: it connects a client to a server. After a failure, it sends the reason in
+// the status line, because clients show nothing else of the answer.
 func (f *Forwarder) connect(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), forwardTimeout)
 	server, _, err := f.config().Dial(ctx, &net.Dialer{}, r.Host)
@@ -72,7 +73,7 @@ func (f *Forwarder) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer server.Close()
-	// net/http has set deadlines for the request
+	// remove the deadlines that net/http has set for the request
 	if err := client.SetDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -88,8 +89,8 @@ func (f *Forwarder) connect(w http.ResponseWriter, r *http.Request) {
 	<-sent
 }
 
-// pipe copies until the source ends, and then ends the destination for its reader. After an error
-// it closes the destination, which ends the other direction.
+// pipe copies until the source ends, and then closes the destination for writing only. After an
+// error it closes the destination completely, which also ends the other direction.
 func pipe(to net.Conn, from io.Reader) {
 	_, err := io.Copy(to, from)
 	half, ok := to.(interface{ CloseWrite() error })
@@ -100,7 +101,7 @@ func pipe(to net.Conn, from io.Reader) {
 
 // forward sends a request to a server without TLS.
 func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
-	transport, err := f.present()
+	transport, err := f.currentTransport()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
@@ -121,8 +122,8 @@ func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request) {
 	}).ServeHTTP(w, r)
 }
 
-// present returns the transport of the present configuration.
-func (f *Forwarder) present() (*http.Transport, error) {
+// currentTransport returns a transport for the present configuration.
+func (f *Forwarder) currentTransport() (*http.Transport, error) {
 	now := f.config()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +132,7 @@ func (f *Forwarder) present() (*http.Transport, error) {
 	}
 	next := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: forwardTimeout}).DialContext, TLSHandshakeTimeout: forwardTimeout, IdleConnTimeout: forwardIdle,
-		// the client decides about compression
+		// the client decides whether to request compression
 		DisableCompression: true,
 	}
 	if err := now.Complete(next, nil); err != nil {

@@ -1,36 +1,39 @@
 package emulation
 
-// etcdOf holds, for a level, the minor version of etcd with which the releases of that level store
-// data (go.mod of the releases).
+// etcdOf maps a level to the minor version of etcd in the releases with this Kubernetes (go.mod of
+// the releases). The data have the storage version of this etcd.
 var etcdOf = map[Minor]string{{1, 36}: "3.6", {1, 37}: "3.7"}
 
-// EtcdOf returns the minor version of etcd at a level, for example "3.6"; empty if it is unknown.
+// EtcdOf returns the minor version of etcd at a level, for example "3.6"; empty if the level is not
+// in the table.
 func EtcdOf(level Minor) string { return etcdOf[level] }
 
-// Hold is a step that holds etcd at the storage version of the level, by etcd's downgrade: with
-// a downgrade to version 3.6 etcd does not raise the version of the cluster above 3.6, and lowers
-// it to 3.6.
+// Hold is a step that keeps etcd at the storage version of the level by means of etcd's downgrade.
+// While a downgrade to version 3.6 is enabled, etcd does not raise the version of the cluster above
+// 3.6, and lowers a higher version to 3.6.
 type Hold int
 
 // The steps.
 const (
-	Keep   Hold = iota // nothing to do
+	Keep   Hold = iota // no change
 	Enable             // enable the downgrade
 	Cancel             // cancel the downgrade
 )
 
-// Etcd is etcd as a member observes it.
+// Etcd is the state of etcd as a member observes it.
 type Etcd struct {
 	Own     string // the minor version of this member, for example "3.7"
 	Members int
-	// Joining reports that a member was added and has not started: etcd admits no new member while
-	// a downgrade is enabled. etcd raises no version while a member is unknown.
+	// Joining means that a member was added and has not started. No downgrade may be enabled then,
+	// because etcd admits no new member during a downgrade. It is not necessary either: etcd does
+	// not raise its version while the version of a member is unknown.
 	Joining bool
 	Enabled bool   // a downgrade is enabled
-	Target  string // of the enabled downgrade, a minor version
+	Target  string // target of the enabled downgrade, a minor version
 }
 
-// HoldEtcd returns the step that holds etcd at a minor version; wanted is empty if it is unknown.
+// HoldEtcd returns the step that keeps etcd at the minor version wanted, which is empty if unknown.
+// The first column is wanted, compared with the version of this member.
 //
 //	version                    members            downgrade         step
 //	of another tool            any                another target    nothing
@@ -43,7 +46,7 @@ type Etcd struct {
 //	older                      several            off               enable
 //	older                      several            enabled           nothing
 func HoldEtcd(wanted string, e Etcd) Hold {
-	// The data of a single member go back by the savepoint.
+	// A cluster with a single member needs no downgrade: a rollback restores the savepoint.
 	hold := wanted != "" && wanted != e.Own && e.Members > 1 && !e.Joining
 	switch {
 	case hold && !e.Enabled:
@@ -54,8 +57,8 @@ func HoldEtcd(wanted string, e Etcd) Hold {
 	return Keep
 }
 
-// Settled reports whether no later step is possible while this member runs: the level has the
-// version of this member, and no downgrade is enabled. The level does not rise above the version of
-// a member, and falls only by a restore, after which each member starts again. An unknown level is
-// not settled: a full database stores none at first.
+// Settled reports whether HoldEtcd will need no further step while this member runs: wanted is the
+// version of this member, and no downgrade is enabled. The level cannot rise above the version of a
+// member, and falls only by a restore, after which each member starts again. An unknown level is
+// not settled, because it can become known later: a full database cannot store the level at first.
 func (e Etcd) Settled(wanted string) bool { return wanted == e.Own && !e.Enabled }

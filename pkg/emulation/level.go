@@ -10,13 +10,14 @@ import (
 // (k8s.io/component-base/compatibility, the floor of --emulated-version).
 const maxEmulation = 3
 
-// BeforeLevels is the version of Kubernetes in the releases before levels. Their boot images do not
-// name it.
+// BeforeLevels is the version of Kubernetes in the releases from before levels existed. The boot
+// images of these releases do not name their version.
 var BeforeLevels = Minor{1, 36}
 
-// Initial returns the level of a cluster in which none is stored. recorded are the versions that
-// the members of an existing cluster have recorded. local is the version that wrote the data of the
-// machine before this start. A new cluster has neither, and starts at version own.
+// Initial returns the level of a cluster that has not stored a level: the oldest of the given
+// versions. recorded are the versions that the members of an existing cluster have recorded. local
+// is the version that wrote the data of the machine before this start. own is the version of this
+// machine, which is the result for a new cluster, because it has no other versions.
 func Initial(recorded []Minor, local, own Minor) Minor {
 	level := own
 	if local.Known() && local.OlderThan(level) {
@@ -31,7 +32,7 @@ func Initial(recorded []Minor, local, own Minor) Minor {
 }
 
 // Emulated returns the version that the components of version own emulate at a level; unknown if
-// they emulate none. It returns an error if this version cannot serve the level.
+// they need not emulate another version. It returns an error if version own cannot serve the level.
 func Emulated(level, own Minor) (Minor, error) {
 	switch {
 	case !level.Known() || level == own:
@@ -47,28 +48,29 @@ func Emulated(level, own Minor) (Minor, error) {
 // Member is a control-plane machine, a member of etcd.
 type Member struct {
 	Name string
-	// Kubernetes is the version that the machine has recorded; unknown without a record.
+	// Kubernetes is the version that the machine has recorded in etcd; unknown if it has recorded
+	// none.
 	Kubernetes Minor
-	// Problem is the reason for which the machine is away; empty if it answers.
+	// Problem is the reason why the machine is away; empty if it answers.
 	Problem string
 }
 
-// Cluster is a cluster as a control-plane machine observes it.
+// Cluster is the state of a cluster as a control-plane machine observes it.
 type Cluster struct {
 	Level   Minor // unknown if it cannot be read
 	Members []Member
 	// Turn describes the control-plane machine that is being upgraded, is on trial or is away for
-	// another reason; empty if none is.
+	// another reason; empty if all are available.
 	Turn string
 }
 
-// Refusal is the reason for which an operation is refused, with the remedy.
+// Refusal is the reason why an operation is refused, with the remedy.
 type Refusal struct{ Reason, Remedy string }
 
 // Next returns the level to which a cluster can be raised: the oldest version of its members. It
 // returns a refusal if a member is away, unknown or not upgraded. If no member has a newer version
-// than the level, Next returns the present level: the machines may be starting at this level, after
-// a call with a lost answer. The first row that applies decides:
+// than the level, Next returns the present level instead of a refusal: the caller may repeat a call
+// that has raised the level, after its answer was lost. The first row that applies decides:
 //
 //	level      a member              another machine   decision
 //	unknown    any                   any               refused
@@ -117,7 +119,7 @@ func (c Cluster) Next() (Minor, *Refusal) {
 	return Minor{}, &Refusal{fmt.Sprintf(text, strings.Join(names, ", "), oldest), "upgrade all of them, or go back on the others (`orlopctl rollback`)"}
 }
 
-// running returns the names of the members with a version, sorted.
+// running returns the sorted names of the members that run a version.
 func (c Cluster) running(version Minor) []string {
 	var names []string
 	for _, m := range c.Members {
@@ -129,7 +131,8 @@ func (c Cluster) running(version Minor) []string {
 	return names
 }
 
-// Describe returns the level of a cluster for operators of a machine with version own.
+// Describe returns a text about the level of a cluster, for operators. own is the version of the
+// machine.
 func (c Cluster) Describe(own Minor) string {
 	next, no := c.Next()
 	switch {
@@ -141,15 +144,15 @@ func (c Cluster) Describe(own Minor) string {
 	return fmt.Sprintf("level %s, finalize possible: `orlopctl upgrade finalize` raises it to %s, and ends the way back", c.Level, next)
 }
 
-// CheckTarget returns the reason for which a machine of a cluster cannot run another version: the
-// level is higher, or must be raised before. target is the version after the operation, unknown if
-// the minor version stays. shared reports whether other control-plane machines have the data, too.
-// forced reports whether the operation can be forced.
+// CheckTarget returns the reason why a machine of a cluster cannot change to the version target:
+// the level is higher, or must be raised first. target is unknown if the minor version does not
+// change. shared means that other control-plane machines have the data, too. The result forced
+// means that the operation can be forced.
 func CheckTarget(level, own, target Minor, shared bool) (no *Refusal, forced bool) {
 	switch {
 	case !target.Known() || target == own:
 		return nil, false
-	case !level.Known() && !shared: // the operation may be the repair
+	case !level.Known() && !shared: // the operation may repair the machine
 		return nil, false
 	case !level.Known():
 		return &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}, true

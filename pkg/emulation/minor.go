@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Minor is a minor version of Kubernetes, for example 1.36. The zero value is an unknown version.
-// The JSON form is a text, for example "1.36", and "" for an unknown version.
+// Minor is a minor version of Kubernetes, for example 1.36. The zero value means an unknown
+// version. The JSON form is a text, for example "1.36", and "" for an unknown version.
 type Minor struct{ Major, Minor int }
 
 var (
@@ -16,7 +16,7 @@ var (
 	versionForm = regexp.MustCompile(`^v?((?:0|[1-9]\d{0,3})\.(?:0|[1-9]\d{0,3}))(?:\..*)?$`)
 )
 
-// Parse returns the minor version of a text, for example "1.36".
+// Parse parses a minor version, for example "1.36".
 func Parse(text string) (Minor, error) {
 	parts := minorForm.FindStringSubmatch(text)
 	if parts == nil {
@@ -27,7 +27,8 @@ func Parse(text string) (Minor, error) {
 	return Minor{major, minor}, nil
 }
 
-// Of returns the minor version of a version, for example "v1.36.3"; unknown for any other text.
+// Of returns the minor version of a complete version, for example 1.36 of "v1.36.3"; unknown for a
+// text that is no version.
 func Of(version string) Minor {
 	parts := versionForm.FindStringSubmatch(version)
 	if parts == nil {
@@ -48,7 +49,7 @@ func (m Minor) OlderThan(other Minor) bool {
 	return cmp.Or(cmp.Compare(m.Major, other.Major), cmp.Compare(m.Minor, other.Minor)) < 0
 }
 
-// String returns a text, for example "1.36".
+// String returns, for example, "1.36", or "unknown".
 func (m Minor) String() string {
 	if !m.Known() {
 		return "unknown"

@@ -1,12 +1,13 @@
 // Package etcdjoin decides how a control-plane machine without data becomes an etcd member of its
 // cluster: it bootstraps etcd, joins the existing etcd cluster, or waits.
 //
-// The danger is a second cluster beside the existing data. Therefore only one machine may
-// bootstrap: the first in Cluster.spec.controlPlanes, and only after every other control-plane
-// machine has answered that it has no data either. An unreachable machine may have the data. All
-// other machines join, and so does the first machine if it returns with an empty disk. A joining
-// machine becomes a learner, after the etcd member that it replaces is removed, and etcd promotes
-// it when it has all the data.
+// The danger is that etcd is bootstrapped a second time although another machine has the data of
+// the cluster. Therefore only one machine may bootstrap: the first in Cluster.spec.controlPlanes,
+// and only after every other control-plane machine has answered that it has no data either. An
+// unreachable machine may have the data, so the first machine waits for it. All other machines
+// join. The first machine also joins if it has lost its disk and another machine has the data. To
+// join, a machine removes the etcd member that it replaces, and adds itself as a learner; etcd
+// promotes the learner when it has all the data.
 //
 // The package contains only decisions: it makes no calls, stores no files and reads no clock.
 package etcdjoin
@@ -32,15 +33,15 @@ func PeerURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, Pe
 type Self struct {
 	Name string // of the member and of the machine
 	URL  string // for other members (PeerURL)
-	// First reports that the machine is the first control-plane machine in the configuration.
+	// First means that the machine is the first control-plane machine in the configuration.
 	First bool
 }
 
-// PeerState is the answer of another control-plane machine.
+// PeerState is the state of another control-plane machine.
 type PeerState int
 
-// States of a peer: it does not answer; it has no data and waits, too; it is a member, but has no
-// quorum; it answers with the members.
+// States of a peer, in this order: it does not answer; it has no data and waits, too; it is an etcd
+// member, but etcd has no quorum; it answers with the list of members.
 const (
 	Unreachable PeerState = iota
 	NoData
@@ -48,7 +49,7 @@ const (
 	Serving
 )
 
-// PeerAnswer is the answer of a machine.
+// PeerAnswer is the answer of a peer, or the reason for no answer.
 type PeerAnswer struct {
 	From    netip.Addr
 	State   PeerState
@@ -68,8 +69,8 @@ type Member struct {
 // Action is the action of a Decision.
 type Action int
 
-// Actions: wait and query the peers again; bootstrap a cluster with a single member; remove a
-// member; add this machine as a learner.
+// Actions, in this order: wait and query the peers again; bootstrap a cluster with a single member;
+// remove a member; add this machine as a learner.
 const (
 	Wait Action = iota
 	Bootstrap
@@ -80,14 +81,15 @@ const (
 // Decision is the next action of the machine.
 type Decision struct {
 	Action Action
-	Via    netip.Addr // machine that executes Remove or Add
+	Via    netip.Addr // machine to which Remove or Add is sent
 	Member Member     // member to remove
 	Reason string     // for the operator: the action, or the condition that the machine waits for
 }
 
-// Next decides by the current and the previous answers of all other configured control-plane
-// machines. A change that it requests from a member applies to the whole cluster: etcd rejects it
-// if the other members would lose quorum by it.
+// Next returns the next action of machine s. now are the current answers of all other configured
+// control-plane machines, last are their previous answers. The actions Remove and Add change the
+// membership of the whole cluster; etcd rejects a change by which the members would lose their
+// quorum.
 func Next(s Self, last, now []PeerAnswer) Decision {
 	if two := conflictingClusters(now); two != "" {
 		return Decision{Reason: two}
@@ -106,7 +108,8 @@ func Next(s Self, last, now []PeerAnswer) Decision {
 	if !s.First {
 		return Decision{Reason: "waits for the first machine of Cluster.spec.controlPlanes to bootstrap etcd: no machine has data"}
 	}
-	// The answers are of different moments, and a peer's state can have changed between them.
+	// The answers in now are from different moments, and the state of a peer can have changed in
+	// between. Two equal rounds of answers exclude this.
 	if len(now) > 0 && !sameEmpty(last, now) {
 		return Decision{Reason: "no machine has data; queries all machines once more"}
 	}
@@ -129,9 +132,9 @@ func conflictingClusters(now []PeerAnswer) string {
 	return ""
 }
 
-// join first removes the etcd member that the machine replaces, and then adds the machine. It also
-// removes a member that was added and never started, because it is unknown whether that member
-// started. It does not remove a member with the machine's name and another URL, even if it is
+// join first removes the etcd member that the machine replaces, and then adds the machine. A member
+// with the machine's URL is removed even if it seems never to have started, because this is not
+// certain. A member with the machine's name and another URL is not removed, even if it is
 // unreachable: it may be starting, and this machine may have the wrong name.
 func join(s Self, a PeerAnswer) Decision {
 	for _, m := range a.Members {
@@ -180,9 +183,9 @@ func QuorumSize(voters int) int { return voters/2 + 1 }
 // FailureTolerance returns the number of voting members that can fail without a loss of quorum.
 func FailureTolerance(voters int) int { return max(voters-QuorumSize(voters), 0) }
 
-// MayRemove returns an error if etcd has no quorum, or would lose it without a member. answering is
-// the number of voters that answer; answers reports whether the member to remove is among them. The
-// check is not necessary for a learner.
+// MayRemove returns an error if etcd has no quorum, or would lose its quorum by the removal of a
+// voter. answering is the number of voters that answer; answers means that the voter to remove is
+// among them. The check is not necessary for a learner.
 func MayRemove(voters, answering int, answers bool) error {
 	if needed := QuorumSize(voters); answering < needed {
 		return fmt.Errorf("%d of %d members answer, %d are required; start more of them, or if they are lost, run `orlopctl etcd recover`", answering, voters, needed)
@@ -200,9 +203,9 @@ func MayRemove(voters, answering int, answers bool) error {
 	return nil
 }
 
-// MayRestart returns an error if etcd has a quorum and would lose it while an answering voter is
-// down for long. answering is the number of voters that answer. A single voter can always restart,
-// because no other member depends on it.
+// MayRestart returns an error if etcd has a quorum and would lose it while this machine, an
+// answering voter, is down for a long time. answering is the number of voters that answer. A single
+// voter can always restart, because no other member depends on it.
 func MayRestart(voters, answering int) error {
 	needed := QuorumSize(voters)
 	if voters < 2 || answering < needed || answering-1 >= needed {

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// artifactOf returns an extension of a signed statement and an image.
+// artifactOf returns the artifact of an extension, which consists of a signed statement and an
+// image.
 func artifactOf(envelope []byte, part bundle.Part, image io.Reader) bundle.Artifact {
 	return bundle.Artifact{Type: TypeExtension, StatementType: TypeStatement, Envelope: envelope, Parts: []bundle.Layer{{Type: TypeImage, Part: part, Content: image}}}
 }
@@ -22,7 +23,8 @@ func Manifest(envelope []byte, image bundle.Part) ([]byte, error) {
 	return artifactOf(envelope, image, nil).Manifest()
 }
 
-// Parts returns the statement and the image that a manifest names, from an untrusted source.
+// Parts returns the statement and the image that the manifest of an extension names. The manifest
+// can be from an untrusted source.
 func Parts(manifest []byte) (statement, image artifact.Blob, err error) {
 	if len(manifest) > MaxManifest {
 		return statement, image, fmt.Errorf("its manifest has more than %d KiB", MaxManifest>>10)
@@ -51,8 +53,9 @@ func Parts(manifest []byte) (statement, image artifact.Blob, err error) {
 }
 
 // Write writes an extension as an OCI archive (image-spec, image-layout.md), which `oras copy
-// --from-oci-layout` pushes and `orlopctl image import` imports, under a name with a tag. It
-// returns the digest of the manifest, "sha256:…". The same input gives the same bytes.
+// --from-oci-layout` can push and `orlopctl image import` can import. name is the name of the
+// extension, with a tag. Write returns the digest of the manifest, "sha256:…". The same input gives
+// the same bytes.
 func Write(to io.Writer, name string, at time.Time, envelope []byte, part bundle.Part, image io.Reader) (string, error) {
 	return artifactOf(envelope, part, image).Write(to, at, ocispec.Descriptor{
 		ArtifactType: TypeExtension,

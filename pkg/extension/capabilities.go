@@ -2,8 +2,9 @@ package extension
 
 import "golang.org/x/sys/unix"
 
-// capabilities are the capabilities that a service can have. SYS_MODULE, SYS_BOOT, MAC_ADMIN and
-// MAC_OVERRIDE are missing: machined loads the modules, and the others change the system itself.
+// capabilities are the capabilities that a service can have. SYS_MODULE is missing because machined
+// loads the modules. SYS_BOOT, MAC_ADMIN and MAC_OVERRIDE are missing because with them a service
+// could change the system itself.
 var capabilities = map[string]uintptr{
 	"AUDIT_WRITE": unix.CAP_AUDIT_WRITE, "BPF": unix.CAP_BPF, "CHOWN": unix.CAP_CHOWN, "DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE,
 	"DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH, "FOWNER": unix.CAP_FOWNER, "IPC_LOCK": unix.CAP_IPC_LOCK, "KILL": unix.CAP_KILL,
@@ -13,7 +14,7 @@ var capabilities = map[string]uintptr{
 	"SYS_TIME": unix.CAP_SYS_TIME, "SYSLOG": unix.CAP_SYSLOG,
 }
 
-// CapabilityNumbers returns the numbers of the capabilities (unix.CAP_…).
+// CapabilityNumbers returns the kernel's numbers of the capabilities (unix.CAP_…).
 func (s Service) CapabilityNumbers() []uintptr {
 	var all []uintptr
 	for _, name := range s.Capabilities {

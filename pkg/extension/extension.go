@@ -8,7 +8,7 @@
 //	TypeImage      an erofs image with its dm-verity tree (package verity)
 //
 // The package decides whether a statement is valid. It mounts nothing and accesses no registry. A
-// reader trusts only a statement from Verify, and the image only through dm-verity.
+// reader must trust only a statement from Verify, and must read the image only through dm-verity.
 package extension
 
 import (
@@ -40,7 +40,7 @@ const (
 // Limits of an extension.
 const (
 	MaxManifest  = 64 << 10 // bytes of the OCI manifest
-	MaxStatement = 2 << 20  // bytes of the envelope; it is held in memory
+	MaxStatement = 2 << 20  // bytes of the envelope, which is held in memory
 	MaxImage     = 1 << 30  // bytes of the image with its tree
 	MaxFiles     = 4096
 	maxLoad      = 128
@@ -48,12 +48,12 @@ const (
 	maxServices  = 8
 	maxArguments = 64
 	maxText      = 255      // characters of a path or an argument
-	minMemory    = 4 << 20  // bytes of a service
-	maxMemory    = 64 << 30 // likewise
+	minMemory    = 4 << 20  // bytes of memory of a service
+	maxMemory    = 64 << 30 // bytes of memory of a service
 	maxProcesses = 4096
 )
 
-// FirstUser and LastUser are the user IDs that services of extensions can have besides 0.
+// FirstUser to LastUser are the user IDs that services of extensions can have besides 0.
 const (
 	FirstUser = 200
 	LastUser  = 299
@@ -62,8 +62,8 @@ const (
 // Statement is the signed description of an extension.
 type Statement struct {
 	Name    string `json:"name"`    // DNS label of at most 32 characters
-	Version string `json:"version"` // of the content
-	System  string `json:"system"`  // the only version of the system that it serves
+	Version string `json:"version"` // version of the extension
+	System  string `json:"system"`  // the only version of the system for which it is valid
 	Profile string `json:"profile"` // the profile of that version
 	Kernel  string `json:"kernel"`  // release of the kernel of its modules
 	// Root is the dm-verity description of the image (verity.Params.String).
@@ -71,7 +71,7 @@ type Statement struct {
 	Image bundle.Part `json:"image"` // file system and hash tree
 	// Files lists all files and symbolic links, sorted by path. Directories are implied.
 	Files    []File    `json:"files"`
-	Load     []string  `json:"load,omitempty"` // kernel modules to load at the activation
+	Load     []string  `json:"load,omitempty"` // kernel modules to load at its activation
 	Runtimes []Runtime `json:"runtimes,omitempty"`
 	Services []Service `json:"services,omitempty"`
 }
@@ -89,20 +89,20 @@ type Runtime struct {
 	Handler string `json:"handler"` // DNS label
 	// Type determines the shim in /usr/bin: io.containerd.runsc.v1 is containerd-shim-runsc-v1.
 	Type string `json:"type"`
-	// Config is the configuration file of the shim; empty: none.
+	// Config is the configuration file of the shim; empty if it has none.
 	Config string `json:"config,omitempty"`
 }
 
 // Service is a supervised process.
 type Service struct {
-	Name string   `json:"name"` // DNS label; the service of the system is ext-NAME
-	Args []string `json:"args"` // the first is a program of the extension
+	Name string   `json:"name"` // DNS label; the full name of the service is ext-NAME
+	Args []string `json:"args"` // the first is the path of a program of the extension
 	// User is the user and group ID: FirstUser to LastUser, or 0.
 	User         uint32   `json:"user"`
 	Capabilities []string `json:"capabilities,omitempty"` // such as NET_ADMIN; none with user 0
 	Memory       int64    `json:"memory"`                 // limit in bytes
 	Processes    int      `json:"processes"`              // limit of processes and threads
-	// State requests a directory on DATA that belongs to the user: StateDir.
+	// State requests a directory on DATA that belongs to User (StateDir).
 	State bool `json:"state,omitempty"`
 }
 
@@ -120,7 +120,7 @@ var (
 	typeForm    = regexp.MustCompile(`^io\.containerd\.([a-z0-9-]{1,32})\.v([0-9]{1,2})$`)
 )
 
-// OwnDir returns the directory of an extension for its other files.
+// OwnDir returns the directory for files of an extension that belong to no other directory.
 func OwnDir(name string) string { return "/usr/share/orlop/extensions/" + name }
 
 // ModulesDir returns the directory of an extension with its kernel modules and their index.
@@ -132,7 +132,7 @@ func ModulesDir(name, kernel string) string {
 const CDIDir = "/usr/share/cdi"
 
 // Allowed returns the directories in which an extension can have files, each with a slash at its
-// end. There is none in which the system looks for its own configuration.
+// end. The system does not look for its own configuration in these directories.
 func (s Statement) Allowed() []string {
 	return []string{
 		"/usr/bin/", "/usr/sbin/", "/usr/libexec/", "/usr/lib/x86_64-linux-gnu/", "/usr/lib/firmware/", CDIDir + "/",
@@ -155,7 +155,7 @@ func (s Statement) has(name string) bool {
 	return slices.ContainsFunc(s.Files, func(f File) bool { return f.Path == name })
 }
 
-// String returns "gvisor 20260905 for 0.2.0".
+// String returns, for example, "gvisor 20260905 for 0.2.0".
 func (s Statement) String() string { return s.Name + " " + s.Version + " for " + s.System }
 
 // Check rejects an invalid statement.
@@ -183,8 +183,8 @@ func (s Statement) Check() error {
 	return errors.Join(s.checkFiles(), s.checkLoad(), s.checkRuntimes(), s.checkServices())
 }
 
-// checkFiles rejects paths outside the permitted directories, and paths that are not sorted or that
-// occur twice.
+// checkFiles rejects paths outside the permitted directories, unsorted and duplicate paths, and
+// invalid digests and link targets.
 func (s Statement) checkFiles() error {
 	if len(s.Files) == 0 || len(s.Files) > MaxFiles {
 		return fmt.Errorf("it has %d files: 1 to %d expected", len(s.Files), MaxFiles)
@@ -228,8 +228,8 @@ func checkPath(name string) error {
 	return nil
 }
 
-// printable reports whether a text has no control characters and no characters with a meaning in
-// the options of a mount.
+// printable reports whether a text has only printable characters, and none that has a special
+// meaning in mount options.
 func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(`\:,"`, r) })
 }
@@ -275,7 +275,8 @@ func (s Statement) checkRuntimes() error {
 	return nil
 }
 
-// Shim returns the path of the shim by the naming rule of containerd; empty for an invalid type.
+// Shim returns the path of the shim, which follows from Type by the naming rule of containerd;
+// empty for an invalid type.
 func (r Runtime) Shim() string {
 	m := typeForm.FindStringSubmatch(r.Type)
 	if m == nil {
@@ -325,10 +326,11 @@ func (s Statement) checkService(one Service) error {
 	return nil
 }
 
-// Trust are the keys of extensions: enough release keys must have signed, or one extension key.
+// Trust are the keys that can sign extensions. An extension is valid if enough release keys, or an
+// extension key, have signed it.
 type Trust struct {
-	Release bundle.Trust // no keys: none counts
-	// Keys are the extension keys of the image and of the configuration.
+	Release bundle.Trust // without keys, signatures of release keys are not accepted
+	// Keys are the extension keys in the system image and in the configuration.
 	Keys bundle.Trust
 }
 

@@ -7,8 +7,8 @@ import "strings"
 // any text, '?' a character, and [a-z] a character of a set. There is no escape, and '/' is an
 // ordinary character (unlike in path.Match).
 func Match(pattern, s string) bool {
-	// After a mismatch, only the last '*' needs to try a longer text, because the pattern before it
-	// has matched.
+	// After a mismatch, only the last '*' needs to match a longer text. The elements before this
+	// '*' have matched already, and other matches of them cannot help.
 	starPattern, starText := -1, 0
 	p, t := 0, 0
 	for t < len(s) {

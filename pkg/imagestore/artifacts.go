@@ -19,27 +19,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/imagestore/imagesignature"
 )
 
-// An archive may contain OCI artifacts. They are not images: no container runs them, so the kubelet
-// regards them as unused images, and would delete them to free space. Import gives each artifact
-// for an add-on a second, pinned name made of its digest. The name exists until the add-on has read
-// the artifact (Release), or until no add-on has read it for long (Unpin).
+// An archive may contain OCI artifacts. No container runs them, so the kubelet regards them as
+// unused images, and would delete them to free space. Therefore Import gives each artifact that can
+// be for an add-on a second name, which is pinned and contains the digest. The second name exists
+// until the add-on has read the artifact (Release), or until no add-on has used the artifact for a
+// long time (Unpin).
 
-// The labels of the second name: the kubelet ignores names with the first label (containerd's
-// internal/cri/labels), and the second label marks names of this package.
+// The labels of the second name: with labelPinned, the kubelet does not delete the image
+// (containerd's internal/cri/labels). labelArtifact marks the second names of this package.
 const (
 	labelPinned   = "io.cri-containerd.pinned"
 	labelArtifact = "orlop.dev/artifact"
 )
 
-// pinned returns the second name of an artifact.
-func pinned(digest string) string { return tagged + "@" + digest }
+// pinnedName returns the second name of an artifact.
+func pinnedName(digest string) string { return tagged + "@" + digest }
 
 // dockerConfig is docker's media type for the configuration of an image.
 const dockerConfig = "application/vnd.docker.container.image.v1+json"
 
 // isArtifact reports whether a manifest describes an artifact (image-spec, manifest.md, "Guidelines
-// for Artifact Usage"). The signatures of cosign have the configuration of an image, but no layers
-// that can be unpacked.
+// for Artifact Usage"). Signatures of cosign are artifacts, too: they have the configuration of an
+// image, but layers that cannot be unpacked.
 func (m manifest) isArtifact() bool {
 	if len(m.Manifests) > 0 || m.Config.MediaType == "" {
 		return false
@@ -50,11 +51,11 @@ func (m manifest) isArtifact() bool {
 	return m.ArtifactType != "" || m.Config.MediaType != ocispec.MediaTypeImageConfig && m.Config.MediaType != dockerConfig
 }
 
-// pin gives the artifacts among images their second names.
+// pin gives second names to the artifacts among the given images.
 func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	read := s.texts(ctx)
 	for _, i := range some {
-		if ofDigest(i.Name) {
+		if isDigestName(i.Name) {
 			continue
 		}
 		text, err := read(i.Target.GetDigest())
@@ -69,7 +70,7 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 			continue // deleted meanwhile, or an image, or too large for an add-on
 		}
 		_, err = imagesapi.NewImagesClient(s.conn).Create(ctx, &imagesapi.CreateImageRequest{Image: &imagesapi.Image{
-			Name: pinned(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
+			Name: pinnedName(i.Target.GetDigest()), Target: i.Target, Labels: map[string]string{labelPinned: "pinned", labelArtifact: "true"},
 		}})
 		if err != nil && status.Code(err) != codes.AlreadyExists {
 			return fmt.Errorf("image import: %s: cannot pin: %w", i.Name, err)
@@ -78,8 +79,8 @@ func (s *Store) pin(ctx context.Context, some []*imagesapi.Image) error {
 	return nil
 }
 
-// Unpin deletes the second names of artifacts imported before then, except artifacts with the given
-// digests ("sha256:…"). From then on the kubelet may delete these artifacts.
+// Unpin deletes the second names of the artifacts that were imported before the time then, except
+// artifacts with the given digests ("sha256:…"). Afterwards the kubelet can delete the artifacts.
 func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -96,8 +97,8 @@ func (s *Store) Unpin(ctx context.Context, digests []string, then time.Time) err
 	return nil
 }
 
-// Release deletes artifacts by the digests ("sha256:…") of their manifests, with all their names.
-// It does not delete images.
+// Release deletes all names of the artifacts with manifests that have the given digests
+// ("sha256:…"). It does not delete images.
 func (s *Store) Release(ctx context.Context, digests []string) error {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -109,7 +110,8 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 			ours[d] = true
 		}
 	}
-	// The second name is deleted last, because Release finds the artifact by it.
+	// The second name is deleted last: if Release is interrupted, the next call finds the artifact
+	// by the second name.
 	slices.SortFunc(all, func(a, b *imagesapi.Image) int { return len(a.Labels[labelArtifact]) - len(b.Labels[labelArtifact]) })
 	for _, i := range all {
 		if !ours[i.Target.GetDigest()] {
@@ -122,7 +124,7 @@ func (s *Store) Release(ctx context.Context, digests []string) error {
 	return nil
 }
 
-// remove deletes a name if its target is unchanged.
+// remove deletes a name, unless the name has another target meanwhile.
 func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
 	_, err := imagesapi.NewImagesClient(s.conn).Delete(inNamespace(ctx), &imagesapi.DeleteImageRequest{Name: i.Name, Target: i.Target})
 	if err != nil && status.Code(err) != codes.NotFound {
@@ -131,7 +133,7 @@ func (s *Store) remove(ctx context.Context, i *imagesapi.Image) error {
 	return nil
 }
 
-// Open reads any blob of the store. It implements artifact.Origin.
+// Open reads any blob of the store. It implements artifact.Source.
 func (s *Store) Open(ctx context.Context, b artifact.Blob) (io.ReadCloser, error) {
 	return s.open(inNamespace(ctx), "sha256:"+b.SHA256)
 }
@@ -160,7 +162,7 @@ type blob struct {
 	stream contentapi.Content_ReadClient
 	cancel context.CancelFunc
 	rest   []byte
-	err    error // the final error
+	err    error // the error that has ended the stream; io.EOF at the end of the blob
 }
 
 func (b *blob) receive() error {
@@ -190,8 +192,8 @@ func (b *blob) Close() error {
 	return nil
 }
 
-// ofDigest reports whether a name is made of a digest: by containerd's CRI plugin, from the digest
-// of a configuration, or by pin.
-func ofDigest(name string) bool {
-	return strings.HasPrefix(name, "sha256:") || strings.HasPrefix(name, pinned("sha256:"))
+// isDigestName reports whether a name is made of a digest: the digest of a configuration in names
+// of containerd's CRI plugin, or the digest of an artifact in names of pin.
+func isDigestName(name string) bool {
+	return strings.HasPrefix(name, "sha256:") || strings.HasPrefix(name, pinnedName("sha256:"))
 }

@@ -296,11 +296,11 @@ func TestArtifacts(t *testing.T) {
 	if got := d.names(); !slices.Equal(got, want) {
 		t.Fatalf("the store has %q, want %q", got, want)
 	}
-	if pin := d.images[pinned(flux)]; pin.Labels["io.cri-containerd.pinned"] != "pinned" || pin.Target.Digest != flux {
+	if pin := d.images[pinnedName(flux)]; pin.Labels["io.cri-containerd.pinned"] != "pinned" || pin.Target.Digest != flux {
 		t.Errorf("the second name is %v", pin)
 	}
 	d.next = map[string]string{"imported:1": oras}
-	if _, err := store.Import(t.Context(), anArchive()); err != nil || d.images[pinned(flux)] == nil || d.images[pinned(oras)] == nil {
+	if _, err := store.Import(t.Context(), anArchive()); err != nil || d.images[pinnedName(flux)] == nil || d.images[pinnedName(oras)] == nil {
 		t.Errorf("another one under the same name: %v, %q", err, d.names())
 	}
 	if again, err := store.Import(t.Context(), anArchive()); err != nil || len(again) != 1 || again[0].Name != "docker.io/library/imported:1" {
@@ -341,24 +341,24 @@ func TestUnpin(t *testing.T) {
 	if _, err := store.Import(t.Context(), anArchive()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/c:1", pinned(flux), pinned(oras)}
+	want := []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/c:1", pinnedName(flux), pinnedName(oras)}
 	slices.Sort(want)
 	if got := d.names(); !slices.Equal(got, want) {
 		t.Fatalf("%q, want %q", got, want)
 	}
-	created := d.images[pinned(oras)].GetCreatedAt().AsTime()
-	if err := store.Unpin(t.Context(), nil, created); err != nil || d.images[pinned(oras)] == nil {
+	created := d.images[pinnedName(oras)].GetCreatedAt().AsTime()
+	if err := store.Unpin(t.Context(), nil, created); err != nil || d.images[pinnedName(oras)] == nil {
 		t.Errorf("too early: %v, %q", err, d.names())
 	}
 	if err := store.Unpin(t.Context(), []string{flux}, created.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if d.images[pinned(oras)] != nil || d.images["docker.io/library/b:1"] == nil || d.images["docker.io/library/a:1"] == nil {
+	if d.images[pinnedName(oras)] != nil || d.images["docker.io/library/b:1"] == nil || d.images["docker.io/library/a:1"] == nil {
 		t.Errorf("%q", d.names())
 	}
 }
 
-// TestOpen reads blobs through artifact.Origin.
+// TestOpen reads blobs through artifact.Source.
 func TestOpen(t *testing.T) {
 	d, store := started(t)
 	for _, content := range []string{"a long content, in pieces", "", "abc"} {

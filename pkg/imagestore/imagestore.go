@@ -1,5 +1,5 @@
-// Package imagestore imports container images, unpacked, and OCI artifacts into containerd, and
-// lists and reads its content.
+// Package imagestore imports container images and OCI artifacts into containerd, unpacks the
+// images, and lists and reads the content of containerd's store.
 //
 // It uses containerd's gRPC services directly (transfer, streaming, images, content, snapshots,
 // diff, leases) through the generated code of github.com/containerd/containerd/api. containerd's
@@ -33,7 +33,7 @@ import (
 // Namespace is the containerd namespace that the kubelet uses.
 const Namespace = "k8s.io"
 
-// chunk is the maximum payload of a message; containerd reads in the same steps (32 KiB).
+// chunk is the maximum payload of a message, in bytes. containerd reads pieces of the same size.
 const chunk = 32 << 10
 
 // Store is containerd's image store behind a connection to its socket.
@@ -42,7 +42,7 @@ type Store struct{ conn grpc.ClientConnInterface }
 // New returns the store behind the connection.
 func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
 
-// Image is a name in the store.
+// Image is a name in the store, with its target.
 type Image struct {
 	Name   string
 	Digest string // of the manifest or index, "sha256:…"
@@ -50,7 +50,7 @@ type Image struct {
 	Size int64
 }
 
-// inNamespace selects the namespace of the kubelet, unless the context has selected one.
+// inNamespace selects the namespace of the kubelet, unless the context already selects a namespace.
 func inNamespace(ctx context.Context) context.Context {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get(namespaceHeader)) > 0 {
 		return ctx
@@ -61,16 +61,17 @@ func inNamespace(ctx context.Context) context.Context {
 // namespaceHeader is the header with the namespace of a call (containerd, pkg/namespaces).
 const namespaceHeader = "containerd-namespace"
 
-// List returns all images by name. It omits a name made of a digest if the image has another name.
+// List returns all names in the store. It omits a name made of a digest (isDigestName) if the image
+// has another name.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
 	images, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.present(ctx, images, images)
+	return s.display(ctx, images, images)
 }
 
-// Has reports whether an image has this name.
+// Has reports whether the store has this name.
 func (s *Store) Has(ctx context.Context, name string) (bool, error) {
 	_, err := s.get(inNamespace(ctx), name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,23 +91,24 @@ func (s *Store) get(ctx context.Context, name string) (*imagesapi.Image, error) 
 	return r.Image, nil
 }
 
-// present converts image records for display.
-func (s *Store) present(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
-	// the best name of each digest: a real name, else the pinned name of an artifact
+// display converts records of names for display. all are the records of the whole store.
+func (s *Store) display(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
+	// the best name of each digest: a name not made of a digest, else the pinned name of an
+	// artifact
 	named := map[string]string{}
 	for _, i := range all {
-		if d := i.Target.GetDigest(); !ofDigest(i.Name) || i.Name == pinned(d) && named[d] == "" {
+		if d := i.Target.GetDigest(); !isDigestName(i.Name) || i.Name == pinnedName(d) && named[d] == "" {
 			named[d] = i.Name
 		}
 	}
 	read := s.texts(inNamespace(ctx))
 	var out []Image
 	for _, i := range some {
-		if best := named[i.Target.GetDigest()]; ofDigest(i.Name) && best != "" && best != i.Name {
+		if best := named[i.Target.GetDigest()]; isDigestName(i.Name) && best != "" && best != i.Name {
 			continue
 		}
-		// An image can be deleted meanwhile, and a name need not refer to an image: then the size
-		// is unknown.
+		// The size is unknown if the image was deleted meanwhile, or if the name does not refer to
+		// an image.
 		size, err := sizeOf(read, i.Target.GetDigest(), i.Target.GetSize())
 		if err != nil && ctx.Err() != nil {
 			return nil, err
@@ -124,14 +126,14 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 	return r.Images, nil
 }
 
-// Import reads an OCI or docker archive, plain or compressed, and stores its images, unpacked, and
-// its artifacts. They survive a power cut after Import returns. Import returns the names in the
-// archive, each once, as full names. An archive without a name is an error. An archive with an item
-// that this machine cannot use, or with one of the reserved names, is also an error, and then none
-// of its items stays.
+// Import reads an OCI or docker archive, plain or compressed, stores its images and artifacts, and
+// unpacks the images. After Import has returned, they survive a power cut. Import returns the full
+// names of the items in the archive, each once. An archive without a name is an error. An archive
+// with an item that this machine cannot use, or with a reserved name, is also an error; then Import
+// removes all its items again.
 //
-// Import does not unpack the layers with containerd's transfer service. That service regards a
-// layer as unpacked before its files are on the disk, and after a power cut containerd would run
+// Import does not unpack the layers with containerd's transfer service. That service marks a layer
+// as unpacked before its files are on the disk. After a power cut, containerd would then run
 // incomplete programs.
 func (s *Store) Import(ctx context.Context, from io.Reader, reserved ...string) ([]Image, error) {
 	ctx, cancel := context.WithCancel(inNamespace(ctx))
@@ -147,8 +149,8 @@ func (s *Store) Import(ctx context.Context, from io.Reader, reserved ...string) 
 	if err := s.transfer(ctx, from); err != nil {
 		return nil, err
 	}
-	// The transfer service returns no names. The new names are recognized by their label and by the
-	// time of the last write of their record.
+	// The transfer service returns no names. imported finds the new names by their label, and by
+	// the time at which their record was written.
 	all, err := s.list(ctx)
 	if err != nil {
 		return nil, err
@@ -166,14 +168,14 @@ func (s *Store) Import(ctx context.Context, from io.Reader, reserved ...string) 
 	if all, err = s.list(ctx); err != nil {
 		return nil, err
 	}
-	images, err := s.present(ctx, brought, all)
+	images, err := s.display(ctx, brought, all)
 	if err == nil && len(images) == 0 {
 		err = errors.New("image import: the archive has no named image for linux/amd64, and no artifact; save it under a name like registry.example.com/app:1")
 	}
 	return images, err
 }
 
-// transfer makes containerd store the content of an archive.
+// transfer sends an archive to containerd, which stores its content and names.
 func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	id, err := s.send(ctx, from)
 	if err != nil {
@@ -184,10 +186,10 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 		return err
 	}
 	destination, err := pack(&transfertypes.ImageStore{
-		// Names come from the annotations of the archive; the prefix applies to annotations with
-		// only a tag. A manifest without a name gets none, not even a name made of its digest,
-		// because no pod could use it. The index of the archive is such a manifest, and its name
-		// would keep the content of images that are deleted later.
+		// The names come from the annotations of the archive; the prefix is for annotations with
+		// only a tag. A manifest without an annotation gets no name, not even a name made of its
+		// digest, because no pod could use such a name. The index of the archive is such a
+		// manifest: with a name, it would retain the content of images that are deleted later.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
 		Labels:          map[string]string{labelImported: "true"},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: architecture}},
@@ -203,8 +205,8 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 }
 
 // imported returns the names of this import: the names with the import label and a record that was
-// written since before. The label excludes images that a pod pulled meanwhile; the write time
-// excludes earlier imports.
+// written after the list before was read. The label excludes images that were pulled for a pod
+// meanwhile; the write time excludes earlier imports.
 func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 	was := map[string]*imagesapi.Image{}
 	for _, i := range before {
@@ -220,12 +222,13 @@ func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
 	return brought
 }
 
-// tagged is the name of images for which an archive has only a tag.
+// tagged is the repository in the name of an image for which the archive has only a tag.
 const tagged = "imported"
 
 // send opens a stream and feeds it from r in the background, by containerd's stream protocol: the
-// first message names the stream and is answered; then the receiver grants a window of bytes, and
-// the sender sends no more than that. The stream ends with r or with ctx.
+// first message names the stream, and containerd answers it. Then the receiver repeatedly grants a
+// number of bytes (window), and the sender sends at most this number. The stream ends at the end of
+// r or of ctx.
 func (s *Store) send(ctx context.Context, r io.Reader) (string, error) {
 	stream, err := streamapi.NewStreamingClient(s.conn).Stream(ctx)
 	if err != nil {
@@ -274,7 +277,8 @@ func feed(stream streamapi.Streaming_StreamClient, r io.Reader) {
 	}
 }
 
-// pack wraps a message in the form of containerd: with the bare type name, without a host in front.
+// pack wraps a message as containerd does: the type URL is only the type name, without a host
+// before it.
 func pack(m proto.Message) (*anypb.Any, error) {
 	b, err := proto.Marshal(m)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// labelImported is the label of names created by Import. A pull of the same name rewrites its
-// record without the label, and the machine itself may pull it through its own mirror. Therefore
-// the content also has a label, which a pull does not change. This label ends with the name,
-// because another name of the same content may not be imported.
+// labelImported is the label of names that Import has created. A pull of the same name, for example
+// through the machine's own mirror, rewrites the record of the name without the label. Therefore
+// the content also has a label, which a pull does not change. The label of the content ends with
+// the name, because the same content can have other names that were not imported.
 const labelImported = "orlop.dev/imported"
 
 // contentLabel returns the label of content that was imported under a name.
@@ -62,13 +62,14 @@ func (s *Store) marks(ctx context.Context) (map[string]map[string]string, error)
 	return all, nil
 }
 
-// Imported gives access to the imported images with all their content. It excludes pulled images,
-// because a pull may have required a password, and the readers of Imported show none.
+// Imported provides the imported images with all their content. It excludes pulled images, because
+// their pull may have required a password, and Imported requires no password of its readers.
 type Imported struct {
 	store *Store
 
 	mu sync.Mutex
-	// trees maps the digest of each manifest or index to its blobs by digest, itself included.
+	// trees maps the digest of the target of an imported name to all blobs of the target, including
+	// the target itself, by their digests.
 	trees map[string]map[string]ocispec.Descriptor
 }
 
@@ -77,9 +78,9 @@ func NewImported(s *Store) *Imported {
 	return &Imported{store: s, trees: map[string]map[string]ocispec.Descriptor{}}
 }
 
-// Find returns the target of a name (with registry and tag like in Kubernetes), or the blob of an
-// imported image with this digest ("sha256:…"). It returns fs.ErrNotExist if no imported image has
-// it.
+// Find returns the target of an imported name (with registry and tag as in Kubernetes), or the blob
+// of an imported image with a digest ("sha256:…"). The error is fs.ErrNotExist if no imported image
+// has the name or the blob.
 func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, error) {
 	all, err := i.store.list(ctx)
 	if err != nil {
@@ -93,9 +94,9 @@ func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, e
 	defer i.mu.Unlock()
 	there := map[string]bool{}
 	for _, image := range all {
-		target := described(image)
+		target := descriptorOf(image)
 		marked := image.Labels[labelImported] != "" || marks[target.Digest.String()][contentLabel(image.Name)] != ""
-		if !marked || ofDigest(image.Name) {
+		if !marked || isDigestName(image.Name) {
 			continue
 		}
 		if image.Name == name {
@@ -110,17 +111,17 @@ func (i *Imported) Find(ctx context.Context, name string) (ocispec.Descriptor, e
 	return ocispec.Descriptor{}, fmt.Errorf("images: no imported image has %s: %w", name, fs.ErrNotExist)
 }
 
-// Open reads a blob from Find by its digest.
+// Open reads a blob that Find has returned, by its digest.
 func (i *Imported) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	return i.store.open(inNamespace(ctx), digest)
 }
 
-func described(i *imagesapi.Image) ocispec.Descriptor {
+func descriptorOf(i *imagesapi.Image) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: i.Target.GetMediaType(), Digest: digest.Digest(i.Target.GetDigest()), Size: i.Target.GetSize()}
 }
 
-// treeLocked returns the blobs of an image. It does not cache an image that it could not read
-// completely.
+// treeLocked returns the blobs of an image by their digests. It caches the result only if it could
+// read the image completely. The lock must be held.
 func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) map[string]ocispec.Descriptor {
 	if known := i.trees[target.Digest.String()]; known != nil {
 		return known
@@ -129,7 +130,7 @@ func (i *Imported) treeLocked(ctx context.Context, target ocispec.Descriptor) ma
 	w := walk{read: i.store.texts(inNamespace(ctx))}
 	whole, err := w.grow(tree, target, 0)
 	if err != nil {
-		// cached, because the image stays too large
+		// cached as empty: the image is too large, which cannot change
 		tree, whole = map[string]ocispec.Descriptor{}, true
 	}
 	if whole {

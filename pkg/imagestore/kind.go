@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// headSize is the number of bytes that identify a file: up to the end of the volume descriptor of
-// an ISO 9660 image.
+// headSize is the number of bytes that are read to identify a file. It includes the signature of an
+// ISO 9660 image, at 32 KiB.
 const headSize = 33 << 10
 
 // tarBlock is the size of a header of a tar archive, in bytes (pax(1), "ustar Interchange Format").
@@ -22,7 +22,7 @@ const tarBlock = 512
 // remedy tells the user which files are accepted.
 const remedy = "give an OCI archive or the output of `docker save`, plain or compressed by gzip or zstd"
 
-// magics are the signatures, at their offsets, of files that users import by mistake.
+// magics are the signatures of files that users import by mistake, with their offsets.
 var magics = []struct {
 	at    int
 	bytes string
@@ -59,9 +59,10 @@ var magics = []struct {
 	{512, "EFI PART", "a disk image (GPT)"},
 }
 
-// recognised returns the kind of a file that is not an archive, by its first bytes, or an empty
-// string if it may be an archive. whole reports whether head is the whole file.
-func recognised(head []byte, whole bool) string {
+// rejectedKind returns a sentence about a file that is not an archive, by its first bytes (head).
+// It returns an empty string if the file may be an archive. whole means that head is the whole
+// file.
+func rejectedKind(head []byte, whole bool) string {
 	if len(head) == 0 {
 		return "the file is empty"
 	}
@@ -93,7 +94,7 @@ func recognised(head []byte, whole bool) string {
 	return fmt.Sprintf("the file is no tar archive; it begins with the bytes % x", head[:8])
 }
 
-// unzipped applies recognised to the beginning of the content of a gzip file.
+// unzipped applies rejectedKind to the beginning of the content of a gzip file.
 func unzipped(head []byte, whole bool) string {
 	r, err := gzip.NewReader(bytes.NewReader(head))
 	block := make([]byte, tarBlock)
@@ -105,11 +106,11 @@ func unzipped(head []byte, whole bool) string {
 	case isTar(block[:n]):
 		return ""
 	case err == nil, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) && whole:
-		// not decompressed further, because the nesting can be endless
+		// decompress only once, because the nesting can be endless
 		if bytes.HasPrefix(block[:n], []byte{0x1f, 0x8b}) {
 			return "the file is compressed by gzip more than once; decompress it first (gzip -d FILE)"
 		}
-		if is := recognised(block[:n], true); is != "" {
+		if is := rejectedKind(block[:n], true); is != "" {
 			return "compressed by gzip: " + is
 		}
 		return ""
@@ -151,8 +152,8 @@ func text(head []byte) string {
 	return "a text"
 }
 
-// isTar reports whether a block is the header of a tar member, by its checksum: the sum of its
-// bytes, with spaces in place of the checksum. The bytes are unsigned or, in old programs, signed.
+// isTar reports whether a block is the header of a tar member: its checksum must be the sum of its
+// bytes, with spaces in place of the checksum. Some old programs add the bytes as signed numbers.
 func isTar(block []byte) bool {
 	if len(block) < tarBlock {
 		return false
@@ -173,21 +174,21 @@ func isTar(block []byte) bool {
 	return want == unsigned || want == signed
 }
 
-// archive returns a reader for a file that may be an archive of images. Otherwise its error names
-// the kind of file.
+// archive returns a reader of a file that may be an archive of images. For any other file, it
+// returns an error with the kind of the file.
 func archive(r io.Reader) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, headSize)
 	head, err := buffered.Peek(headSize)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, fmt.Errorf("image import: the file cannot be read: %w", err)
 	}
-	if is := recognised(head, err != nil); is != "" {
+	if is := rejectedKind(head, err != nil); is != "" {
 		return nil, fmt.Errorf("image import: %s; %s", is, remedy)
 	}
 	return buffered, nil
 }
 
-// refused translates the error of containerd about an archive into words for the user.
+// refused returns an error for the user from an error text of containerd about an archive.
 func refused(message string) error {
 	for _, known := range [][2]string{
 		{"unrecognized image format", "it is a tar archive, but of no image: it has neither oci-layout and index.json, nor manifest.json (`docker export` and `podman export` write files of a container, not an image)"},

@@ -113,7 +113,7 @@ func FuzzRecognised(f *testing.F) {
 	f.Add(gzipped(gzipped([]byte("<html>"))))
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, head []byte) {
-		if is := recognised(head, true); is == "" && len(head) < 4 {
+		if is := rejectedKind(head, true); is == "" && len(head) < 4 {
 			t.Errorf("% x passes for an archive", head)
 		}
 	})

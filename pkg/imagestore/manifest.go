@@ -13,12 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// maxManifest is the largest manifest, index or configuration that is read, in bytes; registries
-// refuse larger manifests.
+// maxManifest is the maximum size of a manifest, an index or a configuration, in bytes. Registries
+// reject larger manifests.
 const maxManifest = 4 << 20
 
 // manifest is an OCI image manifest or an image index (image-spec, manifest.md and image-index.md);
-// the fields of the other one are empty.
+// an image manifest has Config and Layers, an index has Manifests.
 type manifest struct {
 	ArtifactType string               `json:"artifactType"`
 	Config       ocispec.Descriptor   `json:"config"`
@@ -26,7 +26,7 @@ type manifest struct {
 	Manifests    artifact.Descriptors `json:"manifests"`
 }
 
-// layersSize is that of all layers together, as they were packed, in bytes.
+// layersSize returns the size of all layers together in bytes, as stored (usually compressed).
 func (m manifest) layersSize() (total int64) {
 	for _, l := range m.Layers {
 		total += l.Size
@@ -34,10 +34,11 @@ func (m manifest) layersSize() (total int64) {
 	return total
 }
 
-// texts reads a manifest, an index or a configuration by its digest, at most maxManifest bytes.
+// texts is a function that reads a manifest, an index or a configuration by its digest. More than
+// maxManifest bytes are an error.
 type texts func(digest string) ([]byte, error)
 
-// decoded is the manifest or index in a text.
+// decoded decodes a manifest or an index.
 func decoded(digest string, text []byte) (m manifest, err error) {
 	if err := json.Unmarshal(text, &m); errors.Is(err, artifact.ErrDescriptors) {
 		return m, fmt.Errorf("%w: %w", errBounds, err)
@@ -48,8 +49,8 @@ func decoded(digest string, text []byte) (m manifest, err error) {
 }
 
 // sizeOf returns the size of an image in the content store, in bytes: its compressed layers, its
-// configuration, its manifest, and the indexes above it. For an index it returns the size of the
-// image for this machine, or the size of the index alone if there is no such image.
+// configuration, its manifest, and the indexes that lead to it. For an index it returns the size of
+// the image for this machine, or the size of the index alone if there is no such image.
 func sizeOf(read texts, name string, own int64) (int64, error) {
 	w := walk{read: read}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(name), Size: own}, 0)
@@ -62,7 +63,7 @@ func sizeOf(read texts, name string, own int64) (int64, error) {
 	return found.above + found.Size + found.manifest.Config.Size + found.manifest.layersSize(), nil
 }
 
-// texts reads from containerd's content store.
+// texts returns a function that reads from containerd's content store.
 func (s *Store) texts(ctx context.Context) texts {
 	return func(digest string) ([]byte, error) {
 		r, err := s.open(ctx, digest)

@@ -18,12 +18,12 @@ import (
 )
 
 // containerd stores the names of an OCI archive unchanged, and finds the images of pods only by
-// their full names: app:1 of a pod is docker.io/library/app:1. Therefore Import gives each image
+// their full names: app:1 in a pod means docker.io/library/app:1. Therefore Import gives each image
 // its full name, and rejects a name that no pod can use.
 
-// fullName returns the name by which containerd finds the image of a pod, derived like in docker
-// and containerd (github.com/distribution/reference): with a registry, and with a tag or a digest.
-// The digest in a name must be the digest of the target.
+// fullName returns the full name by which containerd finds an image: with a registry, and with a
+// tag or a digest. It is derived as in docker and containerd (github.com/distribution/reference).
+// If the name contains a digest, it must be that of the target.
 func fullName(name, target string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -35,18 +35,18 @@ func fullName(name, target string) (string, error) {
 	return named.String(), nil
 }
 
-// imagesOf returns the images except names made of digests, which belong to containerd or to pin.
+// imagesOf returns the records without the names that are made of digests (isDigestName).
 func imagesOf(some []*imagesapi.Image) (named []*imagesapi.Image) {
 	for _, i := range some {
-		if !ofDigest(i.Name) {
+		if !isDigestName(i.Name) {
 			named = append(named, i)
 		}
 	}
 	return named
 }
 
-// finish verifies the result of an import, and gives the images their full names. If an image is
-// unusable, it removes the whole import.
+// finish verifies the names and images of an import, and gives the images their full names. If
+// verify fails, finish undoes the whole import.
 func (s *Store) finish(ctx context.Context, before, brought []*imagesapi.Image, reserved []string) ([]*imagesapi.Image, error) {
 	full, err := s.verify(ctx, brought, reserved)
 	if err == nil {
@@ -84,8 +84,8 @@ func (s *Store) verify(ctx context.Context, brought []*imagesapi.Image, reserved
 	return full, nil
 }
 
-// usable returns why this machine cannot use an image or an artifact, or nil. It skips images that
-// were deleted meanwhile.
+// usable returns an error if this machine cannot use an image or an artifact. For an image that was
+// deleted meanwhile, it returns nil.
 func (s *Store) usable(ctx context.Context, i *imagesapi.Image) error {
 	w := walk{read: s.texts(ctx), configs: true}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(i.Target.GetDigest())}, 0)
@@ -125,7 +125,9 @@ func (s *Store) rename(ctx context.Context, brought []*imagesapi.Image, full map
 		named = append(named, renamed)
 	}
 	unique := named[:0]
-	for _, i := range named { // app:1 and docker.io/library/app:1 now have the same name
+	// Two names in the archive, such as app:1 and docker.io/library/app:1, can have the same full
+	// name.
+	for _, i := range named {
 		if !done[i.Name] {
 			unique, done[i.Name] = append(unique, i), true
 		}

@@ -23,35 +23,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The signatures of an image have a name of their own, made of the digest of the image (cosign,
-// specs/SIGNATURE_SPEC.md). No container runs them. Fetched signatures are in a namespace of their
-// own, which the kubelet and containerd's CRI plugin do not see: the kubelet would delete them as
-// unused images, and then their image could not start again without the registry. Imported
-// signatures come with their image into the namespace of the kubelet, and their use pins them. Both
-// stay until their image is gone.
+// The signatures of an image have their own name, which contains the digest of the image (cosign,
+// specs/SIGNATURE_SPEC.md). No container runs signatures, so the kubelet would delete them as
+// unused images; then the image could not start again without the registry. Therefore fetched
+// signatures are in a separate namespace, which the kubelet and containerd's CRI plugin do not see.
+// Imported signatures come with their image into the namespace of the kubelet, and are pinned when
+// they are used. Both kinds are deleted after their image.
 
 // signatureNamespace is the containerd namespace of fetched signatures.
 const signatureNamespace = "orlop-signatures"
 
-// labelSignatureOf is the label of a name of signatures that is in use; its value is the digest of
-// the target of the image.
+// labelSignatureOf is the label of a name of signatures that is in use. Its value is the digest of
+// the image's target.
 const labelSignatureOf = "orlop.dev/signature-of"
 
-// maxSignatures is the maximum size of the content behind a name of fetched signatures in bytes. An
-// index of referrers also names lists of packages, which containerd fetches with the bundles.
+// maxSignatures is the maximum size, in bytes, of the content that containerd fetches for a name of
+// signatures. An index of referrers also names lists of packages, which containerd fetches with the
+// bundles.
 const maxSignatures = 64 << 20
 
-// maxTargets is the maximum number of targets that Subjects examines: the same image can
-// be behind several indexes.
+// maxTargets is the maximum number of targets that Subjects examines. The same image can have
+// several targets, because several indexes can contain it.
 const maxTargets = 16
 
-// Subject is a digest that a signature of an image can name, and the target of the name behind
-// which it is: the digest of the target itself, or of the manifest for this machine in its index.
+// Subject is a digest that a signature of an image can name, and the target of a name of the image.
+// Digest is that of the target itself or, if the target is an index, of its manifest for this
+// machine.
 type Subject struct{ Digest, Target string }
 
-// Subjects returns the subjects of an image; at least one without an error. id is the digest of the
-// configuration of the image, by which containerd identifies it. Subjects behind names of the
-// repository come first. The content of each was verified.
+// Subjects returns the subjects of an image; at least one if the error is nil. id is the digest of
+// the image's configuration, by which containerd identifies the image. Subjects from names in the
+// repository come first. The content of all subjects has been verified against their digests.
 func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject, error) {
 	ctx = inNamespace(ctx)
 	all, err := s.list(ctx)
@@ -62,7 +64,7 @@ func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject,
 	return subjects(read, all, id, repository)
 }
 
-// subjects applies Subjects to the records of images.
+// subjects implements Subjects for the records of all names.
 func subjects(read texts, all []*imagesapi.Image, id, repository string) (found []Subject, err error) {
 	rank := func(i *imagesapi.Image) int {
 		switch {
@@ -101,22 +103,22 @@ func subjects(read texts, all []*imagesapi.Image, id, repository string) (found 
 	return found, nil
 }
 
-// repositoryOf returns the repository of a name; "" for a name that has none.
+// repositoryOf returns the repository in a name; "" if the name contains none.
 func repositoryOf(name string) string {
-	if named, err := reference.ParseNormalizedNamed(name); err == nil && !ofDigest(name) {
+	if named, err := reference.ParseNormalizedNamed(name); err == nil && !isDigestName(name) {
 		return named.Name()
 	}
 	return ""
 }
 
-// Document reads a document by its digest, at most limit bytes, and verifies its content. fetched
-// says whether it belongs to fetched signatures.
+// Document reads a document by its digest and verifies its content. More than limit bytes are an
+// error. fetched selects fetched instead of imported signatures.
 func (s *Store) Document(ctx context.Context, fetched bool, digest string, limit int64) ([]byte, error) {
-	return s.document(placed(ctx, fetched), digest, limit)
+	return s.document(signatureContext(ctx, fetched), digest, limit)
 }
 
-// placed selects the namespace of fetched or of imported signatures.
-func placed(ctx context.Context, fetched bool) context.Context {
+// signatureContext selects the namespace of fetched or of imported signatures.
+func signatureContext(ctx context.Context, fetched bool) context.Context {
 	if fetched {
 		return metadata.AppendToOutgoingContext(ctx, namespaceHeader, signatureNamespace)
 	}
@@ -145,18 +147,19 @@ func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte,
 	return text, nil
 }
 
-// Signatures returns the digest of the target of a name of signatures, fetched or imported; the
-// error is fs.ErrNotExist if there is none.
+// Signatures returns the digest of the target of a name of fetched or imported signatures. The
+// error is fs.ErrNotExist if the name does not exist.
 func (s *Store) Signatures(ctx context.Context, fetched bool, name string) (string, error) {
-	i, err := s.get(placed(ctx, fetched), name)
+	i, err := s.get(signatureContext(ctx, fetched), name)
 	return i.GetTarget().GetDigest(), err
 }
 
-// FetchSignatures pulls the content behind a name of signatures of an image from its registry or a
-// mirror of it, with the access data of the machine, without unpacking it. The error is
-// fs.ErrNotExist if the registry has none. It also deletes signatures of images that are gone.
+// FetchSignatures pulls a name of signatures of an image from the registry or a mirror, with the
+// credentials of the machine, and does not unpack the content. The error is fs.ErrNotExist if the
+// registry does not have the name. FetchSignatures also deletes the signatures of images that do
+// not exist any more.
 func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
-	there := placed(ctx, true)
+	there := signatureContext(ctx, true)
 	source, err := pack(&transfertypes.OCIRegistry{Reference: name, Resolver: &transfertypes.RegistryResolver{HostDir: paths.ContainerdHosts}})
 	if err != nil {
 		return err
@@ -171,20 +174,21 @@ func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
 	} else if err != nil {
 		return fmt.Errorf("images: cannot pull %s: %s", name, status.Convert(err).Message())
 	}
-	if err := s.small(there, name); err != nil {
+	if err := s.checkSize(there, name); err != nil {
 		return err
 	}
 	return s.removeOrphans(ctx)
 }
 
-// small deletes a name of fetched signatures with more content than the limit.
-func (s *Store) small(ctx context.Context, name string) error {
+// checkSize returns an error for a name of fetched signatures with more content than maxSignatures,
+// and deletes the name.
+func (s *Store) checkSize(ctx context.Context, name string) error {
 	i, err := s.get(ctx, name)
 	if err != nil {
 		return err
 	}
 	tree, w := map[string]ocispec.Descriptor{}, walk{read: s.texts(ctx)}
-	_, err = w.grow(tree, described(i), 0)
+	_, err = w.grow(tree, descriptorOf(i), 0)
 	var size int64
 	for _, part := range tree {
 		size += part.Size
@@ -198,32 +202,33 @@ func (s *Store) small(ctx context.Context, name string) error {
 	return nil
 }
 
-// removeOrphans deletes the signatures of images that are gone.
+// removeOrphans deletes the signatures of images that do not exist any more.
 func (s *Store) removeOrphans(ctx context.Context) error {
-	// The fetched signatures are listed first. An image is in the store before its signatures, so a
-	// concurrent pull would otherwise bring signatures of an image that the list of images lacks.
-	fetched, err := s.list(placed(ctx, true))
+	// The fetched signatures are listed first. An image is stored before its signatures, so the
+	// later list contains the image of each listed signature. In the other order, a concurrent pull
+	// could add signatures of an image that the earlier list lacks.
+	fetched, err := s.list(signatureContext(ctx, true))
 	if err != nil {
 		return err
 	}
-	images, err := s.list(placed(ctx, false))
+	images, err := s.list(signatureContext(ctx, false))
 	if err != nil {
 		return err
 	}
 	for _, gone := range orphans(fetched, images) {
-		if err := s.remove(placed(ctx, true), gone); err != nil {
+		if err := s.remove(signatureContext(ctx, true), gone); err != nil {
 			return err
 		}
 	}
 	for _, gone := range orphans(images, images) {
-		if err := s.remove(placed(ctx, false), gone); err != nil {
+		if err := s.remove(signatureContext(ctx, false), gone); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// orphans returns the names of signatures of images without a name.
+// orphans returns the names of signatures for images that have no name any more.
 func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 	there := map[string]bool{}
 	for _, i := range images {
@@ -239,7 +244,7 @@ func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 	return gone
 }
 
-// PinSignatures pins a name of imported signatures as long as their image has a name.
+// PinSignatures pins a name of imported signatures until their image has no name any more.
 func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
 	ctx = inNamespace(ctx)
 	i, err := s.get(ctx, name)

@@ -26,24 +26,25 @@ import (
 )
 
 const (
-	// snapshotter is the snapshotter in machined's containerd configuration.
+	// snapshotter is the snapshotter that machined configures in containerd.
 	snapshotter = "overlayfs"
-	// labelSnapshot on the configuration of an image protects the snapshot of its layers from
-	// containerd's garbage collection.
+	// labelSnapshot is a label on the configuration of an image. Its value is the snapshot of the
+	// layers, which the label protects from containerd's garbage collection.
 	labelSnapshot = "containerd.io/gc.ref.snapshot." + snapshotter
-	// leaseTTL is how long a partial unpack is protected after this process has died.
+	// leaseTTL is how long the lease protects the snapshots of an unpack if this process dies
+	// before it releases the lease.
 	leaseTTL = time.Hour
 	// cleanupTimeout is the timeout of the cleanup after an unpack.
 	cleanupTimeout = 10 * time.Second
 )
 
-// unpack creates the file systems of images, layer after layer, before the first container needs
-// them. Otherwise each container would unpack its image itself. Fifty containers that start at once
-// would all unpack, and all fail when the kubelet's two minutes are over. unpack skips artifacts,
-// and images that were deleted meanwhile.
+// unpack creates the snapshots of images, layer after layer, before the first container needs them.
+// Otherwise containerd would unpack the image for each container: if fifty containers start at
+// once, all of them unpack, and all fail after the kubelet's timeout of two minutes. unpack skips
+// artifacts, and images that were deleted meanwhile.
 //
-// It performs the steps of containerd's client (client/image.go, Unpack). The files of each layer
-// are on the disk before the layer is committed.
+// It performs the steps of containerd's client (client/image.go, Unpack). Unlike the client, it
+// syncs the files of each layer to the disk before it commits the layer.
 func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error) {
 	ctx, release, err := s.lease(ctx)
 	if err != nil {
@@ -62,8 +63,8 @@ func (s *Store) unpack(ctx context.Context, some []*imagesapi.Image) (err error)
 	return nil
 }
 
-// lease returns a context with which new content is protected from garbage collection until
-// release.
+// lease returns a context with a lease. Content that calls with this context create is protected
+// from garbage collection until release is called.
 func (s *Store) lease(ctx context.Context) (leased context.Context, release func() error, err error) {
 	leases := leasesapi.NewLeasesClient(s.conn)
 	id := "orlop-" + random()
@@ -85,7 +86,8 @@ func random() string {
 	return hex.EncodeToString(b[:])
 }
 
-// unpackOne unpacks the target of a digest, if it is an image for this machine.
+// unpackOne unpacks the image with a digest, or the image for this machine in the index with this
+// digest. It does nothing if there is no such image.
 func (s *Store) unpackOne(ctx context.Context, target string) error {
 	w := walk{read: s.texts(ctx), configs: true}
 	found, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
@@ -108,13 +110,14 @@ func (s *Store) unpackOne(ctx context.Context, target string) error {
 		Info:       &contentapi.Info{Digest: m.Config.Digest.String(), Labels: map[string]string{labelSnapshot: top}},
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels." + labelSnapshot}},
 	})
-	if status.Code(err) == codes.NotFound { // it was deleted meanwhile
+	if status.Code(err) == codes.NotFound { // the image was deleted meanwhile
 		return nil
 	}
 	return err
 }
 
-// apply creates the snapshot of a layer on top of the layer below, unless it exists.
+// apply creates the snapshot name of a layer on top of the snapshot below, unless name exists.
+// plain is the digest of the uncompressed layer.
 func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name, below string) (err error) {
 	snapshots := snapshotsapi.NewSnapshotsClient(s.conn)
 	if _, err := snapshots.Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: name}); status.Code(err) != codes.NotFound {
@@ -132,7 +135,7 @@ func (s *Store) apply(ctx context.Context, layer ocispec.Descriptor, plain, name
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		_, tidied := snapshots.Remove(ctx, &snapshotsapi.RemoveSnapshotRequest{Snapshotter: snapshotter, Key: key})
-		if status.Code(err) == codes.AlreadyExists { // a container was faster
+		if status.Code(err) == codes.AlreadyExists { // containerd was faster, for a container
 			err = nil
 		}
 		err = errors.Join(err, tidied)

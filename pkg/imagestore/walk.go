@@ -12,23 +12,23 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The limits for the documents behind a name. An index may refer to further indexes, and the author
-// of an archive chooses their number. PID 1 reads all of them, so their depth, their number of
-// entries and their size are bounded. Usual images have one index, a few dozen entries and some
-// kilobytes.
+// The limits for the documents behind a name. PID 1 reads all manifests and indexes in an archive,
+// and an archive can contain any number of nested indexes. Therefore the depth, the number of
+// documents and entries, and the total size are bounded. A usual image has an index, a few dozen
+// entries and some kilobytes.
 const (
 	maxDepth     = 4        // nested indexes
 	maxManifests = 512      // manifests, indexes and configurations to read
-	maxEntries   = 8192     // entries of all of them: layers, configurations, manifests
-	maxText      = 16 << 20 // bytes of all of them
-	// per image; the kernel cannot mount more (Linux, fs/overlayfs/params.h, OVL_MAX_STACK)
+	maxEntries   = 8192     // entries in all documents: layers, configurations, manifests
+	maxText      = 16 << 20 // bytes of all documents
+	// layers of an image; the kernel cannot mount more (fs/overlayfs/params.h, OVL_MAX_STACK)
 	maxLayers = 500
 )
 
-// errBounds is returned for an image beyond the limits.
+// errBounds is the error for an image that exceeds the limits.
 var errBounds = errors.New("its manifests exceed the limits of an image")
 
-// walk reads the manifests behind a name, within the limits.
+// walk reads a target with all manifests and indexes that it refers to, within the limits.
 type walk struct {
 	read      texts
 	configs   bool // verify the platform of each image in its configuration
@@ -42,12 +42,12 @@ type walk struct {
 type image struct {
 	ocispec.Descriptor
 	manifest manifest
-	above    int64 // total size of the indexes above it in bytes
-	// uncompressed digests from the configuration; only if the walk reads configurations
+	above    int64 // total size of the indexes that lead to it, in bytes
+	// digests of the uncompressed layers, from the configuration; only with walk.configs
 	layers []digest.Digest
 }
 
-// text reads a document.
+// text reads a document and counts it against the limits.
 func (w *walk) text(d digest.Digest) ([]byte, error) {
 	if w.manifests++; w.manifests > maxManifests {
 		return nil, fmt.Errorf("%w: more than %d manifests", errBounds, maxManifests)
@@ -84,9 +84,9 @@ func (w *walk) open(d digest.Digest, depth int) (manifest, error) {
 	return m, nil
 }
 
-// choose returns the image for this machine behind a descriptor by containerd's rule for a
-// container (core/images, Manifest): the first match in the order of the indexes. Without a match
-// it returns the first artifact, or nil.
+// choose returns the image for this machine that a descriptor refers to. It follows containerd's
+// rule (core/images, Manifest): the first match in the order of the indexes. Without a match, it
+// returns the first artifact, or nil.
 func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	m, err := w.open(d.Digest, depth)
 	if err != nil {
@@ -107,7 +107,7 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 		}
 		found, err := w.choose(entry, depth+1)
 		switch {
-		// an archive for one platform may contain the index for all
+		// an archive for a single platform can contain the index for all platforms
 		case errors.Is(err, fs.ErrNotExist):
 			missing = err
 			continue
@@ -130,15 +130,16 @@ func (w *walk) choose(d ocispec.Descriptor, depth int) (*image, error) {
 	return artifact, nil
 }
 
-// attestation is the annotation of an attestation manifest, in which BuildKit describes the build
-// of an image (its docs/attestations, "attestation storage").
+// attestation is an annotation of manifests in which BuildKit describes the build of an image
+// (BuildKit calls such a manifest an attestation; docs/attestations, "attestation storage").
 const attestation = "vnd.docker.reference.type"
 
-// provenance is the media type of the layers of an attestation. Otherwise an attestation has the
-// configuration of an image.
+// provenance is the media type of the layers in such a manifest. Only this type distinguishes it
+// from an image, because it has the configuration of an image.
 const provenance = "application/vnd.in-toto+json"
 
-// judge returns the image of a manifest if it is for this machine or an artifact, else nil.
+// judge returns the image of a manifest if the manifest is an artifact or an image for this
+// machine, else nil.
 func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error) {
 	found := &image{Descriptor: d, manifest: m}
 	attests := func(l ocispec.Descriptor) bool { return l.MediaType == provenance }
@@ -147,7 +148,7 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 		return nil, nil
 	case m.isArtifact():
 		return found, nil
-	// the index or the caller has chosen the platform
+	// the index states the platform, or the caller has chosen the manifest
 	case !w.configs && (depth == 0 || d.Platform != nil):
 		return found, nil
 	case m.Config.Digest == "":
@@ -164,11 +165,11 @@ func (w *walk) judge(d ocispec.Descriptor, m manifest, depth int) (*image, error
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, fmt.Errorf("its configuration cannot be decoded: %w", err)
 	}
-	// The variant is ignored: containerd does not check it either for an image that an index
-	// selects.
+	// The variant is ignored: containerd does not check the variant of an image that an index
+	// selects, either.
 	p := ocispec.Platform{OS: config.OS, Architecture: config.Architecture}
 	if p.Architecture == "" && depth == 0 {
-		p.Architecture = architecture // unknown, and containerd starts it
+		p.Architecture = architecture // unknown; containerd starts such an image
 	}
 	if !ours(p) {
 		w.other(config.Platform)
@@ -194,9 +195,9 @@ func ours(p ocispec.Platform) bool {
 	return false
 }
 
-// other records a platform of other machines.
+// other records a platform of other machines, for an error text.
 func (w *walk) other(p ocispec.Platform) {
-	const most = 8 // in a message
+	const most = 8 // platforms in a message
 	known := func(s string) string {
 		if s == "" {
 			return "unknown"
@@ -212,7 +213,7 @@ func (w *walk) other(p ocispec.Platform) {
 	}
 }
 
-// printed quotes and shortens a word of an archive for a message.
+// printed shortens a word from an archive and escapes its special characters, for a message.
 func printed(s string) string {
 	const most = 40
 	if len(s) > most {
@@ -221,8 +222,9 @@ func printed(s string) string {
 	return strings.Trim(fmt.Sprintf("%q", s), `"`)
 }
 
-// grow adds a manifest or an index, with all content that it names, to a tree, and reports whether
-// it could read all of it. It skips content for other platforms, which was not imported.
+// grow adds a manifest or an index, and all content that it refers to, to a tree. whole reports
+// whether it could read all manifests. It skips content for other platforms, which Import does not
+// store.
 func (w *walk) grow(tree map[string]ocispec.Descriptor, target ocispec.Descriptor, depth int) (whole bool, err error) {
 	if _, known := tree[target.Digest.String()]; known {
 		return true, nil

@@ -170,7 +170,7 @@ func FuzzParseList(f *testing.F) {
 
 // FuzzVerify feeds arbitrary signatures: an unauthenticated peer sends them.
 func FuzzVerify(f *testing.F) {
-	f.Add([]byte("-----BEGIN " + ofTemplate.block + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + ofTemplate.block + "-----\n"))
+	f.Add([]byte("-----BEGIN " + templateKind.block + "-----\nExpires: 2026-12-29T12:00:00Z\nPrefix: a\n\nAA==\n-----END " + templateKind.block + "-----\n"))
 	f.Fuzz(func(t *testing.T, signature []byte) {
 		if _, _, err := (Signed{[]byte("d"), signature}).Verify(nil, now); err == nil {
 			t.Error("accepted without an operator")

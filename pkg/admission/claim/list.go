@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// MaxClaims bounds the claims and the removals of a list: there are at most 128 objects of
-	// waiting machines, and a site removes no more machines at a time.
+	// MaxClaims bounds the claims and the removals of a list: the cluster has at most 128 objects
+	// of waiting machines, and a site does not remove more machines at a time.
 	MaxClaims = 128
 	// MaxTemplates bounds the templates of a list, and MaxRules its rules.
 	MaxTemplates, MaxRules = 16, 16
-	// MaxList is the maximum size of a list in bytes. Documents and signatures are base 64 in it.
+	// MaxList is the maximum size of a list in bytes. The list holds documents and signatures in
+	// base 64.
 	MaxList = 2 << 20
-	// life is the time for which a list is valid. The leading controllers write it every few
-	// seconds; the list of controllers that lead no more ends.
+	// life is the time for which a list is valid. The controllers with the leadership write the
+	// list every few seconds; the list of controllers that have lost the leadership expires.
 	life = time.Minute
 )
 
-// List is the message of the leading controllers to machined on the same machine. It is a request:
-// machined checks each claim by the signatures of its template and of its rule.
+// List is the message of the controllers that have the leadership to machined on the same machine.
+// It is a request: machined checks each claim by the signatures of its template and of its rule.
 type List struct {
 	Written   time.Time         `json:"written"`
 	Templates map[string]Signed `json:"templates"`
@@ -39,8 +40,8 @@ type Member struct {
 	Key  string `json:"key"` // fingerprint of its key (pki.KeyFingerprint)
 }
 
-// NamedByKey reports whether the name ends as the names of claimed machines do (Name). A machine
-// with a name of an operator does not.
+// NamedByKey reports whether the name is derived from the key, as Name does for a claimed machine.
+// A name that an operator chose is not.
 func (m Member) NamedByKey() bool {
 	_, digits, _ := strings.Cut(m.Key, ":")
 	i := strings.LastIndexByte(m.Name, '-')
@@ -51,8 +52,8 @@ func (m Member) NamedByKey() bool {
 type Claim struct {
 	Member
 	Template string `json:"template"` // a key of List.Templates
-	// Rule is the rule that approves the machine, a key of List.Rules; empty: an operator has named
-	// the fingerprint to the API server.
+	// Rule is the rule that approves the machine, a key of List.Rules; empty if an operator has
+	// approved the fingerprint at the API server instead.
 	Rule string `json:"rule,omitempty"`
 }
 
@@ -88,7 +89,7 @@ func ParseList(text []byte, now time.Time) (List, error) {
 	return l, nil
 }
 
-// Of returns the claim of a key.
+// Of returns the claim of the machine with a key fingerprint.
 func (l List) Of(key string) (Claim, bool) {
 	for _, c := range l.Claims {
 		if c.Key == key {

@@ -28,16 +28,16 @@ const (
 	maxMatch = 4096
 )
 
-// ofRule is the signature of a rule. All fields are in the text.
-var ofRule = document{
+// ruleKind describes signed rules. Their signature has no PEM headers: all fields are in the text.
+var ruleKind = documentKind{
 	noun: "rule", context: "orlop-approval-rule/1\n", block: "ORLOP APPROVAL RULE SIGNATURE",
 	remedy: "sign it again (`orlopctl nodes rule`)",
 }
 
-// Rule approves machines that wait for a configuration by what they say about themselves
+// Rule approves machines that wait for a configuration by their own statements in the inventory
 // (docs/decisions/0120-approval-rules.md). A serial number proves nothing: each machine in the
-// network can state it. So a rule has a list of machines, each of which is approved once, a maximum
-// and an end.
+// network can state it. Therefore a rule lists machines and approves each of them once, and the
+// rule has a maximum number of approvals and an expiry.
 type Rule struct {
 	Machines []Identity `json:"machines"`
 	// Match is an expression in CEL over the inventory; empty: every listed machine matches. This
@@ -45,15 +45,15 @@ type Rule struct {
 	Match string `json:"match,omitempty"`
 	// Maximum is the maximum number of approvals, 1 to the number of Machines.
 	Maximum int `json:"maximum"`
-	// Signed is the time of the signature. A machine that was approved before can be approved
-	// again: the signature is a new decision of the operator.
+	// Signed is the time of the signature. The rule can approve a machine again that was approved
+	// before this time: the signature is a new decision of the operator.
 	Signed time.Time `json:"signed"`
 	// Expires is the end of the validity, at most a year after Signed.
 	Expires time.Time `json:"expires"`
 }
 
-// Identity is how a machine identifies itself in its firmware (SMBIOS type 1). A machine matches if
-// it states each value that is present; at least one is.
+// Identity is how a machine identifies itself in its firmware (SMBIOS type 1). At least one field
+// is set. A machine matches if its inventory states each value that is set.
 type Identity struct {
 	Serial string `json:"serial,omitempty"`
 	UUID   string `json:"uuid,omitempty"` // lowercase
@@ -70,13 +70,14 @@ func (i Identity) String() string {
 	return "serial number " + i.Serial + ", UUID " + i.UUID
 }
 
-// placeholders are serial numbers that many machines have: makers of boards leave them there.
+// placeholders are serial numbers that many machines have, because the makers of their boards did
+// not replace these default texts.
 var placeholders = []string{
 	"to be filled by o.e.m.", "default string", "system serial number", "not specified", "not applicable", "not available", "none", "n/a", "na", "unknown",
 	"oem", "serial", "chassis serial number", "invalid", "0123456789", "123456789", "1234567890",
 }
 
-// check returns an error for an identity that identifies no single machine.
+// check returns an error for an identity that is malformed or that many machines have.
 func (i Identity) check() error {
 	for _, text := range []string{i.Serial, i.UUID} {
 		if len(text) > maxIdentity || strings.TrimSpace(text) != text || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -96,12 +97,12 @@ func (i Identity) check() error {
 	return nil
 }
 
-// Of reports whether a machine with a serial number and a UUID matches.
+// Of reports whether a machine that states this serial number and this UUID matches.
 func (i Identity) Of(serial, uuid string) bool {
 	return (i.Serial == "" || i.Serial == serial) && (i.UUID == "" || i.UUID == strings.ToLower(uuid)) && i != Identity{}
 }
 
-// Find returns the first identity of the rule that a machine states.
+// Find returns the first identity of the rule that matches a machine (Of).
 func (r Rule) Find(serial, uuid string) (Identity, bool) {
 	at := slices.IndexFunc(r.Machines, func(i Identity) bool { return i.Of(serial, uuid) })
 	if at < 0 {
@@ -154,7 +155,7 @@ func (s SignedRule) checkSize() error {
 // digest returns the signed value.
 func (s SignedRule) digest() []byte {
 	text := sha256.Sum256(s.Text)
-	sum := sha256.Sum256(append([]byte(ofRule.context), text[:]...))
+	sum := sha256.Sum256(append([]byte(ruleKind.context), text[:]...))
 	return sum[:]
 }
 
@@ -180,31 +181,33 @@ func SignRule(r Rule, by *pki.Leaf, now time.Time) (SignedRule, error) {
 	if err != nil {
 		return SignedRule{}, err
 	}
-	s.Signature, err = ofRule.sign(s.digest(), nil, by, now, r.Expires)
+	s.Signature, err = ruleKind.sign(s.digest(), nil, by, now, r.Expires)
 	return s, err
 }
 
-// Verify returns the rule, if the signature is that of an admin certificate of a CA of the
-// operators and the rule is valid now, and the certificate.
+// Verify returns the rule and the certificate of its signer. It fails unless the certificate has
+// the role admin and is from one of the operators' CAs, the signature is valid, and now is in the
+// validity of the rule.
 func (s SignedRule) Verify(operators []*x509.Certificate, now time.Time) (Rule, *x509.Certificate, error) {
-	block, by, err := ofRule.open(s.Signature)
+	block, by, err := ruleKind.open(s.Signature)
 	if err == nil {
 		err = s.checkSize()
 	}
 	if err == nil { // before the text is parsed
-		err = ofRule.verify(s.digest(), block.Bytes, by, operators, now)
+		err = ruleKind.verify(s.digest(), block.Bytes, by, operators, now)
 	}
 	if err != nil {
 		return Rule{}, nil, err
 	}
 	r, err := s.Parse()
 	if err == nil {
-		err = ofRule.checkExpiry(r.Expires, now)
+		err = ruleKind.checkExpiry(r.Expires, now)
 	}
 	if err != nil {
 		return Rule{}, nil, err
 	}
-	// A rule from the future would approve a machine again that was approved before its signature.
+	// With a signature time in the future, the rule would approve a machine again and again,
+	// because each approval would be older than the signature.
 	if now.Before(r.Signed) {
 		return Rule{}, nil, fmt.Errorf("rule: was signed at %s, later than the time of this machine; compare the clocks of the operator and of the machine", r.Signed.UTC().Format(time.RFC3339))
 	}

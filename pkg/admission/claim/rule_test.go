@@ -70,7 +70,7 @@ func TestVerifyRule(t *testing.T) {
 	// The text of a rule has no meaning as the documents of a template, also with the same PEM
 	// type.
 	block, rest := pem.Decode(signed.Signature)
-	forged := pem.EncodeToMemory(&pem.Block{Type: ofTemplate.block, Headers: map[string]string{prefixHeader: "a", expiresHeader: now.Add(time.Hour).Format(time.RFC3339)}, Bytes: block.Bytes})
+	forged := pem.EncodeToMemory(&pem.Block{Type: templateKind.block, Headers: map[string]string{prefixHeader: "a", expiresHeader: now.Add(time.Hour).Format(time.RFC3339)}, Bytes: block.Bytes})
 	if _, _, err := (Signed{signed.Text, append(forged, rest...)}).Verify(own, now); err == nil {
 		t.Error("the signature of a rule is that of a template")
 	}

@@ -20,73 +20,74 @@ const (
 	maxLife = 366 * 24 * time.Hour
 )
 
-// document is a kind of signed documents.
-type document struct {
+// documentKind is a kind of signed documents: templates or rules.
+type documentKind struct {
 	noun    string // of errors
-	context string // the start of the signed value, so that a signature has no meaning elsewhere
+	context string // start of the signed value: a signature for one kind is invalid for all others
 	block   string // PEM type of a signature
 	remedy  string // of errors
 }
 
 // sign returns a signature with the certificate of an operator, in PEM. now is the present time.
-func (d document) sign(digest []byte, headers map[string]string, by *pki.Leaf, now, expires time.Time) ([]byte, error) {
+func (k documentKind) sign(digest []byte, headers map[string]string, by *pki.Leaf, now, expires time.Time) ([]byte, error) {
 	switch {
 	case !isAdmin(by.Cert):
-		return nil, fmt.Errorf("%s: the certificate %s has not the role %s", d.noun, by.Cert.Subject, pki.RoleAdmin)
+		return nil, fmt.Errorf("%s: the certificate %s has not the role %s", k.noun, by.Cert.Subject, pki.RoleAdmin)
 	case !expires.After(now) || expires.Sub(now) > maxLife:
-		return nil, fmt.Errorf("%s: the validity is out of range; at most a year is allowed", d.noun)
+		return nil, fmt.Errorf("%s: the validity is out of range; at most a year is allowed", k.noun)
 	case expires.After(by.Cert.NotAfter):
-		return nil, fmt.Errorf("%s: the certificate %s expires at %s, before the %[1]s", d.noun, by.Cert.Subject, by.Cert.NotAfter.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%s: the certificate %s expires at %s, before the %[1]s", k.noun, by.Cert.Subject, by.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	signature, err := ecdsa.SignASN1(rand.Reader, by.Key, digest)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot sign: %w", d.noun, err)
+		return nil, fmt.Errorf("%s: cannot sign: %w", k.noun, err)
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: d.block, Headers: headers, Bytes: signature}), pki.EncodeCert(by.Cert)...), nil
+	return append(pem.EncodeToMemory(&pem.Block{Type: k.block, Headers: headers, Bytes: signature}), pki.EncodeCert(by.Cert)...), nil
 }
 
-// open returns the block of a signature, and the certificate after it. It verifies nothing.
-func (d document) open(signature []byte) (*pem.Block, *x509.Certificate, error) {
+// open returns the PEM block of a signature, and the certificate after the block. It does not
+// verify the signature.
+func (k documentKind) open(signature []byte) (*pem.Block, *x509.Certificate, error) {
 	if len(signature) > maxSignature {
-		return nil, nil, fmt.Errorf("%s: the signature has %d bytes; at most %d are allowed", d.noun, len(signature), maxSignature)
+		return nil, nil, fmt.Errorf("%s: the signature has %d bytes; at most %d are allowed", k.noun, len(signature), maxSignature)
 	}
 	block, rest := pem.Decode(signature)
-	if block == nil || block.Type != d.block {
-		return nil, nil, fmt.Errorf("%s: the signature does not begin with a block %q", d.noun, d.block)
+	if block == nil || block.Type != k.block {
+		return nil, nil, fmt.Errorf("%s: the signature does not begin with a block %q", k.noun, k.block)
 	}
 	by, err := pki.ParseCert(rest)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: the certificate of its signature: %w", d.noun, err)
+		return nil, nil, fmt.Errorf("%s: the certificate of its signature: %w", k.noun, err)
 	}
 	return block, by, nil
 }
 
-// verify returns an error unless the signature is that of an admin certificate of a CA of the
-// operators.
-func (d document) verify(digest, signature []byte, by *x509.Certificate, operators []*x509.Certificate, now time.Time) error {
+// verify returns an error unless the signature is valid and its certificate has the role admin and
+// is from one of the operators' CAs.
+func (k documentKind) verify(digest, signature []byte, by *x509.Certificate, operators []*x509.Certificate, now time.Time) error {
 	roots := x509.NewCertPool()
 	for _, ca := range operators {
 		roots.AddCert(ca)
 	}
 	if _, err := by.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		return fmt.Errorf("%s: the certificate of its signature is not of an operator of this machine: %w", d.noun, err)
+		return fmt.Errorf("%s: the certificate of its signature is not of an operator of this machine: %w", k.noun, err)
 	}
 	key, ok := by.PublicKey.(*ecdsa.PublicKey)
 	switch {
 	case !isAdmin(by):
-		return fmt.Errorf("%s: the certificate of its signature has not the role %s", d.noun, pki.RoleAdmin)
+		return fmt.Errorf("%s: the certificate of its signature has not the role %s", k.noun, pki.RoleAdmin)
 	case !ok || !ecdsa.VerifyASN1(key, digest, signature):
-		return errors.New(d.noun + ": the signature is not that of this text; after a change, " + d.remedy)
+		return errors.New(k.noun + ": the signature is not that of this text; after a change, " + k.remedy)
 	}
 	return nil
 }
 
 // checkExpiry returns an error for a document that has expired.
-func (d document) checkExpiry(expires, now time.Time) error {
+func (k documentKind) checkExpiry(expires, now time.Time) error {
 	if now.Before(expires) {
 		return nil
 	}
-	return fmt.Errorf("%s: expired at %s; %s", d.noun, expires.UTC().Format(time.RFC3339), d.remedy)
+	return fmt.Errorf("%s: expired at %s; %s", k.noun, expires.UTC().Format(time.RFC3339), k.remedy)
 }
 
 // isAdmin reports whether a certificate has the role of an administrator.

@@ -15,14 +15,15 @@ import (
 const (
 	// MaxDocuments is the maximum size of the documents of a template, in bytes.
 	MaxDocuments = 24 << 10
-	// maxPrefix is the maximum length of the start of a name: a dash and nameDigits follow.
+	// maxPrefix is the maximum length of the prefix of a name. A dash and nameDigits digits follow
+	// the prefix.
 	maxPrefix  = 40
 	nameDigits = 8
 )
 
-// ofTemplate is the signature of a template. Its headers are the prefix and the end of the
-// template, and the word that rules approve its machines.
-var ofTemplate = document{
+// templateKind describes signed templates. The PEM headers of the signature are the prefix and the
+// expiry of the template, and the mark that only rules approve its machines.
+var templateKind = documentKind{
 	noun: "template", context: "orlop-worker-template/1\n", block: "ORLOP WORKER TEMPLATE SIGNATURE",
 	remedy: "sign it again (`orlopctl nodes template`)",
 }
@@ -36,14 +37,15 @@ const (
 
 // Template is a configuration for workers that an operator has signed.
 type Template struct {
-	// Documents are the documents of the configuration of a worker. The name in them is Prefix.
+	// Documents are the documents of the configuration of a worker. The machine name in them is
+	// Prefix.
 	Documents []byte
 	// Prefix is the start of the names of the workers.
 	Prefix string
 	// Expires is the end of the validity.
 	Expires time.Time
-	// RuleOnly limits the template to machines that a signed rule approves (Rule). Without it, the
-	// word of the controllers is sufficient.
+	// RuleOnly limits the template to machines that a signed rule approves (Rule). If it is false,
+	// a claim of the controllers is sufficient.
 	RuleOnly bool
 }
 
@@ -70,12 +72,12 @@ func (t Template) check() error {
 	return nil
 }
 
-// digest returns the signed value. Each part but the documents ends with a newline, and contains no
-// other; the documents have a digest of fixed length.
+// digest returns the signed value. The encoding is unambiguous: each part but the last ends with
+// its only newline, and the last part, the digest of the documents, has a fixed length.
 func (t Template) digest() []byte {
 	documents := sha256.Sum256(t.Documents)
 	sum := sha256.New()
-	for _, part := range []string{ofTemplate.context, t.Prefix + "\n", t.expiry() + "\n"} {
+	for _, part := range []string{templateKind.context, t.Prefix + "\n", t.expiry() + "\n"} {
 		sum.Write([]byte(part))
 	}
 	if t.RuleOnly {
@@ -88,10 +90,11 @@ func (t Template) digest() []byte {
 func (t Template) expiry() string { return t.Expires.UTC().Format(time.RFC3339) }
 
 // NameOf returns the name of the worker with a key (pki.KeyFingerprint): the prefix and the first
-// digits of the fingerprint. So neither the controllers nor a control-plane machine choose a name.
+// digits of the fingerprint. So neither the controllers nor a control-plane machine can choose a
+// name.
 func (t Template) NameOf(fingerprint string) string { return Name(t.Prefix, fingerprint) }
 
-// Name returns the name of the worker with a key, for a prefix.
+// Name returns the name of the worker with a prefix and a key fingerprint.
 func Name(prefix, fingerprint string) string {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return prefix + "-" + digits[:min(len(digits), nameDigits)]
@@ -106,19 +109,20 @@ func Sign(t Template, by *pki.Leaf, now time.Time) (Signed, error) {
 	if t.RuleOnly {
 		headers[approvalHeader] = approvalRule
 	}
-	signature, err := ofTemplate.sign(t.digest(), headers, by, now, t.Expires)
+	signature, err := templateKind.sign(t.digest(), headers, by, now, t.Expires)
 	return Signed{Documents: t.Documents, Signature: signature}, err
 }
 
-// Verify returns the template, if the signature is that of an admin certificate of a CA of the
-// operators and the template has not expired, and the certificate.
+// Verify returns the template and the certificate of its signer. It fails unless the certificate
+// has the role admin and is from one of the operators' CAs, the signature is valid, and the
+// template has not expired.
 func (s Signed) Verify(operators []*x509.Certificate, now time.Time) (Template, *x509.Certificate, error) {
 	t, signature, by, err := s.parse()
 	if err != nil {
 		return Template{}, nil, err
 	}
-	if err = ofTemplate.verify(t.digest(), signature, by, operators, now); err == nil {
-		err = ofTemplate.checkExpiry(t.Expires, now)
+	if err = templateKind.verify(t.digest(), signature, by, operators, now); err == nil {
+		err = templateKind.checkExpiry(t.Expires, now)
 	}
 	if err != nil {
 		return Template{}, nil, err
@@ -126,14 +130,15 @@ func (s Signed) Verify(operators []*x509.Certificate, now time.Time) (Template, 
 	return t, by, nil
 }
 
-// Parse returns the template without a verification, for a reader without the CAs of operators.
+// Parse returns the template without a verification, for callers that do not have the operators'
+// CAs.
 func (s Signed) Parse() (Template, error) {
 	t, _, _, err := s.parse()
 	return t, err
 }
 
 func (s Signed) parse() (t Template, signature []byte, by *x509.Certificate, err error) {
-	block, by, err := ofTemplate.open(s.Signature)
+	block, by, err := templateKind.open(s.Signature)
 	if err != nil {
 		return t, nil, nil, err
 	}

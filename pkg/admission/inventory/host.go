@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Bounds of an inventory. Bounded shortens an inventory to them; ParseHost rejects an inventory
-// beyond them.
+// Bounds of an inventory. Bounded cuts an inventory to these bounds; ParseHost rejects an inventory
+// that exceeds them, except for long texts, which it cuts.
 const (
 	maxHost      = 16 << 10 // bytes of JSON
 	maxDisks     = 32
@@ -24,8 +24,8 @@ const (
 	maxSpeed     = 1 << 24 // Mbit/s
 )
 
-// Host is the hardware of a machine, as the machine describes it. Unknown texts and numbers are
-// zero.
+// Host is the hardware of a machine, as the machine describes it. A text or a number that the
+// machine does not know is empty or 0.
 type Host struct {
 	Serial   string `json:"serial,omitempty"`   // SMBIOS type 1
 	UUID     string `json:"uuid,omitempty"`     // SMBIOS type 1
@@ -34,8 +34,9 @@ type Host struct {
 	Firmware string `json:"firmware,omitempty"` // version, SMBIOS type 0
 	// SecureBoot is the mode of Secure Boot: enabled, disabled, setup or unsupported.
 	SecureBoot string `json:"secureBoot,omitempty"`
-	// Controller is the address of the Redfish service in SMBIOS type 42, with its port if it is
-	// not 443: often an address of the link between the machine and its controller alone.
+	// Controller is the address of the Redfish service in SMBIOS type 42, with its port if the port
+	// is not 443. Often only the machine itself can reach this address, over an internal link to
+	// its controller.
 	Controller string `json:"controller,omitempty"`
 	CPUModel   string `json:"cpuModel,omitempty"`
 	CPUs       int    `json:"cpus,omitempty"` // online
@@ -43,7 +44,7 @@ type Host struct {
 	Disks      []Disk `json:"disks,omitempty"`
 	NICs       []NIC  `json:"nics,omitempty"`
 	Release    string `json:"release,omitempty"` // version of Orlop OS
-	// Medium is the boot medium of a system that is not installed.
+	// Medium is the boot medium of a system that is not installed; empty for an installed system.
 	Medium string `json:"medium,omitempty"`
 }
 
@@ -122,8 +123,8 @@ func (h Host) check() error {
 	return nil
 }
 
-// Bounded returns the inventory with shorter lists and texts, as far as a bound demands it. Numbers
-// out of range become zero.
+// Bounded returns the inventory with each list and each text cut to its bound. Numbers out of range
+// become zero.
 func (h Host) Bounded() Host {
 	for _, text := range []*string{&h.Serial, &h.UUID, &h.Vendor, &h.Product, &h.Firmware, &h.SecureBoot, &h.Controller, &h.CPUModel, &h.Release, &h.Medium} {
 		*text = sanitize.ASCII(*text, maxText)

@@ -15,10 +15,10 @@ import (
 const Interval = 30 * time.Second
 
 const (
-	// expireAfter is the time from the last message until a machine is not listed any more.
+	// expireAfter is how long a machine stays listed after its last message.
 	expireAfter = 3 * time.Minute
-	// maxEntries is the maximum number of listed machines, and maxPerAddress that of one address.
-	// Every machine in the network can send messages.
+	// maxEntries is the maximum number of listed machines, and maxPerAddress the maximum for one
+	// source address. The limits exist because every machine in the network can send messages.
 	maxEntries, maxPerAddress = 64, 4
 )
 
@@ -26,7 +26,7 @@ const (
 type Entry struct {
 	Key     string     `json:"key"`     // fingerprint of its key (pki.KeyFingerprint)
 	Address netip.Addr `json:"address"` // source of its last message
-	Since   time.Time  `json:"since"`   // time of its first and its last message
+	Since   time.Time  `json:"since"`   // time of its first message; Last: of its last
 	Last    time.Time  `json:"last"`
 	Host
 }
@@ -34,21 +34,22 @@ type Entry struct {
 // Listing is the message of a control-plane machine to its controllers.
 type Listing struct {
 	Waiting []Entry `json:"waiting"`
-	// Members are the fingerprints of the members of the cluster: they wait no more. Nil: unknown,
-	// because the machine accepts no inventories.
+	// Members are the key fingerprints of the members of the cluster, which do not wait any more.
+	// Nil means unknown: the control-plane machine accepts no inventories.
 	Members []string `json:"members"`
 	// Names are the names of the members, and of the machines that have a ticket to join.
 	Names []string `json:"names"`
-	// Approvals are the approvals by rules that have had an effect, and Operators the CAs of the
-	// operators, in PEM: with them, the controllers show which rules machined accepts.
+	// Approvals are the approvals by rules with which machined has admitted machines. Operators are
+	// the operators' CAs in PEM, with which the controllers find out and show which rules machined
+	// accepts.
 	Approvals []trust.Approval `json:"approvals,omitempty"`
 	Operators []byte           `json:"operators,omitempty"`
 }
 
-// List maps fingerprints to the machines. It is a value: Record returns a copy.
+// List maps fingerprints to the machines. It is immutable: Record returns a changed copy.
 type List map[string]Entry
 
-// Record returns the list after a message, and the answer. Its times are ignored.
+// Record returns the list after the message e, and the answer to e. The times of e are ignored.
 func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	l = l.current(now)
 	e.Since, e.Last = now, now
@@ -72,7 +73,7 @@ func (l List) Record(e Entry, now time.Time) (List, Answer) {
 	return l, Answer{Listed: true}
 }
 
-// Without returns the list without the keys that has reports.
+// Without returns the list without the entries with a key for which has returns true.
 func (l List) Without(has func(key string) bool) List {
 	l = maps.Clone(l)
 	maps.DeleteFunc(l, func(key string, _ Entry) bool { return has(key) })

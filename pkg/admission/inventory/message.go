@@ -29,7 +29,8 @@ const maxAnswer = 64 << 10
 type Request struct {
 	Key       []byte `json:"key"`       // public key, PKIX, DER
 	Inventory []byte `json:"inventory"` // JSON, a Host
-	// Signature is the signature of the key over the connection and the inventory: ECDSA, ASN.1.
+	// Signature is made with the private key over the binding of the connection (Binding) and the
+	// inventory: ECDSA, ASN.1.
 	Signature []byte `json:"signature"`
 }
 
@@ -38,10 +39,10 @@ type Answer struct {
 	Listed bool   `json:"listed"`
 	Reason string `json:"reason,omitempty"` // a sentence; empty if the machine is listed
 	// Template is the configuration of a claimed machine (package claim); nil without a claim. The
-	// machine verifies the signature and the peer.
+	// machine verifies the signature of the template and the certificates of the peer.
 	Template *claim.Signed `json:"template,omitempty"`
-	// Peer are the certificates with which the peer has answered, its own first. The connection has
-	// proved the possession of the key.
+	// Peer is the certificate chain of the control-plane machine in the TLS handshake, its own
+	// certificate first. The handshake has proved that the peer has the key of this certificate.
 	Peer []*x509.Certificate `json:"-"`
 }
 
@@ -54,8 +55,8 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 	return state.ExportKeyingMaterial("EXPORTER-orlop-inventory", nil, sha256.Size)
 }
 
-// digest returns the signed value. Each part but the first has a fixed length, and the first ends
-// with a newline.
+// digest returns the signed value. The encoding is unambiguous: the first part ends with a newline,
+// and each other part has a fixed length.
 func digest(binding, text []byte) []byte {
 	sum, inventory := sha256.New(), sha256.Sum256(text)
 	for _, part := range [][]byte{[]byte(Protocol + "\n"), binding, inventory[:]} {
@@ -64,8 +65,8 @@ func digest(binding, text []byte) []byte {
 	return sum.Sum(nil)
 }
 
-// NewRequest returns the request of a machine for a connection. The inventory is shortened to the
-// bounds; one that is too large even then has no lists.
+// NewRequest returns the request of a machine for a connection. The inventory is cut to the bounds.
+// If it is still too large, it is sent without disks and NICs.
 func NewRequest(binding []byte, key *ecdsa.PrivateKey, h Host) (Request, error) {
 	h = h.Bounded()
 	text, err := json.Marshal(h)
@@ -87,8 +88,8 @@ func NewRequest(binding []byte, key *ecdsa.PrivateKey, h Host) (Request, error) 
 	return Request{Key: public, Inventory: text, Signature: signature}, nil
 }
 
-// Verify returns the key and the inventory of a request, if the signature is that of the key for
-// this connection.
+// Verify returns the key and the inventory of a request. It fails unless the signature was made
+// with this key for this connection.
 func (r Request) Verify(binding []byte) (*ecdsa.PublicKey, Host, error) {
 	parsed, err := x509.ParsePKIXPublicKey(r.Key)
 	if err != nil {

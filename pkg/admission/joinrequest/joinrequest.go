@@ -5,13 +5,14 @@
 // The worker connects with TLS 1.3 and its own ALPN protocol name. It has no client certificate,
 // and it verifies the server. It sends a Request and gets an Answer; then the connection ends. The
 // control plane trusts no statement of the worker until an operator has compared the fingerprint of
-// its key with the fingerprint on its console. An approved worker gets a ticket for exactly this
-// key, and nothing else.
+// the worker's key with the fingerprint on the worker's console. An approved worker gets only a
+// ticket for exactly this key.
 //
 // The package only makes decisions and parses messages. It reads no clock and stores no files.
 //
 // The JSON names and the values of State are those of version 0.1.0, because workers and control
-// planes of both versions speak the same protocol: key is the CSR, standing the state.
+// planes of both versions speak the same protocol: the field key holds the CSR, and the field
+// standing holds the state.
 package joinrequest
 
 import (
@@ -35,7 +36,8 @@ const maxMessage = 16 << 10
 // Request is the message of the worker.
 type Request struct {
 	Name string `json:"name"` // requested machine name
-	// PKCS #10, DER, signed with the machine's key: it proves that the sender has the key
+	// PKCS #10, DER, signed with the machine's key; the signature proves that the sender has the
+	// key
 	CSR []byte `json:"key"`
 }
 
@@ -47,7 +49,7 @@ const (
 	Pending  State = "waits"    // no operator has decided yet
 	Approved State = "approved" // the answer contains the ticket
 	Denied   State = "denied"   // by an operator
-	Rejected State = "refused"  // not listed for the operator, see Reason
+	Rejected State = "refused"  // not listed for an operator; Reason says why
 )
 
 // Answer is the message of the control-plane machine.
@@ -123,16 +125,17 @@ type Machine struct {
 	Denied     bool
 }
 
-// List maps key fingerprints to the machines with join requests. It is a value: methods that change
-// it return a copy.
+// List maps key fingerprints to the machines with join requests. It is immutable: methods such as
+// Record return a changed copy.
 type List map[string]Machine
 
-// Record returns the list after a request of m, and the answer. A request with another name than
-// before is a new request.
+// Record returns the list after the request m, and the answer to m. If the key requested another
+// name before, m is a new request without the former ticket.
 func (l List) Record(m Machine, now time.Time) (List, Answer) {
 	l = l.current(now)
 	old, known := l[m.Key]
-	// The new name is recorded, because an operator may approve the machine later.
+	// The entry of a denied machine gets the new name, too: an operator can still approve the
+	// machine.
 	if known && old.Denied {
 		m.Since, m.Last, m.Denied = old.Since, now, true
 		l[m.Key] = m
@@ -146,7 +149,8 @@ func (l List) Record(m Machine, now time.Time) (List, Answer) {
 	if !known {
 		all, same := 0, 0
 		for _, o := range l {
-			// An operator has decided on it; these entries are bounded by the decisions.
+			// An operator has decided on this request. Such entries do not count for the limits
+			// below: their number is bounded by the number of decisions.
 			if o.Denied || len(o.Ticket) > 0 {
 				continue
 			}
@@ -186,8 +190,8 @@ func (l List) Pending(now time.Time) []Machine {
 	return out
 }
 
-// Find returns the machine with this name and key fingerprint, or an error. The machine may be
-// denied.
+// Find returns the machine with this name and key fingerprint, or an error. It also finds a denied
+// machine.
 func (l List) Find(name, key string, now time.Time) (Machine, error) {
 	l = l.current(now)
 	m, found := l[key]
@@ -215,11 +219,12 @@ func (l List) Approved(key string, ticket []byte, ends time.Time) List {
 	return l
 }
 
-// Denied returns the list in which the key is denied. The machine need not have sent a request
-// here.
+// Denied returns the list in which the key is denied. It adds an entry if the machine has sent no
+// request to this control-plane machine.
 func (l List) Denied(key string, now time.Time) List {
 	l = l.current(now)
-	// Another control-plane machine or an operator has sent the denial; there are few.
+	// The denial is from an operator, directly or by another control-plane machine. Operators deny
+	// few machines; beyond the limit, a denial is not stored.
 	if _, found := l[key]; !found && len(l) >= maxDenied {
 		return l
 	}

@@ -3,12 +3,13 @@
 //
 // The machine shows a pairing code for single use. The operator's tool connects by TLS 1.3 without
 // a client certificate, with its own ALPN protocol name. It sends the operator's CA with a proof
-// that it knows the code. The machine answers with a proof of the same. Each proof is an HMAC over
-// the CA and over a value that both ends derive from this connection (exported keying material, RFC
-// 8446, section 7.5, which also depends on the machine's certificate). An attacker in the middle
-// has two connections with two values, and can forward neither proof. A recorded proof is useless
-// on another connection. And an attacker can guess the code from a proof only by trying all 2^100
-// codes. docs/decisions/0005-first-contact.md lists the threats.
+// that it knows the code. The machine answers with a proof that it knows the code, too. Each proof
+// is an HMAC, with the code as its key, over the CA and over a value that both ends derive from
+// this connection: exported keying material (RFC 8446, section 7.5), which also depends on the
+// machine's certificate. An attacker in the middle has two connections with two values, and can
+// forward neither proof. A recorded proof is useless on another connection. And an attacker can
+// guess the code from a proof only by trying all 2^100 codes. docs/decisions/0005-first-contact.md
+// lists the threats.
 //
 // The callers decide when a machine can be paired, and store the results.
 package pairing
@@ -30,7 +31,7 @@ import (
 // Protocol is the ALPN protocol name (RFC 7301).
 const Protocol = "orlop-pair/1"
 
-// alphabet has the symbols of a code: Crockford's base 32, without similar symbols.
+// alphabet has the symbols of a code: Crockford's base 32, which omits symbols that look alike.
 const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 const (
@@ -39,7 +40,7 @@ const (
 )
 
 // Code is the pairing code that the machine shows and the operator types: "8M2QX-04TRA-…". The
-// empty code proves nothing.
+// empty code accepts no proof.
 type Code string
 
 // NewCode returns a new random code.
@@ -95,7 +96,7 @@ type Claim struct {
 type Answer struct {
 	// proof that the machine also knows the code; the machine is now claimed
 	Proof   []byte `json:"proof,omitempty"`
-	Refusal string `json:"refusal,omitempty"` // otherwise the reason, in a sentence
+	Refusal string `json:"refusal,omitempty"` // reason for a rejection, in a sentence; else empty
 }
 
 const (
@@ -115,7 +116,7 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 func (c Code) proof(by string, binding, ca []byte) []byte {
 	digest := sha256.Sum256(ca)
 	mac := hmac.New(sha256.New, []byte(c))
-	// all parts but the first have a fixed length, and the first ends with a newline
+	// unambiguous: the first part ends with a newline, and the other parts have a fixed length
 	for _, part := range [][]byte{[]byte(Protocol + " " + by + "\n"), binding, digest[:]} {
 		mac.Write(part)
 	}
@@ -153,8 +154,8 @@ func (r RefusedError) Error() string { return "pairing refused: " + string(r) }
 
 // Claim sends the operator's CA over a connection and checks the answer. If it returns nil, the
 // operator has claimed the machine, and the server certificate of the connection is the machine's.
-// After RefusedError and ErrWrongMachine the machine is not claimed. After any other error it may
-// be, because the answer was lost.
+// After RefusedError and ErrWrongMachine the machine is not claimed. After any other error the
+// machine may be claimed, because its answer may be lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
 	if err := send(conn, claim); err != nil {

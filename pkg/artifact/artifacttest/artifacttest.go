@@ -18,8 +18,8 @@ import (
 // Source is an artifact.Source of blobs by SHA-256.
 type Source map[string][]byte
 
-// Put adds an artifact with one layer for each text, as `oras push` makes it of files without
-// names. It returns the SHA-256 of the manifest.
+// Put adds an artifact with one layer for each text. The layers have no names. It returns the
+// SHA-256 of the manifest.
 func (s Source) Put(texts ...string) string {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,

@@ -1,6 +1,6 @@
-// Package registry finds a file in an OCI registry, stored as the only layer of its media type in
-// an artifact, and reads it from any offset. It also fetches the blobs of other artifacts (package
-// artifact). It does not push, and has no code for container images.
+// Package registry finds a file in an OCI registry and reads it from any offset. The file is the
+// only layer of its media type in an artifact. It also fetches the blobs of other artifacts
+// (package artifact). It does not push artifacts, and does not read container images.
 package registry
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// Source is an artifact in a registry, with the access data.
+// Source is an artifact in a registry, with the data for the access to the registry.
 type Source struct {
 	Reference string // "registry.example.com:5000/orlop/qemu:1.2.0", or with "@sha256:…"
 	// PEM: the trusted CA of the registry. Besides it, only the CAs of Egress are trusted.
@@ -69,23 +69,24 @@ func (s Source) Find(ctx context.Context, mediaType string) (*File, error) {
 	return f, nil
 }
 
-// Artifact returns the artifact as an origin of its manifest, by the digest in the reference, and
-// of its layers. It sends no request yet.
+// Artifact returns a source of the blobs of the artifact: of its manifest, by digest, and of its
+// layers. It sends no request yet.
 func (s Source) Artifact() (artifact.Source, error) {
 	repository, err := s.repository()
 	if err != nil {
 		return nil, fmt.Errorf("registry: %s: %w", s.Reference, err)
 	}
-	return origin{s.Reference, repository}, nil
+	return blobSource{s.Reference, repository}, nil
 }
 
-type origin struct {
+// blobSource fetches the blobs of a repository.
+type blobSource struct {
 	reference  string
 	repository *remote.Repository
 }
 
-// Open implements artifact.Origin.
-func (o origin) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, err error) {
+// Open implements artifact.Source.
+func (o blobSource) Open(ctx context.Context, b artifact.Blob) (body io.ReadCloser, err error) {
 	d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, b.SHA256), Size: b.Size}
 	ctx, cancel := context.WithCancelCause(ctx)
 	if b.Size < 0 {
@@ -112,7 +113,8 @@ func (s Source) repository() (*remote.Repository, error) {
 	transport := &http.Transport{
 		DialContext: (&net.Dialer{Timeout: answerTimeout}).DialContext, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout: answerTimeout,
-		// The size and the digest of an answer belong to the content without compression.
+		// Otherwise the transport requests gzip; the known size and digest are those of the blob
+		// itself.
 		DisableCompression: true,
 	}
 	var roots *x509.CertPool
@@ -136,9 +138,9 @@ func (s Source) repository() (*remote.Repository, error) {
 	return repository, nil
 }
 
-// tlsOnly rejects requests without TLS. The registry chooses the URL at which the password is
-// exchanged for a token (WWW-Authenticate, realm), and a registry behind a misconfigured proxy may
-// choose http.
+// tlsOnly rejects requests without TLS. The registry chooses the URL at which a client exchanges
+// the password for a token (WWW-Authenticate, realm). A registry behind a misconfigured proxy may
+// choose a URL with http.
 type tlsOnly struct{ http.RoundTripper }
 
 func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -196,8 +198,8 @@ func layerOf(text []byte, mediaType string) (layer ocispec.Descriptor, err error
 	return ours[0], nil
 }
 
-// Reader reads the file from an offset, with a new connection after each interruption (package
-// resume). It ends with ctx.
+// Reader reads the file from an offset, with a new connection after each interruption
+// (transfer.ResumingReader). It fails after the end of ctx.
 func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	return transfer.ResumingReader(at, f.layer.Size, func(at int64) (io.ReadCloser, error) {
 		body, err := f.open(ctx, at)
@@ -208,8 +210,8 @@ func (f *File) Reader(ctx context.Context, at int64) io.Reader {
 	})
 }
 
-// open requests the rest of the file. For a registry without range requests it reads and discards
-// the first part.
+// open requests the rest of the file. If the registry has no range requests, open reads and
+// discards the bytes before the offset.
 func (f *File) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	body, err := f.blobs.Fetch(ctx, f.layer)

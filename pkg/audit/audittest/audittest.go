@@ -7,7 +7,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/audit"
 )
 
-// Entries returns the lines of a record after it has verified the chain.
+// Entries verifies the chain of a record and returns its lines.
 func Entries(t *testing.T, l *audit.Log, name string) (out []audit.Entry) {
 	t.Helper()
 	chain := audit.Chain{Record: name}

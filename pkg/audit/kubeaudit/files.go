@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLine is the maximum size of a line in bytes; longer lines are skipped. The API server cuts
-// events at a quarter of it.
+// maxLine is the maximum size of a line in bytes; longer lines are skipped. The API server limits
+// events to a quarter of this size.
 const maxLine = 1 << 20
 
-// openFile opens a file of the directory. The directory belongs to the API server, which could put
-// a link or a pipe there.
+// openFile opens a file of the directory. It follows no link and does not block on a pipe: the API
+// server owns the directory and could create them there.
 func openFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -40,8 +40,8 @@ func openFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// older returns the paths of the rotated files, the newest first. A file that is being compressed
-// is there twice; the complete one counts.
+// older returns the paths of the rotated files, the newest first. While the API server compresses a
+// file, both forms exist; older then returns only the uncompressed file, which is complete.
 func older(dir string) ([]string, error) {
 	all, err := filepath.Glob(filepath.Join(dir, "audit-*.log*"))
 	if err != nil {
@@ -73,12 +73,13 @@ func readFile(name string, do func(number uint64, line []byte) error) error {
 	}
 	if cut := flate.CorruptInputError(0); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &cut) {
-		return nil // a power cut damaged the file; the numbers show the missing lines
+		return nil // damaged by a power cut; the gap in the numbers shows the loss
 	}
 	return err
 }
 
-// readLines calls do for each numbered line, and returns the number of bytes in the whole lines.
+// readLines calls do for each numbered line, and returns the number of bytes in complete lines,
+// newlines included.
 func readLines(from io.Reader, do func(number uint64, line []byte) error) (whole int64, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
 	var line []byte
@@ -106,8 +107,8 @@ func readLines(from io.Reader, do func(number uint64, line []byte) error) (whole
 	}
 }
 
-// numberOf returns the number of a line; 0 if it has none, as lines of version 0.2.0 and before, or
-// if it is a part of a line: the number of a part is used again.
+// numberOf returns the number of a line; 0 if the line has no number, as in version 0.2.0 and
+// before, or if the line is incomplete: the writer uses the number of an incomplete line again.
 func numberOf(line []byte) uint64 {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"number":`))
 	digits, _, more := bytes.Cut(rest, []byte(","))
@@ -128,8 +129,9 @@ type end struct {
 	torn   bool // the present file ends within a line
 }
 
-// findEnd searches the last numbered line, in the last bytes of the present file first. Version
-// 0.2.0 and before write lines without numbers, also after a rollback.
+// findEnd searches for the last numbered line: first in the last bytes of the present file, then in
+// all files. The last lines can be without numbers if version 0.2.0 or before wrote them, for
+// example after a rollback.
 func findEnd(dir string) (found end, err error) {
 	present := filepath.Join(dir, File)
 	found, err = tail(present)
@@ -155,7 +157,7 @@ func findEnd(dir string) (found end, err error) {
 	return found, nil
 }
 
-// tail searches the last numbered line among the last bytes of a file.
+// tail searches for the last numbered line in the last maxLine bytes of a file.
 func tail(name string) (found end, err error) {
 	f, err := openFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,19 +200,20 @@ func firstNumber(name string) (first uint64, err error) {
 	return first, err
 }
 
-// Reader reads new lines of the log. It holds no file open between calls, so that the file system
-// can be unmounted.
+// Reader reads new lines of the log. No file stays open between two calls of Read, so that the file
+// system can be unmounted.
 type Reader struct {
 	Log *Log
 
 	file   os.FileInfo // the present file at the last call; nil before the first
-	offset int64       // bytes of it that were read
+	offset int64       // bytes of file that Read has processed
 }
 
 // Read calls do for each line on the disk with a higher number than after, in order; the line is
-// valid during the call and has no newline. Read returns the first error of do, and then begins at
-// the same file again, or the error of the last sync. A file that the API server renames or removes
-// meanwhile is no error: the next call has its lines, if they still exist.
+// valid during the call and has no newline. Read returns the first error of do, or the error of the
+// last sync. After an error of do, the next Read starts in the same file. If the API server renames
+// or removes a file meanwhile, Read returns nil, and the next call reads the lines of the file if
+// they still exist.
 func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) error {
 	last := after
 	newer := func(number uint64, line []byte) error {
@@ -230,7 +233,8 @@ func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) e
 	var names []string
 	if r.file == nil || !os.SameFile(r.file, present) || present.Size() < r.offset {
 		r.file = nil
-		// before the check of the present file, so that it is none of them
+		// listed before the check of the present file, so that the list cannot contain the present
+		// file
 		if names, err = older(r.Log.dir); err != nil {
 			return err
 		}
@@ -241,7 +245,7 @@ func (r *Reader) Read(after uint64, do func(number uint64, line []byte) error) e
 	}
 	defer f.Close()
 	if now, err := f.Stat(); err != nil || !os.SameFile(present, now) {
-		return err // after a rotation, the next sync comes first
+		return err // the file was rotated: Read must wait for the next sync
 	}
 	if r.file == nil {
 		if err := readOlder(names, last, newer); err != nil {
@@ -262,7 +266,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// readOlder reads those of the rotated files, the newest first, that contain lines after a number.
+// readOlder calls do for the lines of the rotated files that contain lines after a number. names
+// has the newest file first; readOlder reads the oldest file first.
 func readOlder(names []string, after uint64, do func(number uint64, line []byte) error) error {
 	var missing []string // the newest first
 	for _, name := range names {

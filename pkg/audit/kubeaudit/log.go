@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncInterval is the time between two syncs. A power cut takes the lines of this time at most.
+// syncInterval is the time between two syncs. A power cut loses at most the lines of this time.
 const syncInterval = time.Second
 
-// Log is the log in a directory, with the part of it that is on the disk. The API server does not
-// wait for the disk, and a line that is only in memory is not read: a power cut could take the line
-// after its delivery, and its number would be used again.
+// Log is the log in a directory, and knows the part that has been synced to the disk. The API
+// server does not sync its lines. A line that is not synced must not be read: after its delivery, a
+// power cut could lose the line, and another line would get the same number.
 type Log struct {
 	dir       string
 	fdatasync func(*os.File) error
 
 	mu      sync.Mutex
-	present os.FileInfo // the present file, on the disk up to this size; nil if there is none
-	problem error       // of the last sync
+	present os.FileInfo // the present file with its synced size; nil if there is no file
+	problem error       // error of the last sync
 	changed chan struct{}
 }
 
@@ -54,7 +54,8 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// Changed returns a channel that is closed when more of the log is on the disk, or a sync fails.
+// Changed returns a channel that is closed when the next lines have been synced to the disk, or a
+// sync fails.
 func (l *Log) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,13 +85,14 @@ func (l *Log) Newest() uint64 {
 	return found.number
 }
 
-// syncChanged syncs the files that have changed since the last call, and returns the files on the
-// disk by path, each as it was before its sync.
+// syncChanged syncs the files that have changed since the last call, and returns the synced files
+// by path, with the size that each file had before its sync.
 func (l *Log) syncChanged(before map[string]os.FileInfo) (map[string]os.FileInfo, error) {
 	present := filepath.Join(l.dir, File)
 	now := map[string]os.FileInfo{}
 	problem := l.syncFile(present, before, now)
-	// after the present file, so that a rotation meanwhile leaves no file out
+	// listed after the sync of the present file: if the file is rotated meanwhile, the list
+	// contains it
 	names, err := older(l.dir)
 	problem = errors.Join(problem, err)
 	for _, name := range names {
@@ -128,7 +130,7 @@ func (l *Log) syncOpen(name string) (os.FileInfo, error) {
 	return info, nil
 }
 
-// unchanged reports whether a file has the content of before.
+// unchanged reports whether a file is the same file as before, with the same size and time.
 func unchanged(before, now os.FileInfo) bool {
 	return os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
 }

@@ -1,13 +1,14 @@
-// Package kubeaudit makes a chain of the lines of the audit log of Kubernetes, in which a changed
-// or removed line is detectable, syncs the files (Log), and reads the synced lines by number
-// (package audit has the same for the audit log of the machine).
+// Package kubeaudit links the lines of the audit log of Kubernetes in a chain, in which a changed
+// or removed line is detectable (Writer). It syncs the files (Log), and reads the synced lines by
+// number (Reader). Package audit does the same for the audit log of the machine.
 //
-// Each line is an event of Kubernetes (audit.k8s.io/v1) with three more fields, so that programs
-// for such logs read it: its number, the SHA-256 of the previous line, and the name of the record.
-// The lines are in audit.log of a directory and in older files beside it, which the API server
-// rotates, compresses and deletes (lumberjack). audit.Chain verifies the lines.
+// Each line is an event of Kubernetes (audit.k8s.io/v1) with three more fields: its number, the
+// SHA-256 of the previous line, and the name of the record. So programs for audit logs of
+// Kubernetes can read the lines. The newest lines are in audit.log; older lines are in files beside
+// audit.log. The API server rotates, compresses and deletes these files (lumberjack). audit.Chain
+// verifies the lines.
 //
-// The package does not append to the files itself, and sends no line anywhere.
+// The package does not append to the files itself, and does not send lines to receivers.
 package kubeaudit
 
 import (
@@ -32,11 +33,11 @@ type Writer struct {
 	out    io.Writer
 	number uint64 // of the last line
 	digest string // of the last line
-	torn   bool   // the file ends within a line
+	torn   bool   // the file can end within a line
 }
 
-// NewWriter returns a writer that continues the chain in a directory. Each write to out appends to
-// File there.
+// NewWriter returns a writer that continues the chain in a directory. Each write to out must append
+// to File in this directory.
 func NewWriter(dir string, out io.Writer) (*Writer, error) {
 	end, err := findEnd(dir)
 	if err != nil {
@@ -50,7 +51,7 @@ func NewWriter(dir string, out io.Writer) (*Writer, error) {
 }
 
 // Write writes an event: a JSON object on one line, with the newline. After a failure the next
-// event begins on a line of its own.
+// event begins on a new line.
 func (w *Writer) Write(event []byte) (int, error) {
 	object, ok := bytes.CutPrefix(event, []byte("{"))
 	text, ended := bytes.CutSuffix(object, []byte("\n"))

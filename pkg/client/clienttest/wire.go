@@ -17,14 +17,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Wire connects machines of a test over loopback, by their test addresses.
+// Wire connects the machines of a test over loopback. It maps the addresses that the test uses to
+// listeners.
 type Wire struct {
 	leaf      *pki.Leaf
 	pool      *x509.CertPool
 	listeners map[netip.Addr]string
 }
 
-// NewWire returns a wire without machines.
+// NewWire returns a Wire without machines.
 func NewWire(t *testing.T) Wire {
 	t.Helper()
 	ca, err := pki.NewCA("transport", time.Hour)
@@ -49,7 +50,7 @@ func (w Wire) Serve(t *testing.T, addr netip.Addr, register func(*grpc.Server), 
 		t.Fatal(err)
 	}
 	w.listeners[addr] = l.Addr().String()
-	go func() { _ = server.Serve(l) }() // until it is stopped
+	go func() { _ = server.Serve(l) }() // returns after server.Stop
 	t.Cleanup(server.Stop)
 }
 

@@ -15,7 +15,7 @@ const addr6 = `([0-9A-Fa-f:]*::[0-9A-Fa-f:.]*|([0-9A-Fa-f]{1,4}:){6,7}[0-9A-Fa-f
 // registry matches the syntax of a registry's host, with an optional port.
 const registry = `((([a-z0-9-]+\.)+[a-z][a-z0-9-]*|localhost|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?|[a-z][a-z0-9-]*:[0-9]{1,5}|\[` + addr6 + `\]:[0-9]{1,5})`
 
-// scalars are the schemas of the types with their own text format. A test checks that the schema
+// scalars are the schemas of the types with UnmarshalText, by type. A test checks that the schemas
 // and package config accept the same examples.
 var scalars = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[config.Bytes](): {Type: "string", Pattern: `^[0-9]+(KiB|MiB|GiB|TiB)$`, Examples: []any{"256MiB"}},

@@ -1,10 +1,11 @@
 // Package schema generates the JSON Schema of the configuration for editors: the syntax that
-// pkg/config accepts, with the comments of the annotated reference as descriptions. It is separate
-// from pkg/config because it needs a library that PID 1 must not link; only tests run it. The
-// result is pkg/config/schema.json.
+// pkg/config accepts, with the comments of the annotated reference as descriptions. The package is
+// separate from pkg/config because it needs a library that PID 1 must not link; only tests use it.
+// Its result is stored as pkg/config/schema.json.
 //
 // The schema describes the syntax of a single document. It does not detect contradictions between
-// fields and documents: config.Parse is authoritative, and stricter.
+// fields and documents: only config.Parse, which is stricter, decides whether a configuration is
+// valid.
 package schema
 
 import (
@@ -27,7 +28,7 @@ const (
 	definitions = "#/$defs/"
 )
 
-// Generate generates the schema.
+// Generate returns the schema as JSON.
 func Generate() ([]byte, error) {
 	r := &jsonschema.Reflector{
 		FieldNameTag: "yaml", RequiredFromJSONSchemaTags: true, Anonymous: true, ExpandedStruct: true, Mapper: scalar,
@@ -78,7 +79,8 @@ func envelope(s *jsonschema.Schema, kind string) {
 	s.Required = append([]string{"apiVersion", "kind"}, s.Required...)
 }
 
-// addLimits adds the limits of the whole numbers in a type (package config describes the tag).
+// addLimits adds to the schema s of a type the limits of its integer fields, from the tag limits
+// (limits.go of package config).
 func addLimits(root, s *jsonschema.Schema, t reflect.Type) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
@@ -104,8 +106,8 @@ func addLimits(root, s *jsonschema.Schema, t reflect.Type) {
 	}
 }
 
-// addDefaults adds the defaults of an empty configuration to the schema, set by the same code as in
-// Parse.
+// addDefaults adds the default values to the schema: the values of an empty configuration, to which
+// the same code as in Parse has applied the defaults.
 func addDefaults(root *jsonschema.Schema) error {
 	nothing := config.New("", "").WithCluster("", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	decoder := yaml.NewDecoder(bytes.NewReader(config.Marshal(nothing)))
@@ -143,12 +145,12 @@ func setDefaults(root, s *jsonschema.Schema, values map[string]any) {
 type describer struct {
 	comments  map[string]string // by path
 	schema    *jsonschema.Schema
-	described map[string]bool // the definitions that have the comments of a path
+	described map[string]bool // names of the definitions that have comments already
 }
 
-// describe returns a copy of the schema of an object with the comments for a path. A definition has
-// the comments of the first path that refers to it. If the comments differ at a later path, the
-// object is described there.
+// describe returns a copy of the schema of an object, with the comments of the fields at a path. A
+// definition in $defs gets the comments of the first path that refers to it. At a later path with
+// other comments, the schema contains the object itself instead of a reference.
 func (d describer) describe(s *jsonschema.Schema, path string) *jsonschema.Schema {
 	out := *s
 	out.Description = paragraph(d.comments[path])
@@ -168,8 +170,8 @@ func (d describer) describe(s *jsonschema.Schema, path string) *jsonschema.Schem
 	return &out
 }
 
-// resolve returns a reference to the definition of an object, or the object itself if its comments
-// differ from those of the definition. It returns every other schema unchanged.
+// resolve returns s, unless s is a reference to the definition of an object with other comments at
+// this path. Then it returns a copy of the object with the comments of the path.
 func (d describer) resolve(s *jsonschema.Schema, path string) *jsonschema.Schema {
 	name, isRef := strings.CutPrefix(s.Ref, definitions)
 	definition := d.schema.Definitions[name]

@@ -1,7 +1,7 @@
 // Package upstream lists names of Kubernetes that a configuration can contain: feature gates,
 // admission plugins, versions of API groups, and plugins of the scheduler. PID 1 and orlopctl link
-// no code of Kubernetes, so the lists are text files; TestUpstreamTables of the orchestrator writes
-// them, and compares them with the linked Kubernetes. The package decides nothing.
+// no code of Kubernetes, so the lists are text files; the test TestUpstreamTables of package
+// orchestrator writes these files, and compares them with the linked Kubernetes.
 package upstream
 
 import (
@@ -15,18 +15,18 @@ import (
 //go:embed *.txt
 var tables embed.FS
 
-// Gate is a feature gate. Every component of Kubernetes in the system knows all gates, because the
+// Gate is a feature gate. Every component of Kubernetes in Orlop OS knows all gates, because all
 // components are linked into the same program.
 type Gate struct {
 	Default  bool
-	Locked   bool     // only Default is possible
-	Requires []string // gates that must be on while this gate is on
+	Locked   bool     // no value except Default is possible
+	Requires []string // gates that must be enabled if this gate is enabled
 }
 
 // Gates returns the feature gates by name.
 func Gates() map[string]Gate {
 	gates := map[string]Gate{}
-	// name, stage, value, then "locked" and "requires=NAME"
+	// a line: name, stage, default ("on" or "off"), optionally "locked" and "requires=NAME"
 	for _, words := range lines("gates.txt") {
 		gate := Gate{Default: words[2] == "on"}
 		for _, word := range words[3:] {
@@ -42,10 +42,11 @@ func Gates() map[string]Gate {
 	return gates
 }
 
-// AdmissionPlugins returns the names of the admission plugins, with their default.
+// AdmissionPlugins maps the names of the admission plugins to whether they are enabled by default.
 func AdmissionPlugins() map[string]bool { return switches("admission.txt") }
 
-// APIVersions returns the versions of API groups, for example apps/v1, with their default.
+// APIVersions maps the versions of API groups, for example apps/v1, to whether they are enabled by
+// default.
 func APIVersions() map[string]bool { return switches("apis.txt") }
 
 // ScorePlugins returns the sorted names of the plugins with which the scheduler scores nodes.
@@ -57,7 +58,7 @@ func ScorePlugins() []string {
 	return names
 }
 
-// switches reads a table of names with the value on or off.
+// switches reads a table with a name and "on" or "off" in each line.
 func switches(file string) map[string]bool {
 	values := map[string]bool{}
 	for _, words := range lines(file) {
@@ -69,7 +70,7 @@ func switches(file string) map[string]bool {
 // Names returns the sorted names of a table.
 func Names[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(table)) }
 
-// lines returns the words of each line.
+// lines returns the words of each line of a table.
 func lines(file string) (all [][]string) {
 	text, err := tables.ReadFile(file)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package layout defines the partitions of the system disk: their labels, types, order and
 // sizes. The imager partitions disk images accordingly, machined/install partitions blank disks,
-// and machined/disk adds the partitions for data of the machine. The package accesses no disk.
+// and machined/disk adds the partitions for data of the machine. The package does not access disks.
 package layout
 
 import (
@@ -15,13 +15,14 @@ const (
 	RootA = "ROOT-A" // root of slot A, followed by its hash tree
 	RootB = "ROOT-B" // root of slot B
 	State = "STATE"  // configuration, keys, records
-	// all other data; created at the first boot, so a disk without it was never booted
+	// all other data; created at the first boot, so a system disk without DATA has never been
+	// booted
 	Data = "DATA"
 )
 
 // Types of the partitions in the Discoverable Partitions Specification of the UAPI group: STATE has
-// the type of "server data", DATA that of "variable data". The specification requires a
-// machine-bound unique GUID for the latter, which the system does not use.
+// the type of "server data", DATA that of "variable data". For the type of DATA, the specification
+// requires a unique GUID that is derived from the machine; the system does not follow this rule.
 var (
 	TypeESP   = uuid.MustParse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 	TypeRoot  = uuid.MustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709") // x86-64
@@ -30,9 +31,10 @@ var (
 )
 
 const (
-	// StateSize is the size of STATE, in bytes.
+	// StateSize is the size of the partition STATE, in bytes.
 	StateSize = 256 << 20
-	// MinimumData is the minimum size of DATA, in bytes: etcd, logs and a few images.
+	// MinimumData is the minimum size of DATA, in bytes. It is sufficient for etcd, logs and a few
+	// images.
 	MinimumData = 1 << 30
 	// Reserve is the space for the partition table, its copy and the alignment of partitions, in
 	// bytes: 1 MiB at each end.
@@ -61,7 +63,8 @@ func System(s Sizes) []Partition {
 	}
 }
 
-// Installed returns the partitions of System and STATE, as on an installed disk.
+// Installed returns the partitions of a disk after an installation: those of System, and STATE.
+// DATA follows at the first boot.
 func Installed(s Sizes) []Partition {
 	return append(System(s), Partition{Label: State, Type: TypeState, Size: StateSize})
 }
@@ -90,13 +93,13 @@ func IsSystemPartition(label string, kind uuid.UUID) bool {
 	return false
 }
 
-// IsImageGUID reports whether a GUID is derived from a name (RFC 9562, version 5), as in a disk
-// image of the imager: every disk with that image has the same GUID. The GUIDs of an installation
-// or a machine are random (version 4).
+// IsImageGUID reports whether a GUID is from a disk image of the imager, so that every disk with
+// this image has the same GUID. The imager derives GUIDs from names (RFC 9562, version 5); the
+// GUIDs that an installation or a machine creates are random (version 4).
 func IsImageGUID(id uuid.UUID) bool { return id.Variant() == uuid.RFC4122 && id.Version() == 5 }
 
 // FormatSize formats bytes for users: "256 MiB", "5.7 GiB". It rounds down, so that the stated size
-// always fits.
+// is never larger than the real size.
 func FormatSize(bytes uint64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%d MiB", bytes>>20)

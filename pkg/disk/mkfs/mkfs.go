@@ -1,5 +1,5 @@
 // Package mkfs creates file systems with the programs mke2fs and mkfs.fat, and repairs them with
-// e2fsck. It passes all options explicitly, so no configuration file changes the result. Its
+// e2fsck. It passes all options explicitly, so no configuration file changes the result. The
 // callers choose the partitions.
 package mkfs
 
@@ -36,17 +36,17 @@ const (
 // Ext4Options are the properties of an ext4 file system.
 type Ext4Options struct {
 	Label           string    // at most 16 bytes
-	UUID            uuid.UUID // zero: a random one
+	UUID            uuid.UUID // zero: mke2fs generates a random UUID
 	ReservedPercent int       // share of the blocks reserved for root
 	Quotas          Quotas
 }
 
-// Ext4 creates an ext4 file system on a partition. It first wipes the old superblock on the disk,
-// so that a power cut leaves a blank partition.
+// Ext4 creates an ext4 file system on a partition. It first wipes the old superblock, so that a
+// power cut leaves a blank partition and not a damaged old file system.
 //
-// It does not zero the inode tables and the journal: the kernel does that in the background after
-// the first mount, and the group checksums record the progress. It does not discard the blocks,
-// because on large disks that takes longer than all other steps.
+// It does not zero the inode tables and the journal: the kernel does this in the background after
+// the first mount, and records the progress in the group checksums. It does not discard the blocks,
+// because on large disks a discard takes longer than all other steps.
 func Ext4(ctx context.Context, run Runner, device string, o Ext4Options) error {
 	_, err := wipe(device)
 	if err == nil {
@@ -59,9 +59,9 @@ func Ext4(ctx context.Context, run Runner, device string, o Ext4Options) error {
 }
 
 // RepairExt4 replays the journal of an ext4 file system that is not mounted, and performs the
-// repairs that need no confirmation. The status 1 of e2fsck means that it repaired errors, but
-// every Runner reports that status as an error. RepairExt4 therefore runs e2fsck a second time; a
-// repaired file system is clean then.
+// repairs that need no confirmation. The exit status 1 of e2fsck means that it has repaired all
+// errors, but a Runner reports each nonzero status as an error. Therefore, after an error,
+// RepairExt4 runs e2fsck a second time, which succeeds if the file system is clean now.
 func RepairExt4(ctx context.Context, run Runner, device string) error {
 	if _, err := run(ctx, paths.E2fsck, "-p", device); err == nil {
 		return nil
@@ -72,7 +72,8 @@ func RepairExt4(ctx context.Context, run Runner, device string) error {
 
 // ext4Command returns the command line of mke2fs.
 func ext4Command(device string, o Ext4Options) []string {
-	// none: otherwise the list is added to the features in mke2fs.conf, which depend on the version
+	// "none" clears the features in mke2fs.conf, which depend on the version of mke2fs and to which
+	// the list would otherwise be added
 	features := "none,has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize,resize_inode,dir_index,filetype," +
 		"sparse_super,large_file,ext_attr"
 	options := "lazy_itable_init=1,lazy_journal_init=1,nodiscard"
@@ -100,11 +101,12 @@ func FAT32(ctx context.Context, run Runner, device, label string) error {
 	return nil
 }
 
-// FAT32Cluster returns the sectors of 512 bytes per cluster of a FAT32 file system of size bytes.
-// The result leaves at least twice the number of clusters that firmware expects of FAT32 (65525),
-// so that a directory rarely needs a second cluster (docs/decisions/0081-fat-names.md).
+// FAT32Cluster returns the number of 512-byte sectors per cluster for a FAT32 file system of size
+// bytes. Clusters are as large as possible, so that a directory rarely needs a second cluster
+// (docs/decisions/0081-fat-names.md). But the file system has at least twice the number of clusters
+// that firmware expects of FAT32 (65525), if its size permits.
 func FAT32Cluster(size uint64) int {
-	const leastClusters, most = 2 << 16, 64 // all firmware reads at most 32 KiB
+	const leastClusters, most = 2 << 16, 64 // 32 KiB is the largest cluster that all firmware reads
 	sectors := 1
 	for sectors < most && size/512/uint64(2*sectors) >= leastClusters {
 		sectors *= 2

@@ -49,7 +49,8 @@ func readHeader(disk gpt.Device, lba uint64) (header, error) {
 	return h, nil
 }
 
-// Mirrored reports whether the primary table is valid and the last sector holds its backup.
+// Mirrored reports whether the primary table is valid and the last sector of the disk holds a valid
+// backup of it.
 func Mirrored(disk gpt.Device) bool {
 	last := disk.GetSize()/uint64(disk.GetSectorSize()) - 1
 	primary, err := readHeader(disk, 1)

@@ -15,7 +15,7 @@ import (
 
 // Offsets in a GPT header (UEFI 2.10, 5.3.2).
 const (
-	headerLength     = 12 // number of bytes under the checksum
+	headerLength     = 12 // number of bytes that the checksum covers
 	headerSum        = 16
 	headerGUID       = 56 // of the disk
 	headerEntries    = 72 // sector of the entries
@@ -25,8 +25,8 @@ const (
 	headerLeast      = 92 // the shortest header, in bytes
 )
 
-// nameDisk sets the disk GUID in a header, and updates its checksum.
-func nameDisk(header []byte, guid uuid.UUID) {
+// setDiskGUID sets the GUID of the disk in a header, and updates the checksum of the header.
+func setDiskGUID(header []byte, guid uuid.UUID) {
 	copy(header[headerGUID:], mixedEndian(guid))
 	clear(header[headerSum : headerSum+4])
 	length := binary.LittleEndian.Uint32(header[headerLength:])
@@ -39,8 +39,8 @@ func mixedEndian(g uuid.UUID) []byte {
 	return []byte{g[3], g[2], g[1], g[0], g[5], g[4], g[7], g[6], g[8], g[9], g[10], g[11], g[12], g[13], g[14], g[15]}
 }
 
-// DiskGUID returns the GUID of the disk from the table that Read reads: the primary table, or the
-// backup at the end of the disk. It is zero if both are damaged.
+// DiskGUID returns the GUID of the disk from the table that Read returns: the primary table, or if
+// that is damaged the backup at the end of the disk. It returns uuid.Nil if both are damaged.
 func DiskGUID(disk gpt.Device) uuid.UUID {
 	sector := int64(disk.GetSectorSize())
 	for _, at := range []int64{sector, int64(disk.GetSize())/sector*sector - sector} {
@@ -52,7 +52,7 @@ func DiskGUID(disk gpt.Device) uuid.UUID {
 	return uuid.Nil
 }
 
-// wholeTable verifies the checksums of a header and of its entries.
+// wholeTable reports whether the checksums of a header and of its entries are valid.
 func wholeTable(disk gpt.Device, header []byte) bool {
 	field := func(at int) uint32 { return binary.LittleEndian.Uint32(header[at:]) }
 	length, sum := field(headerLength), field(headerSum)
@@ -70,9 +70,9 @@ func wholeTable(disk gpt.Device, header []byte) bool {
 	return err == nil && crc32.ChecksumIEEE(entries) == field(headerEntriesSum)
 }
 
-// Shared reports whether the GUID of a disk or of a partition comes from the disk image, so that
-// other disks have it too. It ignores the root partitions, because their GUIDs derive from their
-// content on every disk.
+// Shared reports whether the GUID of the disk or of a partition comes from the disk image, so that
+// other disks have the same GUID. It ignores the root partitions, because their GUIDs are derived
+// from their content on every disk.
 func Shared(disk uuid.UUID, partitions []*gpt.Partition) bool {
 	if layout.IsImageGUID(disk) {
 		return true
@@ -90,7 +90,8 @@ func shared(p *gpt.Partition) bool {
 }
 
 // Identify replaces the GUIDs that a disk ("/dev/vda") shares with other disks (Shared) by new
-// GUIDs. After a power cut the disk has the old or the new GUIDs. All other GUIDs stay.
+// GUIDs. After a power cut the disk has either the old or the new GUIDs. Identify does not change
+// other GUIDs.
 func Identify(path string) error {
 	device, plain, err := Open(path, block.OpenForWrite())
 	if err != nil {
@@ -103,7 +104,7 @@ func Identify(path string) error {
 	return nil
 }
 
-// identify implements Identify, with GUIDs from fresh.
+// identify implements Identify. fresh returns new GUIDs.
 func identify(plain gpt.Device, fresh func() (uuid.UUID, error)) error {
 	ordered := &orderedDevice{Device: plain}
 	table, err := Read(ordered)

@@ -13,8 +13,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// Open opens a disk ("/dev/vda"). It returns the device, which the caller closes, and the same
-// device in the form that the library of partition tables needs.
+// Open opens a disk ("/dev/vda"). It returns the device, which the caller must close, and the same
+// device as the type of the GPT library.
 func Open(path string, options ...block.Option) (device *block.Device, disk gpt.Device, err error) {
 	device, err = block.NewFromPath(path, options...)
 	if err != nil {
@@ -27,14 +27,14 @@ func Open(path string, options ...block.Option) (device *block.Device, disk gpt.
 }
 
 // Read reads the partition table of a disk: the primary table, or if that is damaged the backup at
-// the end of the disk, like the kernel (block/partitions/efi.c, with "gpt" on its command line). An
-// unreadable primary table counts as damaged.
+// the end of the disk, as the kernel does with "gpt" on its command line (block/partitions/efi.c).
+// A primary table that the disk cannot read is treated as damaged.
 //
 // It reads 2 headers of one sector and at most 128 entries of 128 bytes. A partition that ends
-// before it begins, or after the end of the disk, is an error, because later computations would be
-// wrong.
+// before it begins, or after the end of the disk, is an error, because computations with its size
+// would be wrong.
 func Read(disk gpt.Device) (*gpt.Table, error) {
-	table, err := gpt.Read(lostPrimary{disk})
+	table, err := gpt.Read(zeroedPrimary{disk})
 	if err != nil {
 		return nil, err
 	}
@@ -50,11 +50,12 @@ func Read(disk gpt.Device) (*gpt.Table, error) {
 // primarySize is the maximum size of the primary table in bytes: 34 sectors of 4 KiB.
 const primarySize = 34 * 4096
 
-// lostPrimary is a disk with zeros in place of an unreadable primary table.
-type lostPrimary struct{ gpt.Device }
+// zeroedPrimary is a disk that returns zeros in place of an unreadable primary table. Otherwise the
+// library would not try the backup.
+type zeroedPrimary struct{ gpt.Device }
 
 // ReadAt reads from the disk, and returns zeros for an unreadable primary table.
-func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
+func (d zeroedPrimary) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := d.Device.ReadAt(p, offset)
 	if err != nil && offset+int64(len(p)) <= primarySize {
 		clear(p)
@@ -63,17 +64,18 @@ func (d lostPrimary) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Ordered returns the device for writing a table: it writes nothing before Sync.
+// Ordered returns a device for writing a table safely. It writes nothing before Sync
+// (orderedDevice).
 func Ordered(disk gpt.Device) gpt.Device { return &orderedDevice{Device: disk} }
 
-// orderedDevice holds writes back until Sync. Then it writes the second half of the disk (the
-// backup table) before the first half (the primary table), each flushed. The library itself writes
-// the primary header first and flushes once, so a power cut could damage both tables.
+// orderedDevice holds writes back until Sync. Then it writes and flushes first the second half of
+// the disk (the backup table), and then the first half (the primary table). The library itself
+// writes the primary header first and flushes once, so a power cut could damage both tables.
 type orderedDevice struct {
 	gpt.Device
 	writes []heldWrite
-	// guid replaces the disk GUID in written headers; zero leaves it unchanged. The library cannot
-	// change it.
+	// guid replaces the disk GUID in written headers; zero leaves the GUID unchanged. The library
+	// has no function for this.
 	guid uuid.UUID
 }
 
@@ -82,19 +84,19 @@ type heldWrite struct {
 	data   []byte
 }
 
-// WriteAt records a write. A read before Sync returns the old content; the library does not read
-// then.
+// WriteAt records a write. A read before Sync would return the old content, but the library does
+// not read between its writes and Sync.
 func (d *orderedDevice) WriteAt(p []byte, offset int64) (int, error) {
 	p = bytes.Clone(p)
 	if d.guid != uuid.Nil && bytes.HasPrefix(p, []byte("EFI PART")) {
-		nameDisk(p, d.guid)
+		setDiskGUID(p, d.guid)
 	}
 	d.writes = append(d.writes, heldWrite{offset, p})
 	return len(p), nil
 }
 
-// Sync performs the recorded writes from the end of the disk to its beginning. In the primary table
-// the entries are thus written before their header.
+// Sync performs the recorded writes from the end of the disk to its beginning. So the entries of
+// the primary table are written before their header.
 func (d *orderedDevice) Sync() error {
 	slices.SortFunc(d.writes, func(a, b heldWrite) int { return int(b.offset/512) - int(a.offset/512) })
 	half := int64(d.GetSize() / 2)
@@ -140,7 +142,7 @@ func SetGUID(disk string, number int, label string, guid uuid.UUID) error {
 	return nil
 }
 
-// PartitionPath returns the kernel's name of a partition (block/partitions/core.c). The kernel
+// PartitionPath returns the kernel's path of a partition (block/partitions/core.c). The kernel
 // inserts a "p" if the name of the disk ends with a digit.
 func PartitionPath(disk string, number int) string {
 	if last := disk[len(disk)-1]; last >= '0' && last <= '9' {

@@ -9,11 +9,11 @@ import (
 )
 
 // WipeSize is the number of bytes to zero at the beginning and at the end of an area: all bytes
-// that the check for a blank area reads.
+// that superblock.Examine reads to find out whether an area is blank.
 const WipeSize = superblock.EndSize
 
-// Wipe zeroes both ends of a part of a disk and waits until the zeros are on the disk. Then the old
-// content has no signature any more.
+// Wipe zeroes both ends of an area of a disk, given in bytes, and waits until the zeros are on the
+// disk. This removes the signatures of the old content (superblock.EndSize names an exception).
 func Wipe(device *block.Device, start, length uint64) error {
 	zeros := make([]byte, min(length, WipeSize))
 	_, first := device.File().WriteAt(zeros, int64(start))

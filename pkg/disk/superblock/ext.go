@@ -16,7 +16,7 @@ type Ext struct {
 }
 
 // Errors are the errors that the kernel has recorded in an ext4 file system (fs/ext4/super.c,
-// save_error_info). e2fsck clears them after a repair, with status 0 or 1.
+// save_error_info). e2fsck clears the record after a repair, if its exit status is 0 or 1.
 type Errors struct {
 	// the file system is marked as having errors (EXT4_ERROR_FS)
 	Marked bool   `json:"marked"`
@@ -71,7 +71,7 @@ func (f Error) String() string {
 
 // Offsets in struct ext4_super_block (fs/ext4/ext4.h), and values of its fields.
 const (
-	extPlace    = 1024 // offset of the superblock, also its size
+	extOffset   = 1024 // offset of the superblock, also its size
 	extBlocks   = 0x4
 	extShift    = 0x18
 	extMagic    = 0x38
@@ -93,11 +93,11 @@ const (
 	extOnlyRO = 0x478
 )
 
-// ReadExt reads the superblock of an ext2, ext3 or ext4 file system. found reports whether there is
-// a superblock.
+// ReadExt reads the superblock of an ext2, ext3 or ext4 file system. found is false if the area has
+// no such superblock.
 func ReadExt(r io.ReaderAt) (e Ext, found bool, err error) {
-	b := make([]byte, extPlace)
-	if err := read(r, b, extPlace); short(err) {
+	b := make([]byte, extOffset)
+	if err := read(r, b, extOffset); endsBefore(err) {
 		return Ext{}, false, nil
 	} else if err != nil {
 		return Ext{}, false, err

@@ -13,10 +13,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits for reading a FAT or ISO 9660 file system.
+// Limits for reading a FAT or ISO 9660 file system. More is ignored (directories) or an error.
 const (
-	mostDirectory = 1 << 20 // bytes of a directory
-	mostLinks     = 1 << 16 // clusters of a file
+	maxDirectory = 1 << 20 // bytes of a directory
+	maxChain     = 1 << 16 // clusters of a file
 )
 
 var errNoFAT = errors.New("no FAT file system")
@@ -34,10 +34,10 @@ type fat struct {
 	rootAt   uint64 // FAT12 and FAT16: offset of the root
 	rootSize uint64 // and its size in bytes
 	label    string
-	serial   uuid.UUID // the volume number in the last four bytes
+	serial   uuid.UUID // the serial number of the volume, in the last four bytes
 }
 
-// openFAT reads the boot sector.
+// openFAT reads the boot sector of a FAT file system.
 func openFAT(r io.ReaderAt, size uint64) (*fat, error) {
 	b := make([]byte, 512)
 	if err := read(r, b, 0); err != nil {
@@ -88,7 +88,8 @@ func openFAT(r io.ReaderAt, size uint64) (*fat, error) {
 	return f, nil
 }
 
-// next returns the following cluster in a file, or last at the end of the file.
+// next returns the cluster that follows a cluster in a file; last is true if the file ends with the
+// given cluster.
 func (f *fat) next(cluster uint32) (next uint32, last bool, err error) {
 	b := make([]byte, 4)
 	n := uint64(cluster)
@@ -109,13 +110,14 @@ func (f *fat) next(cluster uint32) (next uint32, last bool, err error) {
 	return next, last, err
 }
 
-// errChain is returned for a cyclic or invalid cluster chain.
+// errChain is the error for a cyclic or invalid cluster chain.
 var errChain = errors.New("the file system is damaged: a chain of clusters does not end")
 
-// chain reads a file from its first cluster to the end of its chain, at most `most` bytes.
+// chain reads a file from its first cluster to the end of its cluster chain, but at most `most`
+// bytes.
 func (f *fat) chain(cluster uint32, most uint64) ([]byte, error) {
 	var out []byte
-	for range mostLinks {
+	for range maxChain {
 		if cluster < 2 || uint64(cluster-2) >= f.clusters {
 			return nil, errChain
 		}
@@ -138,9 +140,9 @@ func (f *fat) chain(cluster uint32, most uint64) ([]byte, error) {
 // rootDirectory reads the root directory.
 func (f *fat) rootDirectory() ([]byte, error) {
 	if f.bits == 32 {
-		return f.chain(f.root, mostDirectory)
+		return f.chain(f.root, maxDirectory)
 	}
-	out := make([]byte, min(f.rootSize, mostDirectory))
+	out := make([]byte, min(f.rootSize, maxDirectory))
 	return out, read(f.r, out, f.rootAt)
 }
 
@@ -177,7 +179,7 @@ func (f *fat) volumeLabel() (string, error) {
 	return "", nil
 }
 
-// list calls each for every entry of a directory until it returns false.
+// list calls each for every entry of a directory until each returns false.
 func (f *fat) list(dir []byte, each func(fatEntry) bool) {
 	var long []uint16
 	for len(dir) >= 32 {
@@ -213,7 +215,7 @@ func (f *fat) list(dir []byte, each func(fatEntry) bool) {
 	}
 }
 
-// longPart returns up to 13 characters of a long name.
+// longPart returns the characters of a long name, at most 13, that a directory entry holds.
 func longPart(e []byte) []uint16 {
 	var out []uint16
 	for _, place := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
@@ -228,8 +230,8 @@ func longPart(e []byte) []uint16 {
 	return out
 }
 
-// FATFile reads a file ("EFI/BOOT/BOOTX64.EFI") of at most `most` bytes. It ignores case. For a
-// missing file the error is fs.ErrNotExist.
+// FATFile reads a file by its path ("EFI/BOOT/BOOTX64.EFI"), regardless of case. A file of more
+// than `most` bytes is an error. For a missing file the error is fs.ErrNotExist.
 func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	f, e, err := fatFind(r, size, name)
 	switch {
@@ -249,7 +251,7 @@ func FATFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, erro
 	return out, err
 }
 
-// FATHas reports whether a file exists.
+// FATHas reports whether a file that is not a directory exists.
 func FATHas(r io.ReaderAt, size uint64, name string) (bool, error) {
 	_, e, err := fatFind(r, size, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -284,7 +286,7 @@ func fatFind(r io.ReaderAt, size uint64, name string) (*fat, fatEntry, error) {
 		case !found.isDir:
 			return nil, fatEntry{}, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)
 		}
-		if dir, err = f.chain(found.cluster, mostDirectory); err != nil {
+		if dir, err = f.chain(found.cluster, maxDirectory); err != nil {
 			return nil, fatEntry{}, err
 		}
 	}

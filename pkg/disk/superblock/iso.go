@@ -11,12 +11,12 @@ import (
 	"unicode/utf16"
 )
 
-// The layout of an ISO 9660 volume (ECMA-119): descriptors of one sector each, from the 17th sector
-// on.
+// The layout of an ISO 9660 volume (ECMA-119): each descriptor is a sector, and the descriptors
+// begin at the 17th sector.
 const (
 	isoSector      = 2048
 	isoFirst       = 16 // sector of the first descriptor
-	mostDescriptor = 64 // limit of examined descriptors
+	maxDescriptors = 64 // maximum number of examined descriptors
 
 	isoPrimary = 1
 	// version 1: another character set, as in Joliet; version 2: enhanced, as in ISO 9660:1999
@@ -31,12 +31,13 @@ var errNoISO = errors.New("no ISO 9660 file system")
 type iso struct {
 	r     io.ReaderAt
 	label string
-	trees []isoTree // in the order of lookups
+	trees []isoTree // ISOFile searches them in this order
 }
 
-// isoTree is a directory hierarchy: a volume may contain the same files with other names.
+// isoTree is a directory hierarchy. A volume can have several, with the same files under other
+// names.
 type isoTree struct {
-	block  uint64 // bytes
+	block  uint64 // block size in bytes
 	root   isoRecord
 	joliet bool // names are in big-endian UTF-16
 }
@@ -50,13 +51,13 @@ type isoRecord struct {
 	plain bool // neither a directory, nor a link, nor in several extents
 }
 
-// openISO reads the descriptors. The label is from the primary descriptor, or if that has none,
-// from the Joliet descriptor or the enhanced descriptor. An enhanced descriptor is not a Joliet
-// descriptor, although both are supplementary: its label is not in UTF-16.
+// openISO reads the descriptors. The label is that of the first descriptor with a label: the
+// primary, the Joliet or the enhanced descriptor, in this order. Joliet and enhanced descriptors
+// are both supplementary, but only the label of a Joliet descriptor is in UTF-16.
 func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	v := &iso{r: r}
 	labels := map[string]string{}
-	for i := range uint64(mostDescriptor) {
+	for i := range uint64(maxDescriptors) {
 		d := make([]byte, isoSector)
 		if at := (isoFirst + i) * isoSector; at+isoSector > size {
 			break
@@ -95,8 +96,8 @@ func openISO(r io.ReaderAt, size uint64) (*iso, error) {
 	return v, nil
 }
 
-// descriptorKind returns "primary", "joliet", "enhanced", or an empty string for a descriptor
-// without readable files.
+// descriptorKind returns "primary", "joliet" or "enhanced"; an empty string for a descriptor with
+// files that this package cannot read.
 func descriptorKind(d []byte) string {
 	switch {
 	case d[0] == isoPrimary:
@@ -111,7 +112,7 @@ func descriptorKind(d []byte) string {
 	return ""
 }
 
-// isoText decodes a field of fixed length.
+// isoText decodes a text field of fixed length; wide means big-endian UTF-16.
 func isoText(b []byte, wide bool) string {
 	if !wide {
 		return strings.TrimRight(string(b), " \x00")
@@ -123,8 +124,8 @@ func isoText(b []byte, wide bool) string {
 	return strings.TrimRight(string(utf16.Decode(units)), " \x00")
 }
 
-// record parses the entry at the beginning of b. length is 0 if the rest of the sector has no
-// entry.
+// record parses the directory entry at the beginning of b, which ends with its sector. length is 0
+// if b contains no entry. ok is false for an invalid entry.
 func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	const fixed = 33
 	if len(b) <= fixed || b[0] == 0 {
@@ -150,7 +151,7 @@ func (t isoTree) record(b []byte) (r isoRecord, length int, ok bool) {
 	return r, length, true
 }
 
-// rockRidge reads the POSIX name of a file (RRIP 1.12, NM), and whether it is a link (SL).
+// rockRidge adds the POSIX name of a file to r (RRIP 1.12, NM), and marks a symbolic link (SL).
 func rockRidge(use []byte, r *isoRecord) {
 	var name strings.Builder
 	for len(use) >= 4 {
@@ -173,8 +174,8 @@ func rockRidge(use []byte, r *isoRecord) {
 	}
 }
 
-// ISOFile reads a file in the root directory, of at most `most` bytes. It ignores case. For a
-// missing file the error is fs.ErrNotExist.
+// ISOFile reads a file in the root directory, regardless of case. A file of more than `most` bytes
+// is an error. For a missing file the error is fs.ErrNotExist.
 func ISOFile(r io.ReaderAt, size uint64, name string, most uint64) ([]byte, error) {
 	v, err := openISO(r, size)
 	if err != nil {
@@ -203,7 +204,7 @@ func (v *iso) find(t isoTree, name string) (*isoRecord, error) {
 	if !t.root.isDir {
 		return nil, nil
 	}
-	dir := make([]byte, min(t.root.size, mostDirectory))
+	dir := make([]byte, min(t.root.size, maxDirectory))
 	if err := read(v.r, dir, t.root.place); err != nil {
 		return nil, err
 	}

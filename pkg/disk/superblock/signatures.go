@@ -12,9 +12,10 @@ type mark struct {
 	magic string
 }
 
-// heads are signatures by their offset from the beginning, from libblkid (util-linux). The first
-// match names the content. Content without a match is detected because it is not zero.
-var heads = []mark{
+// headSignatures are signatures with their offsets from the beginning of an area, from libblkid
+// (util-linux). The first match names the content. Content without a known signature is still
+// detected (Examine), because it is not zero.
+var headSignatures = []mark{
 	{"LUKS", 0, "LUKS\xba\xbe"},
 	{"LUKS", 0x4000, "SKUL\xba\xbe"},
 	{"LUKS", 0x8000, "SKUL\xba\xbe"},
@@ -61,10 +62,10 @@ var heads = []mark{
 // mdMagic is the signature of Linux RAID metadata (include/uapi/linux/raid/md_p.h).
 const mdMagic = "\xfc\x4e\x2b\xa9"
 
-// BackupGPT is the kind of a disk with only the backup of a partition table at its end.
+// BackupGPT is the kind of a disk that has only a backup of a partition table, at its end.
 const BackupGPT = "backup of a GPT partition table"
 
-// tail is a signature at an offset that depends on the size of the disk in bytes.
+// tail is a signature at an offset that depends on the size of the area in bytes.
 type tail struct {
 	name  string
 	place func(size uint64) uint64
@@ -73,37 +74,39 @@ type tail struct {
 
 const sector = 512
 
-// back returns an offset that lies that many bytes before the end of the last whole sector.
-func back(bytes uint64) func(uint64) uint64 {
+// beforeEnd returns a function from the size of an area to the offset that lies the given number of
+// bytes before the end of the last whole sector.
+func beforeEnd(bytes uint64) func(uint64) uint64 {
 	return func(size uint64) uint64 { return size/sector*sector - bytes }
 }
 
-// tails are signatures by their offset from the end, from libblkid and the kernel.
-var tails = []tail{
-	// 0.90
+// tailSignatures are signatures with their offsets from the end of an area, from libblkid and the
+// kernel.
+var tailSignatures = []tail{
+	// metadata version 0.90
 	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, mdMagic},
-	// 0.90 of a big-endian machine
+	// metadata version 0.90 of a big-endian machine
 	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"},
-	// 1.0
+	// metadata version 1.0
 	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},
 	// also for 512-byte sectors
-	{"Intel RAID member", back(2 * sector), "Intel Raid ISM Cfg Sig. "},
+	{"Intel RAID member", beforeEnd(2 * sector), "Intel Raid ISM Cfg Sig. "},
 	// for 4096-byte sectors
-	{"Intel RAID member", back(2 * 4096), "Intel Raid ISM Cfg Sig. "},
+	{"Intel RAID member", beforeEnd(2 * 4096), "Intel Raid ISM Cfg Sig. "},
 	// SNIA, also HP and Dell
-	{"DDF RAID member", back(sector), "\xde\x11\xde\x11"},
-	{"DDF RAID member", back(sector), "\x11\xde\x11\xde"},
-	{"DDF RAID member", back(257 * sector), "\xde\x11\xde\x11"},
-	{"LSI RAID member", back(sector), "$XIDE$"},
-	{"Adaptec RAID member", back(sector), "DPTM"},
-	{"NVIDIA RAID member", back(2 * sector), "NVIDIA"},
-	{"JMicron RAID member", back(sector), "JM"},
-	{"Promise RAID member", back(63 * sector), "Promise Technology, Inc."},
+	{"DDF RAID member", beforeEnd(sector), "\xde\x11\xde\x11"},
+	{"DDF RAID member", beforeEnd(sector), "\x11\xde\x11\xde"},
+	{"DDF RAID member", beforeEnd(257 * sector), "\xde\x11\xde\x11"},
+	{"LSI RAID member", beforeEnd(sector), "$XIDE$"},
+	{"Adaptec RAID member", beforeEnd(sector), "DPTM"},
+	{"NVIDIA RAID member", beforeEnd(2 * sector), "NVIDIA"},
+	{"JMicron RAID member", beforeEnd(sector), "JM"},
+	{"Promise RAID member", beforeEnd(63 * sector), "Promise Technology, Inc."},
 	// versions 8 and 9
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6b"},
 	{"DRBD", func(size uint64) uint64 { return size&^0xfff - 4096 + 60 }, "\x83\x74\x02\x6d"},
 	{"nilfs2", func(size uint64) uint64 { return size&^0xfff - 4096 + 6 }, "\x34\x34"},
-	{BackupGPT, back(sector), "EFI PART"},
+	{BackupGPT, beforeEnd(sector), "EFI PART"},
 }
 
 // signature returns the name of the first matching signature, or "".
@@ -113,14 +116,14 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 			return false, nil
 		}
 		b := make([]byte, len(magic))
-		if err := read(r, b, at); short(err) {
+		if err := read(r, b, at); endsBefore(err) {
 			return false, nil
 		} else if err != nil {
 			return false, err
 		}
 		return string(b) == magic, nil
 	}
-	for _, m := range heads {
+	for _, m := range headSignatures {
 		if found, err := has(uint64(m.at), m.magic); err != nil || found {
 			return m.name, err
 		}
@@ -128,7 +131,7 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 	if size < 1<<20 { // the other offsets would be negative
 		return "", nil
 	}
-	for _, t := range tails {
+	for _, t := range tailSignatures {
 		if found, err := has(t.place(size), t.magic); err != nil || found {
 			return t.name, err
 		}
@@ -136,15 +139,15 @@ func signature(r io.ReaderAt, size uint64) (string, error) {
 	return magicOfZFS(r, size)
 }
 
-// magicOfZFS looks for a ZFS label (module/zfs/vdev_label.c): its uberblocks are 1 KiB apart from
-// 128 KiB on, and the first may be empty.
+// magicOfZFS looks for a ZFS label (module/zfs/vdev_label.c). The uberblocks of a label begin at
+// 128 KiB and are 1 KiB apart; the first uberblocks may be empty.
 func magicOfZFS(r io.ReaderAt, size uint64) (string, error) {
 	if size < 1<<20 {
 		return "", nil
 	}
 	for _, label := range []uint64{0, 256 << 10, size&^(256<<10-1) - 512<<10, size&^(256<<10-1) - 256<<10} {
 		ring := make([]byte, 128<<10)
-		if err := read(r, ring, label+128<<10); short(err) {
+		if err := read(r, ring, label+128<<10); endsBefore(err) {
 			continue
 		} else if err != nil {
 			return "", err

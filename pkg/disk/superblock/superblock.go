@@ -1,12 +1,13 @@
 // Package superblock detects the content of a disk or a partition from fixed offsets: the
 // superblocks of ext2 to ext4, FAT, ISO 9660, EROFS and swap, and known signatures of other
-// formats. It also reads a file from a FAT or ISO 9660 file system without mounting it.
+// formats. It also reads single files from a FAT or ISO 9660 file system that is not mounted.
 //
-// An attacker can choose every byte of a disk. So each function reads a bounded number of bytes,
-// limits the length of chains, and limits its allocations by constants. The functions do not wait,
-// but a disk may block: a caller reads a foreign disk in a separate process (pkg/diskprobe).
+// An attacker can choose every byte of a disk. Therefore each function bounds the number of bytes
+// that it reads, the length of the chains that it follows, and its allocations. But a read can
+// block if the disk does not answer, so a caller reads a foreign disk in a separate process
+// (pkg/diskprobe).
 //
-// The package does not write or repair.
+// The package does not write to disks.
 package superblock
 
 import (
@@ -29,16 +30,17 @@ type Content struct {
 	Size  uint64    `json:"size,omitempty"` // of the file system, in bytes; 0 if unknown
 }
 
-// UnknownData is the kind of an area that is not blank and has no known signature.
+// UnknownData is the kind of an area that is neither blank nor has a known signature.
 const UnknownData = "unknown data"
 
-// EndSize is the number of bytes at either end that must be zero in a blank area, and that a wipe
-// zeroes. It is more than the distance of any signature in the tables below from either end. The
-// second header of LUKS2 is the farthest, at 4 MiB.
+// EndSize is the number of bytes at each end of an area that are zero in a blank area, and that a
+// wipe zeroes. The signatures in the tables of this package are nearer to an end, except the second
+// superblock of btrfs at 64 MiB. The farthest of the others is the second header of LUKS2, at 4
+// MiB.
 const EndSize = 8 << 20
 
-// Identify reads the known superblocks and signatures. The kind is empty without a match. size is
-// the size of the area in bytes.
+// Identify reads the known superblocks and signatures. The kind is empty if no superblock or
+// signature matches. size is the size of the area in bytes.
 func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if e, found, err := ReadExt(r); err != nil || found {
 		return e.Content, err
@@ -56,7 +58,7 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	if name == swapKind {
 		return swapArea(r)
 	}
-	if name != "" { // before FAT, because NTFS and others share its boot sector
+	if name != "" { // before FAT, because NTFS and others have a similar boot sector
 		return Content{Kind: name}, nil
 	}
 	if f, err := openFAT(r, size); err == nil {
@@ -65,8 +67,8 @@ func Identify(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Examine is like Identify, but it also detects unknown content: in a blank area, EndSize bytes at
-// both ends are zero. An error means that the area cannot be read.
+// Examine is like Identify, but it also detects unknown content: it returns UnknownData unless
+// EndSize bytes at each end of the area are zero. An error means that the area cannot be read.
 func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	c, err := Identify(r, size)
 	if err != nil || c.Kind != "" {
@@ -85,10 +87,10 @@ func Examine(r io.ReaderAt, size uint64) (Content, error) {
 	return Content{}, nil
 }
 
-// Unfinished reports whether one of the machine's own partitions is blank, or contains the remains
-// of an interrupted mke2fs. mke2fs writes the superblock last, and it never writes into the last
-// 128 KiB, because it creates no block group of this small size (lib/ext2fs/initialize.c). Its
-// other writes leave no signature.
+// Unfinished reports whether a partition of the system is blank, or contains the remains of an
+// interrupted mke2fs: no signature, and zeros at both ends. mke2fs writes the superblock last, and
+// it never writes into the last 128 KiB, because it creates no block group of this small size
+// (lib/ext2fs/initialize.c). Its other writes contain no signature.
 func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	const head, tail = 4096, 128 << 10
 	if size < head+tail {
@@ -104,7 +106,7 @@ func Unfinished(r io.ReaderAt, size uint64) (bool, error) {
 	return Zero(r, size-tail, tail)
 }
 
-// Zero reports whether a range in bytes contains only zeros.
+// Zero reports whether a range, given in bytes, contains only zeros.
 func Zero(r io.ReaderAt, at, length uint64) (bool, error) {
 	buffer := make([]byte, min(length, 256<<10))
 	for length > 0 {
@@ -120,13 +122,13 @@ func Zero(r io.ReaderAt, at, length uint64) (bool, error) {
 	return true, nil
 }
 
-// errPlace is returned for an offset beyond every disk.
-var errPlace = errors.New("an offset beyond the end")
+// errBeyondEnd is the error for an offset that no disk can have.
+var errBeyondEnd = errors.New("an offset beyond the end")
 
-// read fills p.
+// read fills p with the bytes at an offset.
 func read(r io.ReaderAt, p []byte, at uint64) error {
 	if at > 1<<62 {
-		return errPlace
+		return errBeyondEnd
 	}
 	n, err := r.ReadAt(p, int64(at))
 	if n == len(p) {
@@ -138,10 +140,10 @@ func read(r io.ReaderAt, p []byte, at uint64) error {
 	return fmt.Errorf("cannot read %d bytes at %d: %w", len(p), at, err)
 }
 
-// short reports whether an error means that the area ends before the offset, which is not a fault
-// of the disk.
-func short(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errPlace)
+// endsBefore reports whether an error of read means that the area ends before the requested bytes.
+// This is not a fault of the disk.
+func endsBefore(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errBeyondEnd)
 }
 
 // erofs reads the superblock of EROFS (fs/erofs/erofs_fs.h).

@@ -53,12 +53,12 @@ func TestEveryEndCounts(t *testing.T) {
 	if c := examine(0, ""); c.Kind != "" {
 		t.Errorf("a blank disk holds %+v", c)
 	}
-	for _, m := range heads {
+	for _, m := range headSignatures {
 		if c := examine(uint64(m.at), m.magic); c.Kind == "" {
 			t.Errorf("%s at %d: blank", m.name, m.at)
 		}
 	}
-	for _, m := range tails {
+	for _, m := range tailSignatures {
 		if c := examine(m.place(size), m.magic); c.Kind != m.name {
 			t.Errorf("%s at %d: %q", m.name, m.place(size), c.Kind)
 		}
@@ -92,7 +92,7 @@ func TestRAIDMembers(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
 		// The beginning may contain a file system of the array.
-		got, err = Examine(sparse{c.size, map[uint64][]byte{c.at: []byte(c.magic), extPlace: extSuper(0, 0)}}, c.size)
+		got, err = Examine(sparse{c.size, map[uint64][]byte{c.at: []byte(c.magic), extOffset: extSuper(0, 0)}}, c.size)
 		if err != nil || got.Kind == "" {
 			t.Errorf("%s with an ext4 at its beginning: %+v, %v", c.name, got, err)
 		}
@@ -130,7 +130,7 @@ func TestUnfinished(t *testing.T) {
 
 // extSuper returns the superblock of an ext4 file system of 1 GiB with label DATA.
 func extSuper(state uint16, errorsSeen uint32) []byte {
-	b := make([]byte, extPlace)
+	b := make([]byte, extOffset)
 	binary.LittleEndian.PutUint32(b[extBlocks:], 1<<18)
 	binary.LittleEndian.PutUint32(b[extShift:], 2)
 	binary.LittleEndian.PutUint16(b[extMagic:], 0xef53)
@@ -162,7 +162,7 @@ func TestExt(t *testing.T) {
 		{1 << 18, 0x2, 4, "ext3", 1 << 30}, {1 << 18, 0x2, 0, "ext2", 1 << 30},
 	} {
 		b := append(make([]byte, 1024), extSuper(1, 0)...)
-		put := func(offset int, value uint32) { binary.LittleEndian.PutUint32(b[extPlace+offset:], value) }
+		put := func(offset int, value uint32) { binary.LittleEndian.PutUint32(b[extOffset+offset:], value) }
 		put(extBlocks, uint32(c.blocks))
 		put(extHigh, uint32(c.blocks>>32))
 		put(extIncompat, c.incompat)

@@ -14,8 +14,8 @@ const swapKind = "swap"
 const swapPage = 4096
 
 // swapArea reads the header of a swap area after its signature was found (include/linux/swap.h,
-// union swap_header): the version, the number of the last page, the UUID and the label follow 1024
-// bytes for a boot loader.
+// union swap_header). At offset 1024, after the space for a boot loader, the header has the
+// version, the number of the last page, the UUID and the label.
 func swapArea(r io.ReaderAt) (Content, error) {
 	b := make([]byte, 44)
 	if err := read(r, b, 1024); err != nil {

@@ -1,6 +1,6 @@
-// Package vpd parses pages of vital product data, by which SCSI disks describe themselves; so do
-// SATA and USB disks through the kernel's SCSI layer. It opens no files. The result is untrusted
-// text from the disk: package sanitize makes it safe for a console.
+// Package vpd parses pages of vital product data (VPD), by which SCSI disks describe themselves,
+// and also SATA and USB disks through the kernel's SCSI layer. It opens no files. Its results are
+// untrusted texts from the disk; use package sanitize before printing them.
 package vpd
 
 import (
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Serial returns the unit serial number from page 0x80 (SPC-4, 7.8.13), which the kernel provides
-// in device/vpd_pg80; empty for another or an incomplete page. The kernel has no attribute "serial"
-// for these disks.
+// Serial returns the unit serial number from VPD page 0x80 (SPC-4, 7.8.13); empty for a page of
+// another type or without a header. sysfs has the page in device/vpd_pg80; it has no attribute
+// "serial" for these disks.
 func Serial(page []byte) string {
 	const head = 4 // device type, 0x80, two bytes of length
 	if len(page) < head || page[1] != 0x80 {

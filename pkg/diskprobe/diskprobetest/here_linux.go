@@ -1,5 +1,5 @@
-// Package diskprobetest is for tests with disks that the test itself writes: it examines them in
-// the test's own process.
+// Package diskprobetest examines disks that a test itself has written. It can do this in the
+// process of the test, because these disks are trusted.
 package diskprobetest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// ProbeInProcess examines disks like the confined process of package diskprobe, but in this
-// process.
+// ProbeInProcess examines disks as the confined process of package diskprobe does, but in the
+// calling process.
 func ProbeInProcess(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 	start := func(_ context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
 		var q diskprobe.Request

@@ -6,21 +6,22 @@ import (
 	"strconv"
 )
 
-// Trigger is the rule that stops a check while too many of its machines are unhealthy.
+// Trigger is the rule by which a check gives no orders while too many, or too few, of its machines
+// are unhealthy.
 type Trigger struct {
-	// Min and Max are the numbers of unhealthy machines between which the check repairs machines,
-	// both included.
+	// The check repairs machines only while the number of unhealthy machines is Min to Max.
 	Min, Max int
 }
 
-// maxPercent is the largest percentage.
+// maxPercent is the maximum percentage.
 const maxPercent = 100
 
 var rangePattern = regexp.MustCompile(`^\[([0-9]+)-([0-9]+)\]$`)
 
-// ParseTrigger returns the rule of a check of a number of machines. most is a number, or a
-// percentage like 40%, rounded down; inRange is a range like [1-3], and takes precedence. Without
-// both, each number is accepted.
+// ParseTrigger returns the rule of a check that covers a number of machines. most is a maximum: a
+// number, or a percentage like 40%, of which the result is rounded down. inRange is a range like
+// [1-3], and takes precedence over most. If both are empty, the check repairs any number of
+// machines.
 func ParseTrigger(most, inRange string, machines int) (Trigger, error) {
 	if inRange != "" {
 		m := rangePattern.FindStringSubmatch(inRange)
@@ -51,8 +52,8 @@ func ParseTrigger(most, inRange string, machines int) (Trigger, error) {
 	return Trigger{0, n}, nil
 }
 
-// Stopped returns the reason for which a check gives no orders while a number of its machines is
-// unhealthy; empty if it does.
+// Stopped returns the reason why a check with this number of unhealthy machines gives no orders;
+// empty if it gives orders.
 func (t Trigger) Stopped(unhealthy, machines int) string {
 	if unhealthy >= t.Min && unhealthy <= t.Max {
 		return ""

@@ -1,25 +1,27 @@
-// Package repair decides which unhealthy machines of a cluster get a step of a repair now
+// Package repair decides which unhealthy machines of a cluster must perform a step of a repair now
 // (docs/decisions/0108-health-and-repair.md).
 //
 // A machine gets an order, which names a step and expires. The steps escalate:
 //
-//	step              attempts   time to become healthy, doubled with each attempt
+//	step              attempts   time to become healthy, doubled for the second attempt
 //	RestartServices   2          5 minutes
 //	Reboot            2          10 minutes
 //	OtherSlot         1          20 minutes
 //
-// The decision holds these rules:
+// The decisions follow these rules:
 //
-//   - After the last step nothing more happens to the machine until it was healthy for an hour.
-//     Until then, the next failure continues with the next attempt, so a machine that is healthy
-//     for some minutes after each reboot does not reboot for ever.
-//   - At most World.MaxInFlight workers, and one control-plane machine, have an order that runs. A
-//     control-plane machine is away for a step only while all others are healthy.
-//   - No machine gets an order while too many machines of its check are unhealthy: then the cause
-//     is probably not in the machines.
+//   - After the last step, the machine gets no more orders until it has been healthy for an hour. A
+//     failure within this hour continues with the next attempt instead of the first, so a machine
+//     that is healthy for only some minutes after each reboot does not reboot for ever.
+//   - At most World.MaxInFlight workers, and a single control-plane machine, have an order in
+//     progress. A control-plane machine reboots only while all other control-plane machines are
+//     healthy.
+//   - No machine gets an order while too many machines of its check are unhealthy, because the cause
+//     is then probably outside of the machines.
 //   - A machine that is busy, for example with an update, gets no order.
 //
 // The package is pure. The controllers write the orders into the objects of the machines; a node
-// reads its own order. An order is the whole state of a repair, so a repair survives the loss of
-// the leading controllers. A decision must see all orders that were written before.
+// reads its own order. The orders are the only state of a repair, so a repair continues after
+// another machine has become leader of the controllers. A decision must see all orders that were
+// written before it.
 package repair

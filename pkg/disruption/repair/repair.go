@@ -10,12 +10,12 @@ type Step string
 
 // The steps, in their order.
 const (
-	RestartServices Step = "RestartServices" // of the container runtime and of the node
-	Reboot          Step = "Reboot"          // as an operator's reboot, never forced
-	OtherSlot       Step = "OtherSlot"       // as an operator's rollback, never forced
+	RestartServices Step = "RestartServices" // of the container runtime and process "node"
+	Reboot          Step = "Reboot"          // like a reboot by an operator, never forced
+	OtherSlot       Step = "OtherSlot"       // like a rollback by an operator, never forced
 )
 
-// stage is a row of the table of the package comment.
+// stage is a row of the table in the package comment.
 type stage struct {
 	step     Step
 	attempts int
@@ -25,16 +25,17 @@ type stage struct {
 var stages = []stage{{RestartServices, 2, 5 * time.Minute}, {Reboot, 2, 10 * time.Minute}, {OtherSlot, 1, 20 * time.Minute}}
 
 const (
-	// Life is the time in which a machine may begin to act on an order. It is shorter than each
-	// wait: an order has expired when the next order is written.
+	// Life is how long a machine may begin to act on an order. It is shorter than each stage.wait,
+	// so an order has expired before the next order is written.
 	Life = 4 * time.Minute
-	// ClockSkew is the largest difference between the clocks of a machine and of the controllers.
+	// ClockSkew is the maximum tolerated difference between the clocks of a machine and of the
+	// controllers.
 	ClockSkew = time.Minute
-	// Cooldown is the time for which a machine has to be healthy before its order is removed.
+	// Cooldown is how long a machine must be healthy before its order is removed.
 	Cooldown = time.Hour
 )
 
-// Order is a step for a machine. The zero value is no order.
+// Order is a step for a machine. The zero value means no order.
 type Order struct {
 	Step    Step
 	Attempt int       // of this step, from 1
@@ -46,17 +47,18 @@ func (o Order) Valid(now time.Time) bool {
 	return o.Step != "" && now.After(o.Given.Add(-ClockSkew)) && now.Before(o.Given.Add(Life))
 }
 
-// Ends returns the time at which the next step follows, unless the machine is healthy.
+// Ends returns the time until which the machine must become healthy; otherwise the next step
+// follows.
 func (o Order) Ends() time.Time {
 	for _, s := range stages {
 		if s.step == o.Step {
 			return o.Given.Add(s.wait << max(0, min(o.Attempt, s.attempts)-1))
 		}
 	}
-	return o.Given // an order of another version of the system
+	return o.Given // a step of another version of the system
 }
 
-// next returns the order after an order; false after the last order.
+// next returns the order that follows o; false if o is the last.
 func (o Order) next(now time.Time) (Order, bool) {
 	at := -1
 	for i, s := range stages {
@@ -77,18 +79,19 @@ func (o Order) next(now time.Time) (Order, bool) {
 type Machine struct {
 	Name         string
 	ControlPlane bool
-	// Checked reports whether a check covers the machine. A machine without a check gets no order.
+	// Checked means that a check covers the machine. A machine without a check gets no order.
 	Checked bool
-	// Unhealthy is the reason for which a check finds the machine unhealthy; empty: it is healthy,
-	// or not for long enough unhealthy.
+	// Unhealthy is the reason why a check finds the machine unhealthy; empty if the machine is
+	// healthy, or has not been unhealthy for long enough.
 	Unhealthy string
-	// Ready reports whether the machine is ready now. Since is the time of the last change.
+	// Ready means that the machine is ready now. Since is the time at which Ready last changed.
 	Ready bool
 	Since time.Time
-	// Stopped is the reason for which the check gives no orders at present: too many machines are
-	// unhealthy; empty: it gives orders.
+	// Stopped is the reason why the check gives no orders at present (Trigger.Stopped); empty if it
+	// gives orders.
 	Stopped string
-	// Busy is the reason for which the machine itself gets no order at present; empty: none.
+	// Busy is the reason why the machine itself cannot get an order at present, such as an update;
+	// empty if it can.
 	Busy  string
 	Order Order // the last order
 }
@@ -96,7 +99,7 @@ type Machine struct {
 // World is the input of Decide.
 type World struct {
 	Now time.Time
-	// MaxInFlight is the number of workers with an order that runs; less than 1 counts as 1.
+	// MaxInFlight is the number of workers with an order that runs; less than 1 means 1.
 	MaxInFlight int
 	Machines    []Machine
 }
@@ -107,9 +110,9 @@ type State string
 // The states.
 const (
 	Healthy    State = "Healthy"    // there is nothing to repair
-	Ordered    State = "Ordered"    // gets the order of the verdict now
+	Ordered    State = "Ordered"    // the machine gets Verdict.Order now
 	Repairing  State = "Repairing"  // an order runs
-	Recovered  State = "Recovered"  // it is healthy, and keeps its order until the cooldown ends
+	Recovered  State = "Recovered"  // it is healthy, but retains its order until the cooldown ends
 	Cleared    State = "Cleared"    // its order is removed now
 	Waiting    State = "Waiting"    // other machines are repaired first
 	Stopped    State = "TooMany"    // too many machines are unhealthy
@@ -121,11 +124,12 @@ const (
 // Verdict is the decision about a machine.
 type Verdict struct {
 	State   State
-	Message string // for operators; empty if the state says it all
-	Order   Order  // to write, with Ordered
+	Message string // for operators; empty if the state needs no explanation
+	Order   Order  // the new order; only in state Ordered
 }
 
-// Decide returns the verdicts in the order of the machines. Each row is tried in turn:
+// Decide returns a verdict for each machine, in the order of the machines. The first row that
+// applies decides:
 //
 //	the machine                                   verdict
 //	is healthy, and its cooldown has ended        Cleared, or Healthy without an order
@@ -171,17 +175,17 @@ func Decide(w World) []Verdict {
 }
 
 // runs reports whether the order of a machine runs. The order of a machine that has become ready
-// does not run any more: services have started again before the order was given to another machine.
+// since does not run any more, so that another machine can get an order.
 func (m Machine) runs(now time.Time) bool {
 	return m.Order.Step != "" && now.Before(m.Order.Ends()) && !m.recovered()
 }
 
-// recovered reports whether the machine has become ready after its order.
+// recovered reports whether the machine has become ready after it got its order, and is healthy.
 func (m Machine) recovered() bool {
 	return m.Ready && m.Unhealthy == "" && m.Since.After(m.Order.Given)
 }
 
-// verdict is the decision about a machine without the others.
+// verdict is the decision about a machine, regardless of the other machines.
 func (m Machine) verdict(now time.Time) Verdict {
 	switch {
 	case m.Unhealthy == "" && m.Order.Step == "":
@@ -207,8 +211,9 @@ func (m Machine) verdict(now time.Time) Verdict {
 	return Verdict{State: Ordered, Message: fmt.Sprintf("step %s, attempt %d", next.Step, next.Attempt), Order: next}
 }
 
-// holds returns the reason for which a control-plane machine must wait with a step; empty: none. A
-// restart of its services does not stop its etcd.
+// holds returns the reason why a control-plane machine must wait with a step; empty if it need not
+// wait. For RestartServices, the health of the other control-plane machines does not matter,
+// because this step does not stop etcd.
 func (w World) holds(own, inFlight int, step Step) string {
 	switch {
 	case inFlight > 0:

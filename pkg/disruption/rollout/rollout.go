@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// PermitLife is the time from a decision to the expiry of its permit. A node needs less time to see
-// its permit and to report that it starts.
+// PermitLife is the time from a decision to the expiry of its permit. A node needs less time to
+// read its permit and to report that it starts.
 const PermitLife = 5 * time.Minute
 
-// ClockSkew is the largest supported difference between the clocks of two machines. A permit counts
-// as valid for this time after its expiry, because the clock of its machine can be behind.
+// ClockSkew is the largest supported difference between the clocks of two machines. Decide treats a
+// permit as valid for this time after its expiry, because the clock of the machine can be behind.
 const ClockSkew = time.Minute
 
-// Permit is the permission of a machine to change to a release.
+// Permit is the permission for a machine to change to a release.
 type Permit struct {
-	// Release is the permitted release; empty: no permit.
+	// Release is the permitted release; empty means no permit.
 	Release string
 	Expires time.Time
 }
 
-// Allows reports whether the machine of the permit may start to change to a release now.
+// Allows reports whether the machine with this permit may start to change to a release now.
 func (p Permit) Allows(release string, now time.Time) bool {
 	return p.Release != "" && p.Release == release && now.Before(p.Expires)
 }
 
-// covers reports whether the machine of a permit may have started with it.
+// covers reports whether the permit may still be valid by the clock of its machine, so that the
+// machine can start at any time.
 func (p Permit) covers(now time.Time) bool {
 	return p.Release != "" && now.Before(p.Expires.Add(ClockSkew))
 }
 
-// Machine is a machine of the cluster, as its objects show it. Two releases with the same name are
-// the same release.
+// Machine is a machine of the cluster, as its objects show it. Releases are compared by name.
 type Machine struct {
 	Name         string // unique
 	ControlPlane bool
@@ -42,13 +42,13 @@ type Machine struct {
 	Canary       bool // it belongs to the canary group
 
 	Have string // the running release
-	Want string // the wanted release; empty: it stays
+	Want string // the wanted release; empty: the running release stays
 
-	// Ready reports that the machine and its node are healthy.
+	// Ready means that the machine and its node are healthy.
 	Ready bool
-	// Since is the time since which Ready has its value.
+	// Since is the time at which Ready last changed.
 	Since time.Time
-	// Updating reports that the machine has started to change its release, and that the new release
+	// Updating means that the machine has started to change its release, and that the new release
 	// is neither committed nor rolled back.
 	Updating bool
 	// RolledBack is the release from which the machine has rolled back; empty if its wanted release
@@ -61,8 +61,8 @@ type Machine struct {
 // behind reports whether the machine has to change its release.
 func (m Machine) behind() bool { return m.Want != "" && m.Want != m.Have }
 
-// busy reports whether the machine changes its release, or may start at any time. It has used a
-// permit for the release that it runs, or from which it has rolled back.
+// busy reports whether the machine changes its release, or has a permit with which it may start at
+// any time. A permit is used up if the machine runs its release, or has rolled back from it.
 func (m Machine) busy(now time.Time) bool {
 	used := m.Permit.Release == m.Have || m.Permit.Release == m.RolledBack
 	return m.Updating || !used && m.Permit.covers(now)
@@ -74,17 +74,17 @@ func (m Machine) failed() bool { return m.behind() && m.RolledBack == m.Want }
 // Policy is the policy of a rollout.
 type Policy struct {
 	Paused bool
-	// MaxUnavailable is the largest number of workers that are unavailable or in progress; less
-	// than 1 counts as 1. Control-plane machines always go one at a time.
+	// MaxUnavailable is the maximum number of workers that are unavailable or change their release;
+	// less than 1 means 1. Control-plane machines always go one at a time.
 	MaxUnavailable int
-	// MinReady is the time for which a machine has to be ready before it counts as available.
+	// MinReady is how long a machine must be ready before it is available.
 	MinReady time.Duration
-	// CanarySoak is the time for which the canary group has to be ready with the new release before
-	// other machines go.
+	// CanarySoak is how long the canary group must be ready with the new release before other
+	// machines go.
 	CanarySoak time.Duration
-	// Windows are the maintenance windows; without windows, any time is good.
+	// Windows are the maintenance windows; without windows, machines can go at any time.
 	Windows []Window
-	// Gates have to pass before each machine.
+	// Gates must pass before each machine goes.
 	Gates []Gate
 }
 
@@ -98,14 +98,14 @@ const (
 	GateFailed  GateState = "Failed"
 )
 
-// Gate is a condition of an operator, which is evaluated again before each machine.
+// Gate is a condition that an operator has defined. It is evaluated again before each machine goes.
 type Gate struct {
 	Name string
-	// Step is the step (Decision.Step) for which the gate was evaluated. At any other step the gate
-	// is pending.
+	// Step is the Decision.Step for which the gate was evaluated. For any other step, the gate is
+	// pending.
 	Step    string
 	State   GateState
-	Message string // the reason of a failure, or of the wait; can be empty
+	Message string // why the gate has failed or is pending; can be empty
 }
 
 // World is the input of a decision.
@@ -118,17 +118,17 @@ type World struct {
 // State is the state of a machine in a rollout.
 type State string
 
-// The states. A machine with another state than UpToDate, Permitted and Updating waits.
+// The states. In each state except UpToDate, Permitted and Updating, the machine waits.
 const (
-	UpToDate       State = "UpToDate"       // it has its wanted release, or wants none
-	Permitted      State = "Permitted"      // it may go
+	UpToDate       State = "UpToDate"       // it has its wanted release, or no wanted release
+	Permitted      State = "Permitted"      // it gets a permit now
 	Updating       State = "Updating"       // it changes its release
 	RolledBack     State = "RolledBack"     // it has rolled back, and halts the rollout
 	Halted         State = "Halted"         // another machine has rolled back
 	Paused         State = "Paused"         // the policy pauses the rollout
 	OutsideWindow  State = "OutsideWindow"  // no maintenance window is open
 	WaitingForGate State = "WaitingForGate" // a gate has not passed
-	WaitingForTurn State = "WaitingForTurn" // other machines go before
+	WaitingForTurn State = "WaitingForTurn" // another machine goes first
 	Unavailable    State = "Unavailable"    // too many machines are unavailable
 	NoQuorum       State = "NoQuorum"       // etcd would lose its quorum
 	Canary         State = "Canary"         // the canary group is not finished
@@ -138,7 +138,7 @@ const (
 type Verdict struct {
 	Name  string
 	State State
-	// Message is the reason for which the machine waits; empty for UpToDate and Permitted.
+	// Message says why the machine waits, or what it does; empty for UpToDate and Permitted.
 	Message string
 	// Permit is the new permit of a machine in state Permitted.
 	Permit Permit
@@ -148,11 +148,11 @@ type Verdict struct {
 type Decision struct {
 	// Verdicts has an element for each machine, in the order of the input.
 	Verdicts []Verdict
-	// Step names the state of the rollout for which the gates have to pass; empty if no machine
-	// waits for the gates.
+	// Step names the state of the rollout for which the gates must pass; empty if no machine is at
+	// the gates.
 	Step string
-	// Next is the time at which the decision may change although no machine and no policy has
-	// changed; zero: never.
+	// Next is the earliest time at which the decision can change without a change of a machine or
+	// of the policy; zero means never.
 	Next time.Time
 }
 
@@ -203,7 +203,7 @@ func Decide(w World) Decision {
 	return d.finish()
 }
 
-// decision is a decision in progress.
+// decision is the state of Decide.
 type decision struct {
 	World
 	verdicts []Verdict
@@ -223,7 +223,7 @@ func (d *decision) wake(at time.Time) {
 	}
 }
 
-// classify sets the state of a machine that does not depend on others.
+// classify sets the state of a machine if the state does not depend on other machines.
 func (d *decision) classify(i int) {
 	m := d.Machines[i]
 	d.verdicts[i].Name = m.Name
@@ -242,7 +242,8 @@ func (d *decision) classify(i int) {
 	}
 }
 
-// available reports whether the machine is available, and records the time at which it is.
+// available reports whether the machine has been ready for Policy.MinReady. If not yet, it records
+// when this will be so.
 func (d *decision) available(m Machine) bool {
 	if !m.Ready {
 		return false
@@ -251,7 +252,7 @@ func (d *decision) available(m Machine) bool {
 	return !d.Now.Before(m.Since.Add(d.Policy.MinReady))
 }
 
-// hold sets the state of the waiting machines if the whole rollout waits.
+// hold reports whether the whole rollout waits. If so, it sets the state of the waiting machines.
 func (d *decision) hold(waiting []int) bool {
 	state, message := State(""), ""
 	failed := slices.IndexFunc(d.Machines, Machine.failed)
@@ -278,7 +279,7 @@ func (d *decision) hold(waiting []int) bool {
 	return state != ""
 }
 
-// order sorts machines into the order in which they go.
+// order sorts machines by the order in which they go.
 func (d *decision) order(machines []int) {
 	rank := func(m Machine) int {
 		switch {
@@ -299,8 +300,8 @@ func (d *decision) order(machines []int) {
 	})
 }
 
-// decideControlPlane decides about the control-plane machines that wait, in their order: the first
-// goes, or none does.
+// decideControlPlane sets the states of the waiting control-plane machines, which are sorted: only
+// the first can go.
 func (d *decision) decideControlPlane(waiting []int) {
 	if len(waiting) == 0 {
 		return
@@ -340,14 +341,14 @@ func (d *decision) decideControlPlane(waiting []int) {
 	}
 }
 
-// decideWorkers decides about the workers that wait, in their order.
+// decideWorkers sets the states of the waiting workers, which are sorted.
 func (d *decision) decideWorkers(waiting []int) {
 	if len(waiting) == 0 {
 		return
 	}
 	before := slices.IndexFunc(d.Machines, func(m Machine) bool { return m.ControlPlane && (m.behind() || m.busy(d.Now)) })
 	limit := max(1, d.Policy.MaxUnavailable)
-	busy, away := 0, 0 // in progress; in progress or unavailable
+	busy, away := 0, 0 // busy workers; workers that are busy or unavailable
 	for _, m := range d.Machines {
 		if m.ControlPlane {
 			continue
@@ -363,7 +364,7 @@ func (d *decision) decideWorkers(waiting []int) {
 	var ready []int
 	for _, i := range waiting {
 		m := d.Machines[i]
-		counted := !d.available(m) // in away already
+		counted := !d.available(m) // the worker is in away already
 		others := away
 		if counted {
 			others--
@@ -383,7 +384,8 @@ func (d *decision) decideWorkers(waiting []int) {
 	d.permit(ready)
 }
 
-// awaitsCanary reports whether a machine waits for the canary group, and sets its state.
+// awaitsCanary reports whether a machine must wait for the canary group. If so, it sets the state
+// of the machine.
 func (d *decision) awaitsCanary(i int) bool {
 	m := d.Machines[i]
 	if m.Canary {
@@ -410,7 +412,8 @@ func (d *decision) awaitsCanary(i int) bool {
 	return false
 }
 
-// permit permits machines, unless a gate has not passed.
+// permit gives permits to machines with the same wanted release as the first, if all gates have
+// passed.
 func (d *decision) permit(machines []int) {
 	if len(machines) == 0 {
 		return
@@ -437,10 +440,10 @@ func (d *decision) permit(machines []int) {
 	}
 }
 
-// awaitsGate returns the reason for which the gates hold the next machine; empty if all have
-// passed. The step changes whenever a machine has the release, so each gate is evaluated again. For
-// a control-plane machine, workers do not count: a stolen worker must not delay it by false
-// reports.
+// awaitsGate returns the reason why the next machine must wait for a gate; empty if all gates have
+// passed. The step contains the number of machines that have the release, so each gate is evaluated
+// again for the next machine. For a control-plane machine, workers are not counted: with false
+// reports, a stolen worker could otherwise delay the control plane.
 func (d *decision) awaitsGate(first Machine) string {
 	release := first.Want
 	if len(d.Policy.Gates) == 0 {

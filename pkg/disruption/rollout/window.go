@@ -8,17 +8,17 @@ import (
 
 // Window is a maintenance window, which repeats every week.
 type Window struct {
-	// Days are the days on which it opens; none: every day.
+	// Days are the days on which the window opens; empty means every day.
 	Days []time.Weekday
-	// Start is the time of day at which it opens, from 0 to less than 24 h.
+	// Start is the time of day at which the window opens, from 0 to less than 24 h.
 	Start time.Duration
-	// Length is the time for which it is open, more than 0 and at most 24 h.
+	// Length is how long the window is open, more than 0 and at most 24 h.
 	Length time.Duration
-	// Zone is the time zone of Days and Start; nil: UTC.
+	// Zone is the time zone of Days and Start; nil means UTC.
 	Zone *time.Location
 }
 
-// Check returns the reason for which a window is invalid; nil if it is valid.
+// Check returns an error for an invalid window.
 func (w Window) Check() error {
 	switch {
 	case w.Start < 0 || w.Start >= 24*time.Hour:
@@ -29,8 +29,8 @@ func (w Window) Check() error {
 	return nil
 }
 
-// inWindow reports whether a window is open, and the time at which the answer changes; zero: never.
-// Without windows, the answer is always true.
+// inWindow reports whether one of the windows is open, and the time at which this changes; zero
+// means never. Without windows, it always returns true.
 func inWindow(windows []Window, now time.Time) (open bool, change time.Time) {
 	if len(windows) == 0 {
 		return true, time.Time{}
@@ -54,8 +54,9 @@ func inWindow(windows []Window, now time.Time) (open bool, change time.Time) {
 	return true, closes
 }
 
-// around yields start and end of the window from the day before to a week later. The time of day is
-// that of the wall clock, so a change to summer time moves no window.
+// around yields the start and end of each opening of the window, from the day before now to a week
+// later. Start is a wall-clock time, so the windows open at the same local time in summer and
+// winter.
 func (w Window) around(now time.Time) func(yield func(start, end time.Time) bool) {
 	zone := w.Zone
 	if zone == nil {

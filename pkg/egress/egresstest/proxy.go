@@ -10,17 +10,17 @@ import (
 	"sync"
 )
 
-// Proxy is a proxy that answers CONNECT and requests with a whole URL, to a single user.
+// Proxy is an HTTP proxy for a single user. It supports CONNECT, and requests with an absolute URL.
 type Proxy struct {
-	Username, Password string // empty: to every client
-	// Dial connects to a server; nil: by the network of the test.
+	Username, Password string // empty: no password is required
+	// Dial connects to a server; nil means by net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
 	targets []string
 }
 
-// Targets returns the servers, host:port, to which clients have connected with the password, in
+// Targets returns the servers (host:port) that clients with the right password have requested, in
 // order.
 func (p *Proxy) Targets() []string {
 	p.mu.Lock()
@@ -62,7 +62,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(client, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
 		return
 	}
-	// Like many proxies, it ends both directions when one of them ends.
+	// Like many proxies, it closes both directions as soon as either direction ends.
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		go func() {

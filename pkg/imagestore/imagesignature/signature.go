@@ -1,7 +1,8 @@
 // Package imagesignature reads and verifies signatures of container images, without a network.
 //
-// It knows the two formats of cosign with a key. The documents are of the author of the signature,
-// so they are bounded, and no field counts before a key has verified the text that contains it:
+// It supports the two formats of cosign for signatures with a key. Attackers can write the
+// documents, so their sizes are bounded, and no field is used before a key has verified the text
+// that contains the field:
 //
 //	cosign signature   a manifest whose layers are claims (Red Hat's "simple signing"), each
 //	                   with its signature in an annotation (cosign, specs/SIGNATURE_SPEC.md)
@@ -10,7 +11,8 @@
 //	                   manifest of an index of referrers (OCI distribution specification 1.1,
 //	                   "Referrers Tag Schema")
 //
-// Certificates of Fulcio, entries of Rekor and timestamps are ignored: a key is accepted or not.
+// Certificates of Fulcio, entries of Rekor and timestamps are ignored: only the configured keys
+// decide.
 package imagesignature
 
 import (
@@ -37,7 +39,7 @@ import (
 const (
 	MaxManifest   = 256 << 10 // bytes of a manifest or an index
 	MaxDocument   = 128 << 10 // bytes of a claim or a bundle
-	MaxSignatures = 16        // signatures of an image in a format
+	MaxSignatures = 16        // signatures of an image in each format
 	maxEncoded    = 8 << 10   // bytes of the signature of a claim, in base64
 	maxEnvelope   = 8         // signatures of an envelope
 )
@@ -51,33 +53,33 @@ const (
 	bundlePrefix  = "application/vnd.dev.sigstore.bundle" // .v0.3+json, or +json;version=0.2
 	statementType = "application/vnd.in-toto+json"
 	statement     = "https://in-toto.io/Statement/"
-	// An attestation with another predicate, such as a list of packages, does not approve the
-	// image.
+	// A statement with another predicate, such as a list of packages, is no signature of the image.
 	signPredicate = "https://sigstore.dev/cosign/sign/v1"
 )
 
-// Claim is the statement of a signature: the digest of an image ("sha256:…"), and the repository
-// for which the signature was made; empty if the statement names none.
+// Claim is the content of a signature: the digest of an image ("sha256:…"), and the repository for
+// which the signature was made. Repository is empty if the signature names none.
 type Claim struct{ Digest, Repository string }
 
-// Open reads a document by its digest, at most limit bytes, and verifies the digest.
+// Open reads a document by its digest and verifies the digest. A document of more than limit bytes
+// is an error.
 type Open func(digest string, limit int64) ([]byte, error)
 
 // Signature is a signature that no key has verified yet.
 type Signature struct {
 	payload, signature []byte         // of a claim
 	envelope           *dsse.Envelope // of a bundle
-	problem            error          // the signature cannot be read
+	problem            error          // why the signature cannot be read, or nil
 }
 
-// manifest is a manifest or an index of referrers; the fields of the other one are empty.
+// manifest is a manifest, which has Layers, or an index of referrers, which has Manifests.
 type manifest struct {
 	Layers    artifact.Descriptors `json:"layers"`
 	Manifests artifact.Descriptors `json:"manifests"`
 }
 
-// Read returns the signatures behind a manifest or an index of referrers, at most MaxSignatures. It
-// skips everything else behind the index, such as lists of packages.
+// Read returns the signatures in a manifest, or in the manifests of an index of referrers; at most
+// MaxSignatures. It skips other entries of an index, such as lists of packages.
 func Read(name string, open Open) ([]Signature, error) {
 	top, err := decode(name, open)
 	if err != nil {
@@ -131,7 +133,7 @@ func claims(m manifest, open Open) (all []Signature) {
 	return all
 }
 
-// bundle returns the signature in the manifest of a bundle.
+// bundle returns the signature in the bundle that a manifest contains.
 func bundle(name digest.Digest, open Open) (s Signature) {
 	m, err := decode(name.String(), open)
 	if err != nil {
@@ -160,17 +162,18 @@ func bundle(name digest.Digest, open Open) (s Signature) {
 	return s
 }
 
-// ErrKey is returned for a signature that none of the keys made.
+// ErrKey is the error for a signature that was made by none of the keys.
 var ErrKey = errors.New("none of the keys made it")
 
-// Verify returns the claim of a signature that one of the keys made.
+// Verify returns the claim of a signature. It fails unless the signature was made by one of the
+// keys.
 func (s Signature) Verify(keys []crypto.PublicKey) (Claim, error) {
 	if s.problem != nil {
 		return Claim{}, s.problem
 	}
 	for _, key := range keys {
 		if s.envelope != nil {
-			if text := opened(*s.envelope, key); text != nil {
+			if text := verifyEnvelope(*s.envelope, key); text != nil {
 				return statementClaim(s.envelope.PayloadType, text)
 			}
 		} else if verifies(key, s.payload, s.signature) {
@@ -228,7 +231,7 @@ func statementClaim(kind string, text []byte) (Claim, error) {
 	return checked(Claim{Digest: "sha256:" + s.Subject[0].Digest["sha256"]})
 }
 
-// checked returns a claim with a valid digest.
+// checked returns the claim, or an error if its digest is invalid.
 func checked(c Claim) (Claim, error) {
 	if !artifact.IsSHA256(digest.Digest(c.Digest)) {
 		return Claim{}, fmt.Errorf("its claim has the digest %.80q, expected a SHA-256", c.Digest)
@@ -236,9 +239,9 @@ func checked(c Claim) (Claim, error) {
 	return c, nil
 }
 
-// opened returns the payload of an envelope that a key signed, else nil.
-func opened(e dsse.Envelope, key crypto.PublicKey) []byte {
-	// The ID of a key is an unsigned hint (DSSE, protocol.md).
+// verifyEnvelope returns the payload of an envelope if the key signed it, else nil.
+func verifyEnvelope(e dsse.Envelope, key crypto.PublicKey) []byte {
+	// Remove the key IDs, which are unsigned hints (DSSE, protocol.md).
 	signatures := make([]dsse.Signature, len(e.Signatures))
 	for i, s := range e.Signatures {
 		signatures[i] = dsse.Signature{Sig: s.Sig}
@@ -268,8 +271,9 @@ func (k envelopeKey) Verify(_ context.Context, data, signature []byte) error {
 func (k envelopeKey) KeyID() (string, error)   { return "", nil }
 func (k envelopeKey) Public() crypto.PublicKey { return k.key }
 
-// verifies reports whether a key signed the data, in the forms of cosign: RSA and ECDSA with
-// SHA-256, ECDSA also with the hash of its curve (github.com/sigstore/sigstore, pkg/signature).
+// verifies reports whether a key signed the data with an algorithm of cosign: Ed25519, RSA and
+// ECDSA with SHA-256, and ECDSA with the hash that fits its curve (github.com/sigstore/sigstore,
+// pkg/signature).
 func verifies(key crypto.PublicKey, data, signature []byte) bool {
 	sum := sha256.Sum256(data)
 	switch k := key.(type) {

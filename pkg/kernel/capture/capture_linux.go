@@ -19,11 +19,12 @@ import (
 
 // Options configures a capture.
 type Options struct {
-	// from Compile, or any program that the kernel accepts; empty for all packets
+	// a program from Compile, or any other program that the kernel accepts; empty for all packets
 	Filter []bpf.RawInstruction
-	// recorded bytes of each packet, up to MaxSnaplen; 0 means MaxSnaplen
+	// maximum number of recorded bytes of a packet, up to MaxSnaplen; 0 means MaxSnaplen
 	Snaplen int
-	// the link also accepts packets for other addresses during the capture
+	// during the capture, the link also receives packets for the hardware addresses of other
+	// machines
 	Promiscuous bool
 }
 
@@ -35,16 +36,18 @@ type Packet struct {
 }
 
 const (
-	// kernelBuffer is the size in bytes of the kernel's queue of packets, with its metadata. The
-	// kernel drops packets above it. It holds 20 ms of a link with 1 Gbit/s.
+	// kernelBuffer is the size in bytes of the kernel's queue of packets, including metadata. If
+	// the queue is full, the kernel drops packets. It holds the packets of 20 ms on a link with 1
+	// Gbit/s.
 	kernelBuffer = 2 << 20
-	// batch is the number of bytes of packets that Next returns, plus at most one packet.
+	// batch is the number of bytes at which Next returns: a result has at most this size and
+	// another packet.
 	batch = 64 << 10
-	// packetCost is the memory in bytes of a packet in addition to its data.
+	// packetCost is the number of bytes of memory that a packet needs in addition to its data.
 	packetCost = 64
 )
 
-// Capture is a socket that receives packets. It is for one goroutine.
+// Capture is a socket that receives packets. It must be used by a single goroutine.
 type Capture struct {
 	link    string
 	kind    LinkType
@@ -79,7 +82,7 @@ func Open(link string, o Options) (*Capture, error) {
 	return c, nil
 }
 
-// find returns a link that is up. The error lists the links that are up.
+// find returns a link by its name. If it is missing or down, the error lists the links that are up.
 func find(name string) (net.Interface, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -107,8 +110,8 @@ func find(name string) (net.Interface, error) {
 	return found, fmt.Errorf("%w; links that are up: %s", err, strings.Join(up, ", "))
 }
 
-// attach configures the socket to receive packets of the link. The socket has no protocol, and thus
-// receives no packets, until the last call.
+// attach configures the socket to receive packets of the link. Until the last Bind, the socket has
+// no protocol and therefore receives no packets.
 func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	if err = c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index}); err != nil {
 		return err
@@ -128,7 +131,8 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	}
 	options := []struct{ level, option int }{{unix.SOL_PACKET, unix.PACKET_AUXDATA}, {unix.SOL_SOCKET, unix.SO_TIMESTAMPNS}}
 	if at.Flags&net.FlagLoopback != 0 {
-		// The loopback receives each packet that it sends: each packet would be recorded twice.
+		// The loopback link receives each packet that it sends. Without this option, each packet
+		// would be recorded twice.
 		options = append(options, struct{ level, option int }{unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING})
 	}
 	for _, s := range options {
@@ -137,8 +141,8 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 		}
 	}
 	if o.Promiscuous {
-		// The kernel counts the sockets that request it, and ends it when the last socket is
-		// closed.
+		// The kernel counts the sockets that request promiscuous mode, and ends the mode when the
+		// last of them is closed.
 		want := unix.PacketMreq{Ifindex: int32(at.Index), Type: unix.PACKET_MR_PROMISC}
 		if err = c.conn.SetsockoptPacketMreq(unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &want); err != nil {
 			return err
@@ -177,12 +181,12 @@ func (c *Capture) LinkType() LinkType { return c.kind }
 // Close ends the capture.
 func (c *Capture) Close() error { return c.conn.Close() }
 
-// Next waits for packets and returns the available packets, the oldest first. After the context has
-// ended, it returns the packets received by then, and after that the error of the context.
+// Next waits until packets are available and returns them, the oldest first. After the end of ctx,
+// it returns the packets that were received before, and then, in a further call, the error of ctx.
 func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	// Package uevent explains why the context is not passed to the socket.
 	defer context.AfterFunc(ctx, func() {
-		// fails only if the socket is closed, and then no read waits
+		// no error matters: this fails only if the socket is closed, and then no read waits
 		_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	var got []Packet
@@ -192,7 +196,7 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 		}
 	}
 	if len(got) == 0 && c.err == nil { // the context has ended
-		if err := c.conn.SetBPF(nothing); err != nil {
+		if err := c.conn.SetBPF(passNone); err != nil {
 			return nil, fmt.Errorf("link %s: cannot end the capture: %w", c.link, err)
 		}
 		if err := c.raw.Control(func(fd uintptr) { c.fill(int(fd), &got) }); err != nil {
@@ -208,7 +212,7 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	return nil, ctx.Err()
 }
 
-// fill reads the available packets, up to a batch. It reports whether there is a result to return.
+// fill reads the available packets, up to a batch. It returns false if Next must wait for packets.
 func (c *Capture) fill(fd int, got *[]Packet) bool {
 	for size := 0; size < batch; {
 		n, controls, _, _, err := unix.Recvmsg(fd, c.packet, c.control, 0)
@@ -231,7 +235,7 @@ func (c *Capture) fill(fd int, got *[]Packet) bool {
 	return true
 }
 
-// read makes a packet of the data from the kernel. It retains no reference to the buffers.
+// read converts the data from the kernel to a Packet. The Packet does not refer to the buffers.
 func (c *Capture) read(data, control []byte) Packet {
 	p := Packet{Length: len(data)}
 	var tag []byte
@@ -254,7 +258,7 @@ func (c *Capture) read(data, control []byte) Packet {
 			}
 		}
 	}
-	// The kernel has removed the tag; its place is after the two addresses.
+	// The kernel has removed the VLAN tag. Insert it after the two hardware addresses.
 	if c.kind == Ethernet && len(tag) > 0 && len(data) >= 12 {
 		p.Data = slices.Concat(data[:12], tag, data[12:])
 		p.Data = p.Data[:min(len(p.Data), len(c.packet))]
@@ -265,7 +269,7 @@ func (c *Capture) read(data, control []byte) Packet {
 	return p
 }
 
-// vlanTag returns the VLAN tag that the packet had, or nil.
+// vlanTag returns the VLAN tag that the kernel has removed from the packet; nil if it had none.
 func vlanTag(about unix.TpacketAuxdata) []byte {
 	if about.Status&unix.TP_STATUS_VLAN_VALID == 0 {
 		return nil
@@ -277,10 +281,10 @@ func vlanTag(about unix.TpacketAuxdata) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), about.Vlan_tci)
 }
 
-// Dropped returns the number of packets that passed the filter and were dropped so far, because
-// Next was not called often enough.
+// Dropped returns the number of packets that passed the filter but were dropped so far because the
+// kernel's queue was full.
 func (c *Capture) Dropped() (uint64, error) {
-	// the count since the previous call
+	// the kernel counts from the previous call of GetsockoptTpacketStats
 	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return c.dropped, fmt.Errorf("link %s: cannot read the number of dropped packets: %w", c.link, err)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Language describes the expressions that Compile accepts. Each expression means the same as in
-// tcpdump, except for the two differences that the text states.
+// Language describes the expressions that Compile accepts. An expression means the same as in
+// tcpdump, except for the differences that the last line states.
 const Language = `A filter is made of
   tcp, udp, icmp, icmp6, arp, ip, ip6          packets of a protocol; ip is IPv4
   host ADDRESS                                 from or to an address; with IPv4, ARP about it too
@@ -23,7 +23,7 @@ const Language = `A filter is made of
   not, and, or, parentheses                    where and meets or, parentheses say what belongs together
 IPv6 extension headers are not looked behind. A VLAN tag makes no difference.`
 
-// protocols are the words that are a complete filter.
+// protocols are the words that alone are a complete filter.
 var protocols = map[string]code{
 	"ip":    etherType(etherIPv4),
 	"ip6":   etherType(etherIPv6),
@@ -34,13 +34,15 @@ var protocols = map[string]code{
 	"icmp6": protocol6(protoICMP6),
 }
 
-// families and transports are the words before "host" and "net", and before "port".
+// families are the words that can precede "host" and "net"; transports are those that can precede
+// "port".
 var (
 	families   = map[string]uint32{"": 0, "ip": etherIPv4, "ip6": etherIPv6, "arp": etherARP}
 	transports = map[string][]uint32{"": {protoTCP, protoUDP, protoSCTP}, "tcp": {protoTCP}, "udp": {protoUDP}}
 )
 
-// Compile compiles an expression of Language to a filter; an empty expression gives no filter.
+// Compile compiles an expression of Language to a filter; for an empty expression it returns nil,
+// which means no filter.
 func Compile(expression string) ([]bpf.RawInstruction, error) {
 	p := parser{words: wordsOf(expression)}
 	if len(p.words) == 0 {
@@ -59,7 +61,7 @@ func Compile(expression string) ([]bpf.RawInstruction, error) {
 		bpf.RetConstant{Val: MaxSnaplen},
 	}))
 	if err == nil {
-		_, err = Program(Ethernet, filter) // as long as on the machine
+		_, err = Program(Ethernet, filter) // checks the length with the prologue
 	}
 	if err != nil {
 		return nil, fmt.Errorf("filter %q: %w", expression, err)
@@ -85,7 +87,8 @@ func (p *parser) next() string {
 	return word
 }
 
-// oneOf consumes the next word if it is in words; otherwise it consumes none and returns "".
+// oneOf consumes and returns the next word if it is in words; otherwise it consumes nothing and
+// returns "".
 func (p *parser) oneOf(words ...string) string {
 	if len(p.words) == 0 || !slices.Contains(words, p.words[0]) {
 		return ""
@@ -93,8 +96,8 @@ func (p *parser) oneOf(words ...string) string {
 	return p.next()
 }
 
-// joined parses parts that are joined only by "and", or only by "or". In tcpdump both have the same
-// precedence, which most users do not expect.
+// joined parses parts that are joined only by "and", or only by "or". It rejects a mixture without
+// parentheses: in tcpdump, "and" and "or" have the same precedence, which most users do not expect.
 func (p *parser) joined() (code, error) {
 	c, err := p.negated()
 	for by := ""; err == nil; {
@@ -134,7 +137,7 @@ func (p *parser) negated() (code, error) {
 	return c, err
 }
 
-// primitive parses "tcp", "port 80", "tcp dst port 80".
+// primitive parses a part without operators: "tcp", "port 80", "tcp dst port 80".
 func (p *parser) primitive() (code, error) {
 	protocol := p.oneOf("tcp", "udp", "icmp", "icmp6", "arp", "ip", "ip6")
 	direction := p.oneOf("src", "dst")

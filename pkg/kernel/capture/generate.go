@@ -8,11 +8,11 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// code is a program, or a fragment, that sets the accumulator to 1 if it matches the packet, and to
-// 0 otherwise. It can use the index register. The functions and, or and not combine fragments and
-// skip a fragment if its result is not needed. A fragment that depends on the result of another
-// must be skipped in this way: a read beyond the end of the packet ends the program, and the packet
-// is rejected.
+// code is a fragment of a BPF program. It sets the accumulator to 1 if it matches the packet, and
+// to 0 if not. It can change the index register. The functions and, or and not combine fragments;
+// at run time, and and or skip a fragment if its result is not needed. For example, the check of a
+// port must be skipped if the protocol does not match: a read beyond the end of the packet ends the
+// program, and the packet is rejected.
 type code []bpf.Instruction
 
 // IP protocols (https://www.iana.org/assignments/protocol-numbers).
@@ -24,7 +24,7 @@ const (
 	protoSCTP  = 132
 )
 
-// and matches if all fragments match.
+// and returns a fragment that matches if all given fragments match.
 func and(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -32,7 +32,7 @@ func and(first code, more ...code) code {
 	return first
 }
 
-// or matches if a fragment matches.
+// or returns a fragment that matches if at least one given fragment matches.
 func or(first code, more ...code) code {
 	for _, c := range more {
 		first = slices.Concat(first, code{bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, bpf.Jump{Skip: uint32(len(c))}}, c)
@@ -42,7 +42,8 @@ func or(first code, more ...code) code {
 
 func not(c code) code { return slices.Concat(c, code{bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: 1}}) }
 
-// is loads a value, and matches if its bits within mask equal those of want.
+// is returns a fragment that loads a value and matches if the bits of the value within mask equal
+// those of want.
 func is(mask, want uint32, load ...bpf.Instruction) code {
 	return slices.Concat(code(load), code{
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask},
@@ -58,8 +59,9 @@ func field(offset uint32, size int, mask, want uint32) code {
 	return is(mask, want, bpf.LoadScratch{Dst: bpf.RegX, N: headerWord}, bpf.LoadIndirect{Off: offset, Size: size})
 }
 
-// behind4 compares two bytes at an offset after an IPv4 header. The header contains its own length.
-func behind4(offset uint32, want uint32) code {
+// after4 compares two bytes at an offset from the end of an IPv4 header. The length of the header
+// is in its first byte.
+func after4(offset uint32, want uint32) code {
 	return is(0xffff, want,
 		bpf.LoadScratch{Dst: bpf.RegX, N: headerWord},
 		bpf.LoadIndirect{Off: 0, Size: 1},
@@ -70,8 +72,8 @@ func behind4(offset uint32, want uint32) code {
 		bpf.LoadIndirect{Off: offset, Size: 2})
 }
 
-// behind6 compares two bytes at an offset after an IPv6 header without extensions.
-func behind6(offset uint32, want uint32) code { return field(40+offset, 2, 0xffff, want) }
+// after6 compares two bytes at an offset from the end of an IPv6 header without extension headers.
+func after6(offset uint32, want uint32) code { return field(40+offset, 2, 0xffff, want) }
 
 func etherType(want uint32) code {
 	return is(0xffff, want, bpf.LoadScratch{Dst: bpf.RegA, N: typeWord})
@@ -80,9 +82,9 @@ func etherType(want uint32) code {
 func protocol4(want uint32) code { return and(etherType(etherIPv4), field(9, 1, 0xff, want)) }
 func protocol6(want uint32) code { return and(etherType(etherIPv6), field(6, 1, 0xff, want)) }
 
-// either combines the matches for the source and the destination according to the direction: "src",
-// "dst", or "" for both.
-func either(direction string, source, destination code) code {
+// byDirection returns the fragment for the direction: source for "src", destination for "dst", or a
+// match of either for "".
+func byDirection(direction string, source, destination code) code {
 	switch direction {
 	case "src":
 		return source
@@ -92,8 +94,8 @@ func either(direction string, source, destination code) code {
 	return or(source, destination)
 }
 
-// port matches packets of the protocols from or to a port. Of a fragmented IPv4 packet, only the
-// first fragment contains the ports.
+// port matches packets of the protocols from or to a port. Of a fragmented IPv4 packet, it matches
+// only the first fragment, because the others do not contain the ports.
 func port(protocols []uint32, direction string, number uint32) code {
 	var v4, v6 code
 	for i, p := range protocols {
@@ -104,18 +106,18 @@ func port(protocols []uint32, direction string, number uint32) code {
 		v4, v6 = or(v4, protocol4(p)), or(v6, protocol6(p))
 	}
 	return or(
-		and(v4, field(6, 2, 0x1fff, 0), either(direction, behind4(0, number), behind4(2, number))),
-		and(v6, either(direction, behind6(0, number), behind6(2, number))))
+		and(v4, field(6, 2, 0x1fff, 0), byDirection(direction, after4(0, number), after4(2, number))),
+		and(v6, byDirection(direction, after6(0, number), after6(2, number))))
 }
 
 // network matches packets from or to addresses with a prefix. family is the required EtherType; 0
-// for any. ARP requests and answers contain IPv4 addresses, too.
+// for any. An IPv4 prefix also matches the addresses in ARP requests and answers.
 func network(family uint32, direction string, prefix netip.Prefix) code {
 	if prefix.Addr().Is6() {
-		return and(etherType(etherIPv6), either(direction, address(8, prefix), address(24, prefix)))
+		return and(etherType(etherIPv6), byDirection(direction, address(8, prefix), address(24, prefix)))
 	}
-	v4 := and(etherType(etherIPv4), either(direction, address(12, prefix), address(16, prefix)))
-	arp := and(etherType(etherARP), either(direction, address(14, prefix), address(24, prefix)))
+	v4 := and(etherType(etherIPv4), byDirection(direction, address(12, prefix), address(16, prefix)))
+	arp := and(etherType(etherARP), byDirection(direction, address(14, prefix), address(24, prefix)))
 	switch family {
 	case etherIPv4:
 		return v4
@@ -125,7 +127,8 @@ func network(family uint32, direction string, prefix netip.Prefix) code {
 	return or(v4, arp)
 }
 
-// address compares the address at an offset with a prefix, 32 bits at a time.
+// address compares the address at an offset of the network-layer header with a prefix, 32 bits at a
+// time.
 func address(offset uint32, prefix netip.Prefix) code {
 	var words []code
 	bytes := prefix.Addr().AsSlice()

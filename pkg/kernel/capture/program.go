@@ -1,15 +1,18 @@
 // Package capture records the packets of a network link, as tcpdump does.
 //
-// It has two halves. Compile compiles an expression to a filter: a program of classic BPF. This
-// happens on the operator's machine, so that PID 1 does not parse a language. Open makes the kernel
-// check the filter, attaches it to a packet socket, and reads the packets that it passes.
+// The package has two halves. On the operator's computer, Compile compiles an expression to a
+// filter, which is a program of classic BPF. So PID 1 need not parse a language. On the machine,
+// Open attaches the filter to a packet socket, for which the kernel checks the filter, and reads
+// the packets that pass.
 //
-// A filter works on every kind of link. Program prepends the code that differs between kinds: it
-// stores the offset and the type of the network-layer header in two words of scratch memory.
+// A filter works on every kind of link. Program prepends the code that depends on the kind (the
+// prologue), which stores the offset and the type of the network-layer header in two words of
+// scratch memory.
 //
-// A capture never records packets from or to the API's port. The machine sends the capture over
-// that port: each recorded packet would cause another packet. The whole port is excluded, not only
-// the caller's connection, because two captures would feed each other as well.
+// A capture never records packets from or to the API's port. The machine sends the recorded packets
+// over this port, so each recorded packet would cause another packet. The whole port is excluded,
+// not only the caller's connection, because otherwise two captures would record each other's
+// packets.
 package capture
 
 import (
@@ -37,7 +40,7 @@ const (
 // packet that the kernel delivers: 64 KiB of coalesced segments and their headers.
 const MaxSnaplen = 256 << 10
 
-// maxProgram is the maximum number of instructions in the kernel (BPF_MAXINSNS of
+// maxProgram is the maximum number of instructions of a program in the kernel (BPF_MAXINSNS of
 // linux/bpf_common.h).
 const maxProgram = 4096
 
@@ -56,10 +59,10 @@ const (
 	etherQinQ = 0x88a8
 )
 
-// prologues set the two words.
+// prologues are the code that sets headerWord and typeWord, for each kind of link.
 var prologues = map[LinkType][]bpf.Instruction{
-	// One VLAN tag is skipped. Few packets contain it: the kernel stores it separately if the
-	// driver supports that.
+	// A VLAN tag is skipped. Few packets contain the tag, because the kernel stores it separately
+	// if the driver supports this.
 	Ethernet: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 14},
 		bpf.LoadAbsolute{Off: 12, Size: 2},
@@ -70,7 +73,7 @@ var prologues = map[LinkType][]bpf.Instruction{
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
 		bpf.StoreScratch{Src: bpf.RegA, N: typeWord},
 	},
-	// The first four bits are the version; there are only two.
+	// The first four bits are the version of IP: 4 or 6.
 	IP: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 0},
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
@@ -83,8 +86,8 @@ var prologues = map[LinkType][]bpf.Instruction{
 	},
 }
 
-// Program prepends to a filter the code for a kind of link. Without a filter, it passes all packets
-// except those of the API's port.
+// Program returns the program for a kind of link: the prologue, the exclusion of the API's port,
+// and the filter. An empty filter passes all other packets.
 func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, error) {
 	before, err := bpf.Assemble(slices.Concat(prologues[link], not(port([]uint32{protoTCP}, "", paths.PortApid)), code{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
@@ -94,7 +97,7 @@ func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, 
 		return nil, fmt.Errorf("filter: %w", err)
 	}
 	if len(filter) == 0 {
-		filter = all
+		filter = passAll
 	}
 	if most := maxProgram - len(before); len(filter) > most {
 		return nil, fmt.Errorf("filter: it has %d instructions; at most %d are permitted", len(filter), most)
@@ -102,10 +105,10 @@ func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, 
 	return append(before, filter...), nil
 }
 
-// all and nothing are the filters that pass all packets and no packet.
+// passAll and passNone are the filters that pass all packets and no packet.
 var (
-	all     = []bpf.RawInstruction{{Op: 0x06, K: MaxSnaplen}} // ret #MaxSnaplen
-	nothing = []bpf.RawInstruction{{Op: 0x06, K: 0}}
+	passAll  = []bpf.RawInstruction{{Op: 0x06, K: MaxSnaplen}} // ret #MaxSnaplen
+	passNone = []bpf.RawInstruction{{Op: 0x06, K: 0}}
 )
 
 // Encode encodes a filter for the API: 8 bytes for each instruction.

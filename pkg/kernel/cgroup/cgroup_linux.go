@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount is the mount point of the hierarchy on a running machine, with these options.
+// Mount is the mount point of the hierarchy on a running machine, and Options are its mount
+// options.
 const (
 	Mount   = "/sys/fs/cgroup"
 	Options = "nsdelegate,memory_recursiveprot"
@@ -35,19 +36,20 @@ const (
 // SwapMax is the file with the limit of a group's memory in swap.
 const SwapMax = "memory.swap.max"
 
-// Limits are the limits and the protected memory of a group. The kernel's value applies for a zero
-// value.
+// Limits are the limits and the protected memory of a group. A zero value means the default of the
+// kernel.
 type Limits struct {
 	MemoryMin  int64 // bytes that the kernel never reclaims (memory.min)
 	MemoryLow  int64 // bytes that the kernel reclaims only without an alternative (memory.low)
 	MemoryHigh int64 // bytes above which the kernel throttles the group (memory.high)
 	MemoryMax  int64 // bytes above which the kernel kills processes (memory.max)
-	// share of the CPU under contention, 1 to 10000, default of the kernel 100 (cpu.weight)
+	// weight of the group if processes compete for the CPU, 1 to 10000; the kernel's default is 100
+	// (cpu.weight)
 	CPUWeight int
 	PidsMax   int // maximum number of tasks (pids.max)
 }
 
-// Files returns the values to write, by file name.
+// Files maps the names of the files of a group to the values to write.
 func (l Limits) Files() map[string]string {
 	files := map[string]string{}
 	for name, value := range map[string]int64{
@@ -61,8 +63,8 @@ func (l Limits) Files() map[string]string {
 	return files
 }
 
-// Tree is the mount point of a hierarchy; Mount on a running machine. The path below it names a
-// group ("/orlop/apid").
+// Tree is the mount point of a hierarchy, which is Mount on a running machine. A group is named by
+// its path below the mount point ("/orlop/apid").
 type Tree string
 
 // Make creates the group and its missing parents and writes the limits. The parents must already
@@ -112,9 +114,9 @@ func (t Tree) Read(group, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// Delegate delegates the controllers to the children of the group (cgroup.subtree_control). A group
-// that contains processes itself cannot delegate most controllers ("no internal processes"), except
-// the root.
+// Delegate delegates the controllers to the children of the group (cgroup.subtree_control). The
+// root can always delegate; another group that itself contains processes cannot delegate most
+// controllers ("no internal processes").
 func (t Tree) Delegate(group string, controllers []string) error {
 	have, err := t.Read(group, "cgroup.subtree_control")
 	if err != nil {
@@ -144,8 +146,8 @@ func (t Tree) Move(group string, pid int) error {
 	return nil
 }
 
-// Procs returns the IDs of the processes in the group, without its children; none for a missing
-// group.
+// Procs returns the IDs of the processes in the group itself, not in its children; none for a
+// missing group.
 func (t Tree) Procs(group string) ([]int, error) {
 	text, err := t.Read(group, "cgroup.procs")
 	if err != nil {
@@ -182,8 +184,8 @@ func (t Tree) Remove(group string) error {
 	return nil
 }
 
-// Open opens the directory of the group, to start a process in it (syscall.SysProcAttr.CgroupFD).
-// The caller closes it.
+// Open opens the directory of the group, so that a process can be started in the group
+// (syscall.SysProcAttr.CgroupFD). The caller must close the directory.
 func (t Tree) Open(group string) (*os.File, error) {
 	dir, err := os.Open(t.path(group))
 	if err != nil {
@@ -221,8 +223,8 @@ func (t Tree) Usage(group string) (Usage, error) {
 	return u, nil
 }
 
-// number returns the number after key in a line that begins with key, or the whole text as a number
-// if key is empty. It returns 0 if there is no number.
+// number returns the number in the line "KEY NUMBER" of a text, or, if key is empty, the number at
+// the end of the first line. It returns 0 without a number.
 func number(text, key string) int64 {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

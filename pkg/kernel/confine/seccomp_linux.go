@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime are the system calls of the Go runtime in every process: memory, threads, signals, time.
-// The list comes from strace(1) and the source of the runtime.
+// Runtime are the system calls that the Go runtime needs in every process: for memory, threads,
+// signals and time. The list comes from strace(1) and the source of the runtime.
 var Runtime = []uint32{
 	unix.SYS_BRK, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_MINCORE,
 	unix.SYS_CLONE, unix.SYS_CLONE3, unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ,
@@ -21,8 +21,8 @@ var Runtime = []uint32{
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY, unix.SYS_GETRANDOM, unix.SYS_PRLIMIT64,
 }
 
-// ParserCalls are the system calls of a process that reads open files and writes an answer. It
-// opens no file.
+// ParserCalls are the system calls that a process needs to read open files and to write an answer.
+// They do not permit it to open files.
 var ParserCalls = slices.Concat(Runtime, []uint32{
 	unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FCNTL, unix.SYS_LSEEK,
 	// for Go's timers
@@ -37,15 +37,15 @@ const (
 	dataArg1   = 24 // lower half, too
 )
 
-// auditArch is the kernel's number of the instruction set (linux/audit.h).
+// auditArch maps Go's name of an instruction set to the kernel's number (linux/audit.h).
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// maxCalls is the maximum number of system calls and requests in a filter, because a conditional
-// BPF jump skips at most 255 instructions.
+// maxCalls is the maximum number of system calls and ioctl requests in a filter. It is limited
+// because a conditional BPF jump skips at most 255 instructions.
 const maxCalls = 200
 
-// program returns a filter that permits the system calls of the rules. Other calls fail with EPERM;
-// a call with the numbers of another instruction set kills the process.
+// program returns a filter that permits the system calls of the rules. Other calls fail with EPERM.
+// A call of another instruction set (such as a 32-bit call) kills the process.
 func program(r Rules) ([]bpf.RawInstruction, error) {
 	arch, known := auditArch[runtime.GOARCH]
 	if !known {
@@ -75,7 +75,9 @@ func program(r Rules) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(out)
 }
 
-// onlyWith permits or rejects a system call by an argument, and falls through for all other calls.
+// onlyWith returns instructions for a single system call: they permit the call if the argument is
+// one of the values, and reject it otherwise. For all other calls, the instructions after them
+// decide.
 func onlyWith(call uint32, argument uint32, values []uint32, refuse uint32) []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: call, SkipFalse: uint8(len(values) + 3)},

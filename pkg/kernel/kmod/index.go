@@ -1,10 +1,10 @@
 // Package kmod finds kernel modules by name or by modalias, and loads them with their dependencies.
 //
-// It reads the files of depmod (modules.dep, modules.alias, modules.softdep, modules.builtin; see
-// kmod's modules.dep(5)) once, and then works from memory. It passes module files to the kernel
-// unchanged, .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The package
-// has no blacklist, no module parameters and no unloading, because an appliance loads the modules
-// that it has, and reboots to unload them.
+// It reads the files of depmod once (modules.dep, modules.alias, modules.softdep, modules.builtin;
+// see kmod's modules.dep(5)), and holds their content in memory. It passes module files to the
+// kernel unchanged, .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The
+// package has no blacklist, no module parameters and no unloading, because the system can load all
+// modules that it contains, and reboots to unload them.
 //
 // github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is
 // expensive on an emulated processor. It matches no alias patterns, so it cannot find a module for
@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// ErrNotFound is returned when no module has the name.
+// ErrNotFound is the error for a name that no module has.
 var ErrNotFound = errors.New("no such module")
 
 // Index is the content of depmod's files for one directory of modules. It is read-only after Read
@@ -33,7 +33,8 @@ var ErrNotFound = errors.New("no such module")
 type Index struct {
 	dir   string
 	files map[string]string // module name → path of the file
-	// module name → names of all modules it needs, the deepest last (the order of modules.dep)
+	// module name → names of all modules that it needs, directly or indirectly, in the order of
+	// modules.dep: each before the modules that it needs itself
 	needs map[string][]string
 	// module name → names of modules to load before it, if they exist (softdep pre:)
 	soft    map[string][]string
@@ -42,7 +43,7 @@ type Index struct {
 }
 
 // Read reads the index files in dir, which is paths.Modules/<kernel release>. modules.dep must
-// exist; a missing file of the others counts as empty.
+// exist; each of the other files can be missing.
 func Read(dir string) (*Index, error) {
 	dep, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -81,8 +82,8 @@ func Read(dir string) (*Index, error) {
 	return x, nil
 }
 
-// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". It uses only pre: a module
-// after "post:" is requested by modalias or by name anyway.
+// readSoftdep reads lines of the form "softdep NAME pre: A B post: C". It ignores the modules after
+// "post:", because these are loaded by modalias or by name anyway.
 func (x *Index) readSoftdep(b []byte) {
 	for line := range bytes.Lines(b) {
 		fields := strings.Fields(string(line))
@@ -102,8 +103,8 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
-// With returns an index with the modules of both. A module, a soft dependency or a built-in module
-// of x has precedence.
+// With returns an index with the modules of both. If both have a module, that of x is used. Only
+// the built-in modules of x are used.
 func (x *Index) With(more *Index) *Index {
 	both := &Index{dir: x.dir, files: maps.Clone(more.files), needs: maps.Clone(more.needs), soft: maps.Clone(more.soft), builtin: x.builtin}
 	maps.Copy(both.files, x.files)
@@ -123,19 +124,19 @@ func (x *Index) Names() []string {
 	return names
 }
 
-// Step is a module to load: its file, and the names of the modules that must be loaded before it.
+// Step is a module to load, with its file and the names of the modules that must be loaded before.
 type Step struct {
 	Name  string
-	File  string // absolute, or relative to the directory of Read if that was relative
+	File  string // path that begins with the argument of Read
 	After []string
-	// Soft marks an optional dependency: it may fail.
+	// Soft means that the module is an optional dependency: its failure is ignored.
 	Soft bool
 }
 
 // Plan lists the modules to load for the given names, each module once, dependencies first. A name
 // may contain hyphens or underscores; it may also be an alias ("fs-erofs"). Built-in modules need
-// no step. For a name that is neither a module nor built in, Plan returns an error that wraps
-// ErrNotFound; it plans the other modules all the same.
+// no step. For a name that is neither a module nor an alias nor built in, Plan returns an error
+// that wraps ErrNotFound, together with the steps for the other names.
 func (x *Index) Plan(names ...string) ([]Step, error) {
 	var steps []Step
 	var errs []error
@@ -154,12 +155,12 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 		for _, pre := range x.soft[name] {
 			modules := []string{pre}
 			if !add(pre, true) {
-				modules = x.Match(pre) // for example libcrc32c wants crc32c from any module
+				modules = x.Match(pre) // an alias, such as crc32c for libcrc32c
 			}
 			for _, m := range modules {
 				add(m, true)
-				// Soft dependencies may form cycles. A module that is not planned yet is a
-				// predecessor in the same cycle.
+				// Soft dependencies may form cycles. If m is not planned yet, m is an earlier
+				// module of the same cycle; to wait for m would be a deadlock.
 				if planned[m] {
 					step.After = append(step.After, m)
 				}
@@ -191,10 +192,11 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 	return steps, errors.Join(errs...)
 }
 
-// Match lists the modules with an alias pattern that matches a modalias, sorted, each module once.
-// It reads the whole alias list once for all modaliases, so callers pass them together.
+// Match returns the sorted names of the modules with an alias pattern that matches at least one of
+// the modaliases. Each call reads the whole alias list, so callers should pass all modaliases in a
+// single call.
 func (x *Index) Match(modaliases ...string) []string {
-	byBus := map[string][]string{} // bus name → modaliases, so that few patterns are fully matched
+	byBus := map[string][]string{} // bus → modaliases: a pattern is compared only with its bus
 	for _, alias := range modaliases {
 		alias = Normalize(alias)
 		byBus[busOf(alias)] = append(byBus[busOf(alias)], alias)
@@ -231,8 +233,8 @@ func (x *Index) Match(modaliases ...string) []string {
 	return modules
 }
 
-// Normalize replaces hyphens in a module name, an alias or a pattern by underscores, like the
-// kernel. Hyphens in brackets stay, because they are ranges.
+// Normalize replaces hyphens in a module name, an alias or a pattern by underscores, as the kernel
+// does. It does not replace hyphens in brackets, which are ranges.
 func Normalize(s string) string {
 	if !strings.Contains(s, "-") {
 		return s
@@ -253,8 +255,8 @@ func Normalize(s string) string {
 }
 
 // busOf returns the bus of a modalias: the letters and digits before the first other character
-// ("pci" of pci:v00001AF4d…). Patterns have no wildcard in this part, except dmi patterns, which no
-// caller matches.
+// ("pci" of pci:v00001AF4d…). Patterns have no wildcard in this part. Patterns for dmi are an
+// exception, but no caller matches these.
 func busOf(alias string) string {
 	end := strings.IndexFunc(alias, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
@@ -265,7 +267,7 @@ func busOf(alias string) string {
 	return Normalize(alias[:end])
 }
 
-// NameOf returns the module name of a file such as "kernel/fs/erofs/erofs.ko.xz", with underscores.
+// NameOf returns the normalized module name of a file: "erofs" for "kernel/fs/erofs/erofs.ko.xz".
 func NameOf(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".")
 	return Normalize(name)

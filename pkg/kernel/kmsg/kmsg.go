@@ -1,7 +1,7 @@
 // Package kmsg reads the kernel log.
 //
-// See Documentation/ABI/testing/dev-kmsg. The kernel stores the log, numbers the records and drops
-// the oldest; this package stores nothing.
+// See Documentation/ABI/testing/dev-kmsg. The kernel stores and numbers the records, and drops the
+// oldest records when its buffer is full; this package stores nothing.
 package kmsg
 
 import (
@@ -14,17 +14,17 @@ import (
 // Record is a record of the kernel log.
 type Record struct {
 	Priority int           // syslog(3): 0 emergency to 7 debug
-	Facility int           // 0 kernel; otherwise a program wrote it
+	Facility int           // 0: written by the kernel; others: written by a program
 	Seq      uint64        // increases by 1 with each record
-	At       time.Duration // since the kernel started, by a clock that stops in suspend
+	At       time.Duration // time since the kernel started, without times of suspend
 	Text     string        // may have several lines
 }
 
 var errForm = errors.New("not a record of the kernel's log")
 
-// Parse parses the result of a read of /dev/kmsg: "6,339,5140900,-;text", with further lines that
-// begin with a blank and name the device. Unprintable characters are escaped as \x1b; Parse leaves
-// them so, because it does not write to a terminal.
+// Parse parses the result of a read of /dev/kmsg: "6,339,5140900,-;text", followed by lines that
+// begin with a blank and name the device. The kernel escapes unprintable characters in the form
+// \x1b. Parse decodes only newlines, so that the text is safe for a terminal.
 func Parse(data string) (Record, error) {
 	head, text, ok := strings.Cut(data, ";")
 	fields := strings.Split(head, ",")
@@ -37,7 +37,7 @@ func Parse(data string) (Record, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return Record{}, errForm
 	}
-	text, _, _ = strings.Cut(text, "\n") // the dictionary follows
+	text, _, _ = strings.Cut(text, "\n") // the lines that name the device follow
 	return Record{
 		Priority: int(level & 7), Facility: int(level >> 3), Seq: seq,
 		At: time.Duration(usec) * time.Microsecond, Text: strings.ReplaceAll(text, `\x0a`, "\n"),

@@ -14,10 +14,11 @@ import (
 // Device is the device file of the kernel log.
 const Device = "/dev/kmsg"
 
-// maxRecord is CONSOLE_EXT_LOG_MAX (kernel/printk): a read with a smaller buffer fails.
+// maxRecord is the maximum size of a record (CONSOLE_EXT_LOG_MAX, kernel/printk). A read with a
+// smaller buffer can fail.
 const maxRecord = 8192
 
-// Tail returns the last n records of the kernel, oldest first; all of them if n is 0.
+// Tail returns the last n records of the log, the oldest first; all records if n is 0.
 func Tail(n int) ([]Record, error) {
 	f, err := open()
 	if err != nil {
@@ -33,8 +34,8 @@ func Tail(n int) ([]Record, error) {
 	for {
 		var size int
 		var failure error
-		// Read directly from the descriptor: Go's Read would wait for more at the end of the log,
-		// but Tail returns there.
+		// Read directly from the descriptor: at the end of the log, Go's Read would wait for more
+		// records, but Tail must return.
 		if err := raw.Read(func(fd uintptr) bool { size, failure = unix.Read(int(fd), buffer); return true }); err != nil {
 			return nil, fmt.Errorf("kernel log: cannot read: %w", err)
 		}
@@ -55,9 +56,9 @@ func Tail(n int) ([]Record, error) {
 	}
 }
 
-// Follow calls each for the last tail records (for all if tail is 0) and then for every new record,
-// until the context ends (Follow returns its error) or each fails. Records that the kernel dropped
-// before the read are missing; the numbers in Record.Seq show the gap.
+// Follow calls each for the last tail records (for all records if tail is 0) and then for every new
+// record. It returns the error of ctx when ctx ends, or the error of each. Records that the kernel
+// has dropped before Follow could read them are missing; Record.Seq shows the gap.
 func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	f, err := open()
 	if err != nil {
@@ -65,7 +66,7 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() {
-		// ends the read below; it cannot fail on a pollable file
+		// ends the read below; SetReadDeadline cannot fail for a file that supports polling
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 	})()
 	from := uint64(0)
@@ -99,8 +100,8 @@ func Follow(ctx context.Context, tail int, each func(Record) error) error {
 	}
 }
 
-// open opens the log at its beginning. It is non-blocking, so that Go waits in its poller and the
-// wait can be interrupted.
+// open opens the log at its beginning. The file is non-blocking, so that Go waits in its poller and
+// SetReadDeadline can end the wait.
 func open() (*os.File, error) {
 	f, err := os.OpenFile(Device, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // AttachLoop attaches a file to a free loop device, with flags (unix.LO_FLAGS_…, loop(4)), and
-// returns the open device. The caller may close the file, and must close the device. The kernel
-// must have loop loaded.
+// returns the open device. The caller may close the file, and must close the device. The module
+// loop must be loaded.
 func AttachLoop(file *os.File, flags uint32) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package mount describes mounts as values, and creates, moves and removes them. It also attaches
-// files to loop devices, and opens devices for one user.
+// files to loop devices, and opens devices exclusively.
 //
-// It contains no table of file systems and mount points: these tables belong to their owners (init
-// for the first four, machined/host for the rest, machined/disk for the writable partitions).
+// It contains no table of file systems and mount points: other packages have these tables (init for
+// the first four mounts, machined/disk for the writable partitions, machined/host for the others).
 package mount
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Flags restrict a mount. The zero value restricts nothing.
+// Flags are restrictions of a mount. The zero value means no restriction.
 type Flags uint
 
 // The flags, with the names of mount(8).
@@ -22,7 +22,7 @@ const (
 	NoAtime
 )
 
-// flagNames has the order in which String prints the flags.
+// flagNames are the names of the flags, in the order in which String prints them.
 var flagNames = [...]struct {
 	flag Flags
 	name string
@@ -62,12 +62,13 @@ func (m Mount) String() string {
 	return s + ")"
 }
 
-// FATModules returns the modules for the file system of firmware and of USB sticks, with the
-// character sets with which the kernel mounts it (CONFIG_FAT_DEFAULT_CODEPAGE and
+// FATModules returns the kernel modules for FAT, the file system of firmware and of USB sticks, and
+// for the character sets that the kernel uses for FAT by default (CONFIG_FAT_DEFAULT_CODEPAGE and
 // CONFIG_FAT_DEFAULT_IOCHARSET of Debian's kernels).
 func FATModules() []string { return []string{"vfat", "nls_cp437", "nls_ascii"} }
 
-// Topmost returns the topmost mount at target of mounts in the order of mounting.
+// Topmost returns the topmost mount at target: the last in mounts, which must be in the order of
+// mounting.
 func Topmost(mounts []Mount, target string) (Mount, bool) {
 	for _, m := range slices.Backward(mounts) {
 		if m.Target == target {

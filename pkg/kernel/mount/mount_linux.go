@@ -19,9 +19,9 @@ var flagBits = [...]struct {
 	bit  uintptr
 }{{ReadOnly, unix.MS_RDONLY}, {NoSuid, unix.MS_NOSUID}, {NoDev, unix.MS_NODEV}, {NoExec, unix.MS_NOEXEC}, {NoAtime, unix.MS_NOATIME}}
 
-// Do mounts the file system. It creates a missing mount point (0755). It does not check whether the
-// mount point is in use: the kernel would stack the mounts. A caller that may repeat the mount
-// first checks with At or List.
+// Do mounts the file system. It creates a missing mount point (0755). It does not check whether a
+// file system is mounted at the mount point already: the kernel would put the new mount on top. A
+// caller that may repeat the mount must check this first with At or List.
 func (m Mount) Do() error { return m.mount(0) }
 
 func (m Mount) mount(bits uintptr) error {
@@ -46,11 +46,11 @@ func Bind(from, to string, flags Flags) error {
 	if err := m.mount(unix.MS_BIND); err != nil {
 		return err
 	}
-	return Restrict(to, flags) // the first call ignores the restrictions
+	return Restrict(to, flags) // mount(2) with MS_BIND ignores the flags
 }
 
-// Restrict replaces the restrictions of the topmost mount at target. Other mounts of the same file
-// system keep theirs.
+// Restrict replaces the flags of the topmost mount at target. Other mounts of the same file system
+// keep their flags.
 func Restrict(target string, flags Flags) error {
 	return Mount{Target: target, Type: "bind", Flags: flags}.mount(unix.MS_BIND | unix.MS_REMOUNT)
 }
@@ -67,9 +67,10 @@ func Move(from, to string) error {
 const busyTimeout = 10 * time.Second
 
 // WhileBusy repeats do as long as its error is EBUSY, at most for 10 s. It is for file systems and
-// devices whose files this process has just closed: a program that another goroutine starts has
-// copies of all open files between fork and execve, also of files with O_CLOEXEC. That takes
-// milliseconds, or a second on an emulated machine.
+// devices with files that this process has just closed. They can still be busy: if another
+// goroutine starts a program, the child process has copies of all open files between fork and
+// execve, even of files with O_CLOEXEC. This takes milliseconds, or a second on an emulated
+// machine.
 func WhileBusy(do func() error) error {
 	delays := backoff.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
 	ctx, cancel := context.WithTimeout(context.Background(), busyTimeout)
@@ -82,8 +83,9 @@ func WhileBusy(do func() error) error {
 	}
 }
 
-// OpenExclusive opens a device with flags (os.O_…), and waits while it is in use (WhileBusy): with
-// O_EXCL the kernel rejects a device in use, such as a mounted one (open(2)).
+// OpenExclusive opens a device with flags (os.O_…), and waits while the device is in use
+// (WhileBusy). With O_EXCL, the kernel does not open a device that is in use, for example because
+// it is mounted (open(2)).
 func OpenExclusive(device string, flags int) (f *os.File, err error) {
 	err = WhileBusy(func() (err error) {
 		f, err = os.OpenFile(device, flags|unix.O_EXCL, 0)
@@ -92,8 +94,8 @@ func OpenExclusive(device string, flags int) (f *os.File, err error) {
 	return f, err
 }
 
-// Unmount removes the topmost mount at target, and waits while it is in use (WhileBusy). It returns
-// nil if target is not a mount point, so a caller can repeat it.
+// Unmount removes the topmost mount at target, and waits while the mount is in use (WhileBusy). It
+// returns nil if target is not a mount point, so that a caller can repeat the call.
 func Unmount(target string) error { return WhileBusy(func() error { return UnmountOnce(target) }) }
 
 // UnmountOnce is Unmount without a wait.
@@ -119,7 +121,7 @@ func List() ([]Mount, error) {
 	return mounts, nil
 }
 
-// At finds the topmost mount at target.
+// At returns the topmost mount at target, and whether a file system is mounted there.
 func At(target string) (Mount, bool, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // ifaProto is IFA_PROTO of include/uapi/linux/if_addr.h, which golang.org/x/sys does not define.
 const ifaProto = 11
 
-// The protocols that the kernel itself sets (IFAPROT_*, if_addr.h).
+// The values of Address.Protocol that the kernel itself sets (IFAPROT_*, if_addr.h).
 const (
 	ProtoUnspecified    = 0
 	ProtoKernelLoopback = 1
@@ -53,13 +53,13 @@ func Addresses(c *netlink.Conn) ([]Address, error) {
 	return out, nil
 }
 
-// SetAddress adds an address, or sets the protocol and flags of an existing address. Its lifetime
-// is unlimited.
+// SetAddress adds an address, or sets the protocol and flags of an existing address. The address
+// has an unlimited lifetime.
 func SetAddress(c *netlink.Conn, a Address) error {
 	return change(c, a, unix.RTM_NEWADDR, netlink.Create|netlink.Replace)
 }
 
-// DeleteAddress removes an address. The error is EADDRNOTAVAIL if it does not exist.
+// DeleteAddress removes an address. The error is EADDRNOTAVAIL if the address does not exist.
 func DeleteAddress(c *netlink.Conn, a Address) error {
 	return change(c, a, unix.RTM_DELADDR, 0)
 }
@@ -126,7 +126,8 @@ func parseAddress(b []byte) (Address, error) {
 			a.Protocol = ad.Uint8()
 		}
 	}
-	// On a point-to-point link IFA_ADDRESS is the peer's address; IPv6 has IFA_LOCAL only there.
+	// On a point-to-point link, IFA_ADDRESS is the address of the peer, and IFA_LOCAL that of the
+	// link. On other links, both are equal for IPv4, and IPv6 addresses have no IFA_LOCAL.
 	if local.IsValid() {
 		address = local
 	}

@@ -1,9 +1,10 @@
 // Package rtnl implements two parts of rtnetlink(7) that github.com/jsimonetti/rtnetlink lacks:
 // addresses with their protocol (IFA_PROTO, kernel 5.18), and typed notifications.
 //
-// Consistent is for lists that other packages read with github.com/vishvananda/netlink: the kernel
-// may have truncated them.
+// Consistent is for lists that other packages read with github.com/vishvananda/netlink, because
+// such a list can be incomplete if it changes during the read.
 //
-// The package is a mechanism without policy: it contains messages but not their purpose, except for
-// the protocol numbers (protocols.go). Links and routes are read and changed with the library.
+// The package sends and parses messages, and does not decide which addresses or links a machine
+// has. Only the protocol numbers (protocols.go) belong to this system. Other packages read and
+// change links and routes with the libraries.
 package rtnl

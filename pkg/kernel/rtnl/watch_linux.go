@@ -15,13 +15,15 @@ import (
 // ChangeKind is the kind of a change.
 type ChangeKind int
 
-// Kinds of changes. Lost means that notifications were dropped: read the whole state again.
+// Kinds of changes. EventsLost means that the kernel has dropped notifications, so that the
+// receiver must read the whole state again.
 const (
 	LinkChanged ChangeKind = iota + 1
 	AddressChanged
 	RouteChanged
 	EventsLost
-	// AdvertisementChanged: the flags of the last router advertisement on the link differ.
+	// AdvertisementChanged means that the last router advertisement on the link had other flags
+	// than the one before.
 	AdvertisementChanged
 	RouterOption // an option of a router advertisement for user space
 )
@@ -29,22 +31,22 @@ const (
 // Change is a notification of the kernel.
 type Change struct {
 	Kind     ChangeKind
-	Index    int   // of the link; 0 for a route with several next hops
+	Index    int   // index of the link; 0 for a route with several next hops
 	Protocol uint8 // origin of the address or the route
 	LinkKind string
-	Router   netip.Addr // RouterOption: the link-local address of the router; invalid: unknown
-	Option   []byte     // RouterOption: the option with its header (RFC 4861 section 4.6)
+	Router   netip.Addr // for RouterOption: link-local address of the router; invalid if unknown
+	Option   []byte     // for RouterOption: the option with its header (RFC 4861 section 4.6)
 }
 
-// groups are the subscribed notifications: links, addresses and routes of both families, the flags
-// of router advertisements, and their options for user space.
+// groups are the subscribed multicast groups: for links, addresses and routes of both families, the
+// flags of router advertisements, and the options of router advertisements for user space.
 const groups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE |
 	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | unix.RTMGRP_IPV6_IFINFO | 1<<(unix.RTNLGRP_ND_USEROPT-1)
 
 // Watcher is an open subscription.
 type Watcher struct{ c *netlink.Conn }
 
-// Subscribe opens a subscription; Run receives all later changes.
+// Subscribe opens a subscription. Run receives all changes since the call of Subscribe.
 func Subscribe() (*Watcher, error) {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 	if err != nil {
@@ -53,8 +55,8 @@ func Subscribe() (*Watcher, error) {
 	return &Watcher{c}, nil
 }
 
-// Run calls f for every change until ctx is done, and closes the subscription. The only other error
-// is a broken socket.
+// Run calls f for every change until ctx is done, and closes the subscription. It returns the error
+// of ctx, or an earlier error of the socket.
 func (w *Watcher) Run(ctx context.Context, f func(Change)) error {
 	stop := context.AfterFunc(ctx, func() { w.c.Close() })
 	defer stop()
@@ -113,8 +115,8 @@ func parseChange(m netlink.Message) (Change, bool) {
 	return Change{}, false
 }
 
-// Offsets in struct nduseroptmsg (include/uapi/linux/rtnetlink.h), its length, and its attribute
-// with the address of the router.
+// Offsets in struct nduseroptmsg (include/uapi/linux/rtnetlink.h), the length of the structure, and
+// the attribute with the address of the router.
 const (
 	optionLengthAt = 2
 	optionIndexAt  = 4
@@ -125,9 +127,9 @@ const (
 	advertisementType = 134 // ICMPv6 (RFC 4861 section 4.2)
 )
 
-// parseRouterOption parses a notification of an option. The kernel has checked the advertisement:
-// hop limit, source, checksum and the lengths of its options (ndisc_router_discovery). The content
-// of the option is unchecked.
+// parseRouterOption parses a notification of an option in a router advertisement. The kernel has
+// checked the hop limit, the source and the checksum of the advertisement, and the lengths of its
+// options (ndisc_router_discovery), but not the content of the option.
 func parseRouterOption(b []byte) (Change, bool) {
 	if len(b) < optionHeader || b[0] != unix.AF_INET6 || b[optionTypeAt] != advertisementType {
 		return Change{}, false
@@ -149,7 +151,8 @@ func parseRouterOption(b []byte) (Change, bool) {
 	return c, ad.Err() == nil
 }
 
-// linkKind returns IFLA_INFO_KIND from the attributes of a link, or an empty string.
+// linkKind returns the kind of a link from its attributes (IFLA_INFO_KIND); an empty string for a
+// link without a kind, such as hardware.
 func linkKind(attrs []byte) string {
 	kind := ""
 	ad, err := netlink.NewAttributeDecoder(attrs)

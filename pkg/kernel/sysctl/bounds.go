@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// Bound is the least value of a parameter with which the system works. A lower value can pass a
-// trial, because the processes of the system run already, and break the next boot.
+// Bound is the minimum value of a parameter with which the system works. A trial of the
+// configuration might not detect a lower value, because the processes of the system run already;
+// but the value would break the next boot.
 type Bound struct {
 	Name   string
-	Least  uint64 // 0: every number is high enough
+	Least  uint64 // minimum; 0 permits every number
 	Zero   bool   // 0 is permitted: it means no limit
-	Reason string // the need; the error message shows it
+	Reason string // why a lower value is too low, for the error message
 }
 
 const (
@@ -21,8 +22,9 @@ const (
 	namespaces = "services of the system and each pod have namespaces of their own"
 )
 
-// Bounds lists the least values. None is above the kernel's default on a machine with 1 GiB of
-// memory. The kernel itself rejects values that are too high.
+// Bounds lists the minimum values. None of them is above the kernel's default on a machine with 1
+// GiB of memory. There are no maximum values, because the kernel itself rejects values that are too
+// high.
 var Bounds = []Bound{
 	{Name: "fs.file-max", Least: 32768, Reason: openFiles},
 	// the hard limit of open files that machined/host sets (planRlimits)
@@ -38,16 +40,17 @@ var Bounds = []Bound{
 	{Name: "user.max_net_namespaces", Least: 1024, Reason: namespaces},
 	{Name: "user.max_pid_namespaces", Least: 1024, Reason: namespaces},
 	{Name: "user.max_uts_namespaces", Least: 1024, Reason: namespaces},
-	// machined/transition limits the memory that huge pages and free pages take
+	// machined/transition limits the memory for huge pages and for vm.min_free_kbytes
 	{Name: "vm.nr_hugepages", Reason: "the huge pages must leave memory for the system"},
-	// Documentation/admin-guide/sysctl/vm.rst: below it, the system is prone to deadlock under load
+	// Documentation/admin-guide/sysctl/vm.rst: with a lower value, the system is prone to deadlock
+	// under load
 	{Name: "vm.min_free_kbytes", Least: 1024, Reason: "the kernel deadlocks under load with less"},
 }
 
-// Number returns the number of a value with a single number, as the kernel reads it (proc_get_long
-// in kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks around.
-// Any other value is an error: a sign, several numbers, of which the kernel takes the first one, or
-// a number from 2^64 on.
+// Number parses a value that is a single number, as the kernel does (proc_get_long in
+// kernel/sysctl.c): decimal, octal after 0, hexadecimal after 0x, with blanks around the number.
+// Any other value is an error: a number with a sign, a number from 2^64 on, or several numbers,
+// although the kernel would use the first of them.
 func Number(value string) (uint64, error) {
 	digits, base := strings.Trim(value, " \t\v\f\r"), 10
 	if hex, is := strings.CutPrefix(strings.ToLower(digits), "0x"); is {
@@ -62,8 +65,9 @@ func Number(value string) (uint64, error) {
 	return n, nil
 }
 
-// TooLow returns why a value of a parameter is too low for the system, and the least value; "" if
-// the value is high enough. A value without a single number (Number) is too low.
+// TooLow returns the reason why a value of a parameter is too low for the system, and the minimum
+// value. The reason is "" if the value is high enough or the parameter has no minimum. For a value
+// that Number cannot parse, the reason is the error of Number.
 func TooLow(name, value string) (reason string, least uint64) {
 	i := slices.IndexFunc(Bounds, func(b Bound) bool { return b.Name == Canonical(name) })
 	if i < 0 {
@@ -80,8 +84,8 @@ func TooLow(name, value string) (reason string, least uint64) {
 	return fmt.Sprintf("%d is too low: %s", n, b.Reason), b.Least
 }
 
-// aliases maps second names of parameters to the names that the tables use. A write to either
-// changes both.
+// aliases maps second names of parameters to the names in the tables of this package. Both names
+// mean the same value of the kernel.
 var aliases = map[string]string{
 	"net.nf_conntrack_max":       "net.netfilter.nf_conntrack_max",
 	"user.max_inotify_instances": "fs.inotify.max_user_instances",
@@ -89,7 +93,7 @@ var aliases = map[string]string{
 	"vm.nr_hugepages_mempolicy":  "vm.nr_hugepages",
 }
 
-// Canonical returns the name under which the tables have a parameter.
+// Canonical returns the name that a parameter has in the tables of this package.
 func Canonical(name string) string {
 	if other, is := aliases[name]; is {
 		return other
@@ -97,16 +101,17 @@ func Canonical(name string) string {
 	return name
 }
 
-// alternatives are pairs of parameters for one setting, in two units: a write of one sets the other
-// to 0 (dirty_bytes_handler and its siblings in mm/page-writeback.c, overcommit_kbytes_handler in
-// mm/util.c).
+// alternatives are pairs of parameters for the same setting in two units. A write of either
+// parameter sets the other to 0 (dirty_bytes_handler and its siblings in mm/page-writeback.c,
+// overcommit_kbytes_handler in mm/util.c).
 var alternatives = [][2]string{
 	{"vm.dirty_bytes", "vm.dirty_ratio"},
 	{"vm.dirty_background_bytes", "vm.dirty_background_ratio"},
 	{"vm.overcommit_kbytes", "vm.overcommit_ratio"},
 }
 
-// Alternative returns the parameter that a write of this one sets to 0; "" if there is none.
+// Alternative returns the parameter that the kernel sets to 0 when the named parameter is written;
+// "" if there is none.
 func Alternative(name string) string {
 	for _, pair := range alternatives {
 		switch name {
@@ -119,8 +124,8 @@ func Alternative(name string) string {
 	return ""
 }
 
-// Conflict returns the parameter of a configuration that sets the same value as another one of it;
-// "" if there is none. Only one of the two could take effect.
+// Conflict returns another parameter in all that sets the same value of the kernel as the named
+// parameter, so that only one of the two could take effect; "" if there is none.
 func Conflict(name string, all map[string]string) string {
 	if other := Alternative(name); other != "" {
 		if _, both := all[other]; both {

@@ -1,9 +1,10 @@
-// Package sysctl is the one table of the kernel parameters that the system sets, with the reason
-// for each. machined/host sets the parameters of System and Pods, machined/network those of each
-// link, and pkg/config rejects a configuration that names one of them or of Reserved. Names are
-// dotted, as in sysctl(8), and relative to /proc/sys; "/" stands for a dot inside a part.
+// Package sysctl has the tables of all kernel parameters that the system sets, with the reason for
+// each. machined/host sets the parameters in System and Pods, and machined/network sets those in
+// Links for each link. pkg/config rejects a configuration that sets a parameter of these tables or
+// of Reserved. Names are dotted, as in sysctl(8), and relative to /proc/sys; "/" in a name means a
+// dot within a part.
 //
-// A new parameter is one row here.
+// To add a parameter, add a row to a table.
 package sysctl
 
 import "strings"
@@ -14,7 +15,7 @@ type Parameter struct {
 	Value string // the value that the system sets; unused in Reserved
 	// Optional parameters are skipped on a kernel that lacks them.
 	Optional bool
-	// Reason says why a configuration cannot set the parameter. The error message shows it.
+	// Reason says why a configuration cannot set the parameter, for the error message.
 	Reason string
 }
 
@@ -25,8 +26,9 @@ const (
 	panics     = "a broken kernel must reset, or an upgrade could not be rolled back"
 	links      = "it follows from Network.spec.links"
 	routing    = "the machine neither accepts routes from strangers nor sends redirects"
-	// The kernel takes the greater of the two values, or both have to be set (IN_DEV_MAXCONF and
-	// IN_DEV_ANDCONF in include/linux/inetdevice.h), so the value of one link has no effect.
+	// The kernel combines the value of a link with the value for all links: it uses the greater
+	// value, or requires that both are set (IN_DEV_MAXCONF and IN_DEV_ANDCONF in
+	// include/linux/inetdevice.h). So the value of a link alone has no effect.
 	allLinks = "the value for all links (net.ipv4.conf.all) decides, and the system sets it"
 	manyPods = "it has the value that many pods on one machine need"
 	hostname = "the host name is the machine's name"
@@ -38,18 +40,18 @@ const (
 //	kubelet  pkg/kubelet/cm, the values that --protect-kernel-defaults requires
 //	doc      the kernel's Documentation/admin-guide/sysctl and networking/ip-sysctl
 //
-// Not taken from KSPP: user.max_user_namespaces=0 (pods with hostUsers: false need user
-// namespaces), kernel.modules_disabled=1 (modules of devices load later),
-// kernel.yama.ptrace_scope=3 (2 requires CAP_SYS_PTRACE and leaves debuggers that have it),
-// kernel.warn_limit=1 (a warning of a driver must not take a node down).
+// These recommendations of KSPP are not followed: user.max_user_namespaces=0 (pods with hostUsers:
+// false need user namespaces), kernel.modules_disabled=1 (modules for devices are loaded later),
+// kernel.yama.ptrace_scope=3 (the value 2 still permits debuggers with CAP_SYS_PTRACE),
+// kernel.warn_limit=1 (a warning of a driver must not stop the machine).
 var System = []Parameter{
-	// KSPP: what the kernel tells about itself.
+	// KSPP: information about the kernel for programs.
 	{Name: "kernel.kptr_restrict", Value: "2", Reason: hardening},
 	{Name: "kernel.dmesg_restrict", Value: "1", Reason: hardening},
-	// 3 is Debian's: not at all without CAP_PERFMON
+	// 3, an extension of Debian's kernel: no use of perf without CAP_PERFMON
 	{Name: "kernel.perf_event_paranoid", Value: "3", Reason: hardening},
 	{Name: "kernel.randomize_va_space", Value: "2", Reason: hardening},
-	// KSPP: ways into the kernel.
+	// KSPP: functions of the kernel that attackers can use.
 	{Name: "kernel.kexec_load_disabled", Value: "1", Optional: true, Reason: hardening},
 	{Name: "kernel.unprivileged_bpf_disabled", Value: "1", Optional: true, Reason: hardening},
 	{Name: "net.core.bpf_jit_harden", Value: "2", Optional: true, Reason: hardening},
@@ -60,23 +62,23 @@ var System = []Parameter{
 	{Name: "dev.tty.ldisc_autoload", Value: "0", Reason: hardening},
 	{Name: "dev.tty.legacy_tiocsti", Value: "0", Optional: true, Reason: hardening},
 	{Name: "kernel.sysrq", Value: "0", Optional: true, Reason: hardening},
-	// KSPP: files in directories that others write to.
+	// KSPP: files in directories to which other users can write.
 	{Name: "fs.protected_symlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_hardlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_fifos", Value: "2", Reason: hardening},
 	{Name: "fs.protected_regular", Value: "2", Reason: hardening},
 	{Name: "fs.suid_dumpable", Value: "0", Reason: hardening},
-	// doc: programs that the kernel would start by itself. There are none: no core dumps (a pipe to
-	// a program that does not exist writes nothing), no modules on demand (planModules loads them),
-	// no hotplug helper.
+	// doc: the kernel starts no programs by itself: none for core dumps (the named program does not
+	// exist, so no core dump is written), none to load modules on demand (planModules loads
+	// modules), and none for hotplug.
 	{Name: "kernel.core_pattern", Value: "|/none", Reason: hardening},
 	{Name: "kernel.modprobe", Value: "", Reason: hardening},
 	{Name: "kernel.hotplug", Value: "", Optional: true, Reason: hardening},
-	// doc: Ctrl-Alt-Del is a signal to PID 1, which shuts down in order.
+	// doc: Ctrl-Alt-Del sends a signal to PID 1, which then shuts down in order.
 	{Name: "kernel.ctrl-alt-del", Value: "0", Reason: hardening},
 
-	// kubelet. panic=10 and panic_on_oops also make a broken kernel reset, so that the loader
-	// counts the attempt.
+	// kubelet. panic=10 and panic_on_oops also make a broken kernel reset the machine, so that the
+	// boot loader counts a failed try.
 	{Name: "vm.overcommit_memory", Value: "1", Reason: kubelet},
 	{Name: "vm.panic_on_oom", Value: "0", Reason: kubelet},
 	{Name: "kernel.panic", Value: "10", Reason: panics},
@@ -84,17 +86,19 @@ var System = []Parameter{
 	{Name: "kernel.keys.root_maxkeys", Value: "1000000", Optional: true, Reason: kubelet},
 	{Name: "kernel.keys.root_maxbytes", Value: "25000000", Optional: true, Reason: kubelet},
 
-	// Kubernetes: pods' packets are forwarded. It is set before any link is up, because the kernel
-	// forgets routes that routers announced when it begins to forward.
+	// Kubernetes: pods' packets are forwarded. Forwarding is enabled before any link is up, because
+	// the kernel removes the routes from router advertisements when it is enabled.
 	{Name: "net.ipv4.ip_forward", Value: "1", Reason: forwarding},
 	{Name: "net.ipv6.conf.all.forwarding", Value: "1", Optional: true, Reason: forwarding},
 
-	// Loose (RFC 3704, 2.4): a packet whose sender no route leads to is dropped, one that came
-	// another way is not; strict would drop the latter, which tunnels between nodes and machines
-	// with two networks have.
+	// Loose reverse-path filtering (RFC 3704, 2.4): the kernel drops a packet only if no route
+	// leads to its source. Strict filtering would also drop a packet from a source that is routed
+	// through another link; tunnels between nodes and machines with two networks cause such
+	// packets.
 	{Name: "net.ipv4.conf.all.rp_filter", Value: "2", Reason: routing},
 	{Name: "net.ipv4.conf.default.rp_filter", Value: "2", Reason: routing},
-	// doc: a machine with fixed routes takes none from strangers and gives none.
+	// doc: a machine with configured routes accepts no redirects and source routes from other
+	// hosts, and sends no redirects.
 	{Name: "net.ipv4.conf.all.accept_redirects", Value: "0", Reason: routing},
 	{Name: "net.ipv4.conf.default.accept_redirects", Value: "0", Reason: routing},
 	{Name: "net.ipv4.conf.all.secure_redirects", Value: "0", Reason: routing},
@@ -111,8 +115,8 @@ var System = []Parameter{
 	{Name: "net.ipv4.icmp_echo_ignore_broadcasts", Value: "1", Reason: routing},
 	{Name: "net.ipv4.icmp_ignore_bogus_error_responses", Value: "1", Reason: routing},
 
-	// Many pods: each watches files, maps memory, has threads and neighbours. The kernel's defaults
-	// are for one user.
+	// Many pods: each pod watches files, maps memory, and has threads and neighbor entries. The
+	// kernel's defaults are sufficient for a single user only.
 	{Name: "fs.inotify.max_user_instances", Value: "8192", Reason: manyPods},
 	{Name: "fs.inotify.max_user_watches", Value: "524288", Reason: manyPods},
 	{Name: "kernel.pid_max", Value: "4194304", Reason: manyPods},
@@ -123,15 +127,15 @@ var System = []Parameter{
 	{Name: "net.ipv6.neigh.default.gc_thresh3", Value: "8192", Optional: true, Reason: manyPods},
 }
 
-// Pods lists the parameters that exist once the modules for pods are loaded. With them, packets
-// between pods on one bridge pass the rules of the service proxy.
+// Pods lists the parameters that exist only after the modules for pods are loaded. With their
+// values, packets between pods on the same bridge pass through the rules of the service proxy.
 var Pods = []Parameter{
 	{Name: "net.bridge.bridge-nf-call-iptables", Value: "1", Reason: forwarding},
 	{Name: "net.bridge.bridge-nf-call-ip6tables", Value: "1", Optional: true, Reason: forwarding},
 }
 
-// Reserved lists parameters that the system leaves at the kernel's value, sets by another name, or
-// sets from other parts of the configuration.
+// Reserved lists further parameters that a configuration cannot set: the system retains their
+// default, sets them by another name, or sets them from other fields of the configuration.
 var Reserved = []Parameter{
 	{Name: "kernel.modules_disabled", Reason: hardening},
 	{Name: "kernel.oops_limit", Reason: hardening},
@@ -145,20 +149,21 @@ var Reserved = []Parameter{
 type LinkParameter struct {
 	Family string // ipv4 or ipv6
 	Name   string // such as accept_ra
-	Value  string // the value of managed links; "" if it is computed, or left alone
+	Value  string // the value on managed links; "" if it is computed or not set
 	Reason string
 }
 
-// AcceptRA makes a link accept router advertisements although the machine forwards packets, which
-// every Kubernetes node does. 0 rejects them always.
+// AcceptRA is the value of accept_ra with which a link accepts router advertisements although the
+// machine forwards packets, as every Kubernetes node does. With the value 0, a link never accepts
+// them.
 const AcceptRA = "2"
 
 // Links lists the parameters of links that a configuration cannot set.
 //
-// promote_secondaries: without it, the kernel removes the other addresses of a subnet together with
-// the first address. ignore_routes_with_linkdown: without it, the routes of a link whose cable was
-// pulled stay in use, and no other link takes over. accept_ra: see AcceptRA; it depends on
-// Network.spec.links.
+// Without promote_secondaries, the kernel removes the other addresses of a subnet together with the
+// first address. Without ignore_routes_with_linkdown, the kernel continues to use the routes of a
+// link with an unplugged cable, and no other link replaces it. The value of accept_ra depends on
+// Network.spec.links (AcceptRA).
 var Links = []LinkParameter{
 	{Family: "ipv4", Name: "promote_secondaries", Value: "1", Reason: links},
 	{Family: "ipv4", Name: "ignore_routes_with_linkdown", Value: "1", Reason: links},
@@ -171,8 +176,9 @@ var Links = []LinkParameter{
 	{Family: "ipv4", Name: "accept_source_route", Reason: allLinks},
 }
 
-// ReservedReason returns why a configuration cannot set the named parameter, or "" if it can. An
-// operator can set vm.min_free_kbytes, although machined/host computes a value for it.
+// ReservedReason returns the reason why a configuration cannot set the named parameter, or "" if it
+// can. A configuration can set vm.min_free_kbytes, although machined/host also computes a value for
+// it.
 func ReservedReason(name string) string {
 	name = Canonical(name)
 	for _, table := range [][]Parameter{System, Pods, Reserved} {

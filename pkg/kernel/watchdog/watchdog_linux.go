@@ -1,6 +1,7 @@
 // Package watchdog controls a hardware watchdog: a timer outside the processor that resets the
-// machine unless a process pets it in time. init arms it before it searches the disk; machined
-// receives the open file and pets it while the machine is healthy.
+// machine unless a process restarts ("pets") the timer in time. init arms the watchdog before it
+// searches for the disk; machined inherits the open file and pets the watchdog while the machine is
+// healthy.
 //
 // The caller decides when to pet. See the kernel's Documentation/watchdog/watchdog-api.rst.
 package watchdog
@@ -17,23 +18,23 @@ import (
 // Device is the device file of the first watchdog.
 const Device = "/dev/watchdog"
 
-// FileEnv is the environment variable that passes an armed watchdog to the next program: the number
-// of the open file.
+// FileEnv is the environment variable with the file descriptor of an armed watchdog, for the next
+// program.
 const FileEnv = "ORLOP_WATCHDOG_FD"
 
-// Timeout is how long a machine may hang before it is reset. It must exceed the longest part of the
-// boot without a pet, emulated machines included.
+// Timeout is how long a machine may hang before it is reset. It must be longer than the longest
+// time without a Pet during a boot, also on emulated machines.
 const Timeout = 60 * time.Second
 
-// Watchdog is an armed watchdog. It keeps running when the process exits without Stop: that is its
-// purpose.
+// Watchdog is an armed watchdog. It continues to run if the process exits without Stop, so that it
+// resets the machine after a crash.
 type Watchdog struct {
 	file *os.File
 }
 
-// Arm opens the device and starts the timer. The hardware may round the timeout (whole seconds, at
-// least 1 s); see Watchdog.Timeout. Without a watchdog the error wraps fs.ErrNotExist. Only one
-// process at a time can open it.
+// Arm opens the device and starts the timer. The timeout is in whole seconds, at least 1 s; the
+// hardware may round it (Watchdog.Timeout). Without a watchdog, the error wraps fs.ErrNotExist.
+// Only a single process at a time can open the device.
 func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	f, err := os.OpenFile(device, os.O_WRONLY, 0)
 	if err != nil {
@@ -41,14 +42,16 @@ func Arm(device string, timeout time.Duration) (*Watchdog, error) {
 	}
 	seconds := max(1, int(timeout/time.Second))
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, seconds); err != nil {
-		// The watchdog is armed now, with its default timeout, which is better than none.
+		// Not an error: the watchdog is armed with its default timeout, which is better than no
+		// watchdog.
 		return &Watchdog{f}, nil
 	}
 	return &Watchdog{f}, nil
 }
 
-// Inherit takes over the watchdog of the previous program from the value of FileEnv. For an empty
-// value, without a watchdog, it returns nil. Later children do not inherit the file.
+// Inherit returns the watchdog of the previous program. value is that of FileEnv; if it is empty,
+// there is no watchdog, and Inherit returns nil. Programs that this process starts later do not
+// inherit the file.
 func Inherit(value string) (*Watchdog, error) {
 	if value == "" {
 		return nil, nil
@@ -64,7 +67,8 @@ func Inherit(value string) (*Watchdog, error) {
 	return &Watchdog{os.NewFile(uintptr(fd), Device)}, nil
 }
 
-// HandOver makes the file survive the exec of the next program, and returns the value for FileEnv.
+// HandOver keeps the file open when the process executes the next program, and returns the value
+// for FileEnv.
 func (w *Watchdog) HandOver() (string, error) {
 	fd := int(w.file.Fd())
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -73,7 +77,7 @@ func (w *Watchdog) HandOver() (string, error) {
 	return strconv.Itoa(fd), nil
 }
 
-// Timeout returns the timeout of the watchdog after a Pet.
+// Timeout returns the time after a Pet at which the watchdog resets the machine.
 func (w *Watchdog) Timeout() (time.Duration, error) {
 	seconds, err := unix.IoctlGetInt(int(w.file.Fd()), unix.WDIOC_GETTIMEOUT)
 	if err != nil {
@@ -82,8 +86,8 @@ func (w *Watchdog) Timeout() (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// CausedReset reports whether this watchdog caused the last reset of the machine. Much hardware
-// does not record that and reports false.
+// CausedReset reports whether this watchdog caused the last reset of the machine. On hardware that
+// does not record the cause, it always returns false.
 func (w *Watchdog) CausedReset() bool {
 	status, err := unix.IoctlGetInt(int(w.file.Fd()), unix.WDIOC_GETBOOTSTATUS)
 	return err == nil && status&unix.WDIOF_CARDRESET != 0
@@ -97,9 +101,9 @@ func (w *Watchdog) Pet() error {
 	return nil
 }
 
-// Stop disarms the watchdog (the "magic close") and closes it. Some hardware cannot be disarmed
-// (nowayout) and resets the machine later. Before a reboot the watchdog stays armed, so that the
-// reboot certainly happens.
+// Stop disarms the watchdog (the "magic close") and closes it. Some watchdogs cannot be disarmed
+// (nowayout) and reset the machine later. Do not call Stop before a reboot: an armed watchdog
+// ensures that the reboot happens.
 func (w *Watchdog) Stop() error {
 	if _, err := w.file.Write([]byte{'V'}); err != nil {
 		return fmt.Errorf("watchdog: cannot stop: %w", err)

@@ -1,5 +1,5 @@
-// Package mkfstest is for tests that make file systems on a real disk: that of the machine that
-// vm starts for a test under the product kernel.
+// Package mkfstest is for tests that make file systems on a real disk. The disk belongs to the
+// virtual machine that package vm starts for tests under the product kernel.
 package mkfstest
 
 import (
@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// Disk is the machine's first disk, blank when a test's process begins.
+// Disk is the first disk of the virtual machine. It is blank when the process of a test begins.
 const Disk = "/dev/vda"
 
-// Overwrites skips on a developer's machine: the test overwrites Disk.
+// Overwrites skips a test that overwrites Disk, unless it runs in the virtual machine.
 func Overwrites(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {

@@ -24,7 +24,7 @@ import (
 // BundleType is the media type of sigstore bundles.
 const BundleType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
-// Blobs are documents by their digest.
+// Blobs maps digests to documents.
 type Blobs map[string][]byte
 
 // Put adds a document, and returns its descriptor.
@@ -46,20 +46,21 @@ func (b Blobs) Open(name string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// Tag is the tag of the signatures of an image; without the suffix, of its index of referrers.
+// Tag returns the tag of an image's signatures (suffix ".sig"), or of its index of referrers (empty
+// suffix). image is a digest.
 func Tag(image, suffix string) string { return strings.ReplaceAll(image, ":", "-") + suffix }
 
-// Claim is the text that cosign signs: for a repository, the digest of an image.
+// Claim returns the text that cosign signs for an image: its repository and its digest.
 func Claim(repository, image string) []byte {
 	return fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":%q},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, repository, image)
 }
 
-// Statement is the text that cosign signs in a bundle.
+// Statement returns the text that cosign signs in a bundle. image is a digest.
 func Statement(image string) []byte {
 	return fmt.Appendf(nil, `{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"sha256":%q}}],"predicateType":"https://sigstore.dev/cosign/sign/v1","predicate":{}}`, strings.TrimPrefix(image, "sha256:"))
 }
 
-// Sign signs a text with SHA-256, or by Ed25519.
+// Sign signs a text with Ed25519, or with the SHA-256 digest of the text for other keys.
 func Sign(key crypto.Signer, text []byte) ([]byte, error) {
 	if _, ok := key.(ed25519.PrivateKey); ok {
 		return key.Sign(rand.Reader, text, crypto.Hash(0))
@@ -68,7 +69,7 @@ func Sign(key crypto.Signer, text []byte) ([]byte, error) {
 	return key.Sign(rand.Reader, sum[:], crypto.SHA256)
 }
 
-// Manifest adds the manifest of cosign signatures with these claims.
+// Manifest adds a manifest with a cosign signature for each claim.
 func (b Blobs) Manifest(key crypto.Signer, claims ...[]byte) (ocispec.Descriptor, error) {
 	config := ocispec.Image{RootFS: ocispec.RootFS{Type: "layers"}}
 	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
@@ -101,7 +102,8 @@ func (s envelopeSigner) Sign(_ context.Context, text []byte) ([]byte, error) {
 }
 func (s envelopeSigner) KeyID() (string, error) { return "a hint", nil }
 
-// Referrers adds an index of referrers of an image with a bundle of this statement.
+// Referrers adds an index of referrers of an image. It contains a bundle with the signed statement,
+// and a list of packages.
 func (b Blobs) Referrers(key crypto.Signer, image string, statement []byte) (ocispec.Descriptor, error) {
 	signer, err := dsse.NewEnvelopeSigner(envelopeSigner{key})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package rtnltest provides an isolated network for a test: new namespaces, veth pairs, and a
-// second namespace for the other end of the link.
+// second namespace for the other end of a veth pair.
 //
 // The tests behave the same on a development machine and under the product kernel (`go test
 // -exec`). They need the veth module, /proc, and the right to create namespaces.
@@ -26,13 +26,14 @@ import (
 
 const (
 	inside = "ORLOP_TEST_INSIDE" // set in the child: the name of its test
-	// without, set to 1, skips tests if the process cannot create namespaces. Otherwise these tests
-	// fail.
+	// if set to 1, tests are skipped if the process cannot create namespaces; if not, these tests
+	// fail
 	without = "ORLOP_TEST_WITHOUT_NAMESPACES"
 )
 
-// Isolate runs the calling test again in a process with its own network and UTS namespaces, adopts
-// its result, and returns false. In that process it returns true. A test begins with
+// Isolate runs the calling test again in a child process with its own network and UTS namespaces,
+// and fails the calling test if the child fails. It returns true in the child, and false in the
+// parent. A test begins with
 //
 //	if !rtnltest.Isolate(t) {
 //		return
@@ -49,13 +50,14 @@ func Isolate(t *testing.T) bool {
 	cmd := exec.Command(self, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1", "-test.timeout="+timeout(t).String())
 	cmd.Env = append(os.Environ(), inside+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
-	if os.Getuid() != 0 { // root in a user namespace can own a network namespace
+	if os.Getuid() != 0 { // only root of a user namespace can create a network namespace
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
 	// The kernel sends Pdeathsig when the thread that started the process ends (prctl(2),
-	// PR_SET_PDEATHSIG), as the thread of NewOther does.
+	// PR_SET_PDEATHSIG). Without the lock, this could be a thread that ends earlier, such as that
+	// of NewOther.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
@@ -72,8 +74,8 @@ func Isolate(t *testing.T) bool {
 	return false
 }
 
-// timeout returns the time that the process has. It ends a little before the calling test does, so
-// that its goroutines are printed and not those of the calling test. 0 is no limit.
+// timeout returns the timeout for the child process; 0 means none. It ends before that of the
+// calling test, so that the goroutines of the child are printed, and not those of the calling test.
 func timeout(t *testing.T) time.Duration {
 	end, limited := t.Deadline()
 	if !limited {
@@ -82,12 +84,12 @@ func timeout(t *testing.T) time.Duration {
 	return max(time.Until(end)-10*time.Second, time.Second)
 }
 
-// failureLines is the maximum number of repeated lines of each failed test.
+// failureLines is the maximum number of lines that failures returns for each failed test.
 const failureLines = 15
 
-// failures returns the last output of each failed test, after the name of the test, from the output
-// of a test binary with -test.v. It is printed before the complete output, because CI may truncate
-// a long output.
+// failures returns an extract of the output of a test binary with -test.v: the name and the last
+// lines of each failed test. Isolate prints the extract before the complete output, because CI may
+// truncate a long output.
 func failures(out string) string {
 	var failed []string
 	printed := map[string][]string{}
@@ -117,7 +119,7 @@ func failures(out string) string {
 	return b.String()
 }
 
-// Veth creates a pair of connected links.
+// Veth creates a veth pair: two connected links with the names a and b.
 func Veth(t *testing.T, a, b string) {
 	t.Helper()
 	c := dial(t)
@@ -130,8 +132,8 @@ func Veth(t *testing.T, a, b string) {
 	}
 }
 
-// NeedKinds skips a test if the kernel lacks a kind of links (IFLA_INFO_KIND). It fails under a
-// kernel of Debian, which has all kinds.
+// NeedKinds skips a test if the kernel lacks a kind of links (IFLA_INFO_KIND). Under Debian's
+// kernel, which has all kinds, it fails the test instead.
 func NeedKinds(t *testing.T, kinds ...string) {
 	t.Helper()
 	c := dial(t)
@@ -141,7 +143,7 @@ func NeedKinds(t *testing.T, kinds ...string) {
 		case err == nil:
 			Delete(t, "need0")
 		case !errors.Is(err, unix.EOPNOTSUPP):
-			// it knows the kind, and rejects a link without settings
+			// the kernel knows the kind, but rejects a link without settings
 		case strings.Contains(release(t), "deb"):
 			t.Fatalf("the kernel %s has no links of kind %s: is the module loaded?", release(t), kind)
 		default:
@@ -168,8 +170,8 @@ func Delete(t *testing.T, name string) {
 	}
 }
 
-// NoDetection turns duplicate address detection off for later links of this namespace: their
-// link-local addresses are usable at once.
+// NoDetection disables duplicate address detection for links that are created later in this
+// namespace, so that their link-local addresses are usable at once.
 func NoDetection(t *testing.T) {
 	t.Helper()
 	if err := noDetection(); err != nil {
@@ -177,8 +179,8 @@ func NoDetection(t *testing.T) {
 	}
 }
 
-// NoDetection turns duplicate address detection off for later links of the namespace, also for
-// links that are moved there.
+// NoDetection disables duplicate address detection for links that are created in the namespace or
+// moved there later.
 func (o *Namespace) NoDetection(t *testing.T) {
 	t.Helper()
 	var err error
@@ -187,7 +189,8 @@ func (o *Namespace) NoDetection(t *testing.T) {
 	}
 }
 
-// noDetection writes the parameters of the namespace of this thread, which the path selects.
+// noDetection writes the parameters. /proc/sys/net belongs to the network namespace of the calling
+// thread.
 func noDetection() error {
 	var failed error
 	for _, which := range []string{"all", "default"} {
@@ -215,14 +218,14 @@ func AddAddresses(t *testing.T, name string, addresses ...string) {
 	}
 }
 
-// AddAddresses is AddAddresses for a link of the namespace.
+// AddAddresses does the same as the function AddAddresses, for a link in the namespace.
 func (o *Namespace) AddAddresses(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	var err error
 	o.Do(func() {
 		var c *rtnetlink.Conn
 		var i *net.Interface
-		if i, err = net.InterfaceByName(name); err != nil { // of the namespace of this thread
+		if i, err = net.InterfaceByName(name); err != nil { // in the namespace of this thread
 			return
 		}
 		if c, err = rtnetlink.Dial(nil); err != nil {
@@ -289,7 +292,7 @@ func index(t *testing.T, c *rtnetlink.Conn, name string) uint32 {
 	return 0
 }
 
-// Namespace is a second network namespace, with a thread in it.
+// Namespace is a second network namespace, with a thread that executes functions in it.
 type Namespace struct {
 	fd   int
 	work chan func()
@@ -301,7 +304,8 @@ func NewOther(t *testing.T) *Namespace {
 	o := &Namespace{work: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		// never unlocked: the thread ends with the goroutine, and the namespace with it
+		// never unlocked: when the goroutine ends, its thread ends, and with the thread the
+		// namespace
 		runtime.LockOSThread()
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
@@ -322,8 +326,8 @@ func NewOther(t *testing.T) *Namespace {
 	return o
 }
 
-// Do runs f in the namespace. Sockets opened by f stay there; goroutines started by f do not run
-// there.
+// Do runs f in the namespace. Sockets that f opens stay in the namespace. Goroutines that f starts
+// do not run in it.
 func (o *Namespace) Do(f func()) {
 	done := make(chan struct{})
 	o.work <- func() {
