@@ -1,5 +1,5 @@
 // Package diskselector evaluates a disk selector, a CEL expression over the disks of a machine; see
-// package nodespec. Compile serves other subjects, too.
+// package nodespec. Other packages use Compile for hosts.
 package diskselector
 
 import (
