@@ -30,7 +30,8 @@ import (
 
 const (
 	snapshotDir = "snapshots"
-	// partialFile, in that directory, is a snapshot that is incomplete, or was at a power cut.
+	// partialFile, in that directory, is a snapshot that is being written, or that a power cut has
+	// interrupted.
 	partialFile     = "coming"
 	snapshotTime    = "20060102T150405Z"
 	encryptedSuffix = ".age" // ends the names of encrypted snapshots
