@@ -20,7 +20,7 @@
 //	orchestrator match-disks   reads a disk match request, writes its result (package
 //	                           diskselector)
 //
-// machined runs one command before an approval rule approves a waiting machine:
+// machined runs a command before an approval rule approves a waiting machine:
 //
 //	orchestrator match-host    reads a host match request, writes its result (package hostmatch)
 //
@@ -31,7 +31,7 @@
 //	                                   each nodespec.DrainProgress to descriptor 3, and a
 //	                                   nodespec.DrainResult
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes the Nodes in it,
-//	                                   writes the names of those that existed; on a control
+//	                                   writes the names of the Nodes that existed; on a control
 //	                                   plane
 //	orchestrator list-versions         writes a disruption.Versions
 //	orchestrator suspend               reads a nodespec.SuspendRequest, writes a
@@ -263,7 +263,7 @@ func listVersions(ctx context.Context, dirs dirs.Dirs, out io.Writer) error {
 	return json.NewEncoder(out).Encode(skew.List(ctx, spec, dirs))
 }
 
-// suspend performs one step of the suspension of an object of the cluster, or of its resumption.
+// suspend performs a step of the suspension of an object of the cluster, or of its resumption.
 func suspend(ctx context.Context, dirs dirs.Dirs, order nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	client, err := breakglass.Client(dirs, order)
 	if err != nil {
@@ -333,8 +333,8 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 		return err
 	}
 	if name != component.Node {
-		// All files that the other processes write are private. The process node has no such mask,
-		// because containers enter the directories of the kubelet.
+		// All files that the other processes write are private. The process node does not set this
+		// mask, because containers enter the directories of the kubelet.
 		syscall.Umask(0o077)
 	}
 	started := memory.Manage(ctx)

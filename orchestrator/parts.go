@@ -50,8 +50,8 @@ func parts(spec nodespec.Spec, dirs dirs.Dirs) ([]overview.Part, error) {
 	return all, nil
 }
 
-// extensionsOf returns those extension points of a component that are known without a request to
-// the API server.
+// extensionsOf returns the extension points of a component that are known without a request to the
+// API server.
 func extensionsOf(c component.Component, dirs dirs.Dirs) (all []machineapi.Extension, err error) {
 	switch c.Name {
 	case kubeapiserver.Name:

@@ -87,8 +87,8 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 	return "", process.HeapLimiter{}, fmt.Errorf("%q is not a process of the orchestrator: api, controllers or node", name)
 }
 
-// nodeWatchers are the components with whose identity a process watches the Nodes. Each
-// component that uses this informer has the same identity, or one that may read less.
+// nodeWatchers are the components with whose identity a process watches the Nodes. Each component
+// that uses this informer has the same identity, or an identity that may read less.
 var nodeWatchers = map[string]string{component.Controllers: nodelabels.Name, component.Node: podnetwork.Client}
 
 // wiring is the state that the components of a process share.

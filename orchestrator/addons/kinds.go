@@ -13,8 +13,8 @@ type kindRule struct {
 	// healthy.
 	health func(fields) (Health, string)
 	// expires reports whether Kubernetes deletes a live object by itself, now or when its work is
-	// done. The add-on does not create such an object again (runonce.go). nil: Kubernetes deletes
-	// no object of the kind by itself.
+	// done. The add-on does not create the object again (runonce.go). nil: Kubernetes deletes no
+	// object of the kind by itself.
 	expires func(fields) bool
 	// endStays: Kubernetes deletes an ended object so late that a pass sees its end. An object that
 	// disappears before a pass has seen its end was not successful.
@@ -38,7 +38,7 @@ var kindRules = map[schema.GroupKind]kindRule{
 	{Group: "apps", Kind: "ReplicaSet"}:        {health: replicaSetHealth},
 	{Group: "", Kind: "ReplicationController"}: {health: replicaSetHealth},
 	// pkg/controller/podgc deletes ended pods. Among them are pods that should run for ever and
-	// ended, for example, by an eviction; the add-on creates such a pod again.
+	// ended, for example, by an eviction; the add-on creates these pods again.
 	{Group: "", Kind: "Pod"}: {health: podHealth, expires: func(o fields) bool {
 		phase := o.text("status", "phase")
 		return (phase == "Succeeded" || phase == "Failed") && o.text("spec", "restartPolicy") != "Always"

@@ -125,7 +125,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 	for _, f := range files {
 		read("artifact: "+f.Name, f.Content)
 	}
-	fmt.Fprintf(sum, " in %s", a.Namespace) // the same manifests in another namespace are other objects
+	fmt.Fprintf(sum, " in %s", a.Namespace) // in another namespace the objects differ
 	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
 	own := defined(bodies)
 	var outside []string
@@ -169,7 +169,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 
 // parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
-	text = strings.ReplaceAll(text, "\r\n", "\n") // YAMLReader does the same, and line numbers depend on both
+	text = strings.ReplaceAll(text, "\r\n", "\n") // as YAMLReader does, for its line numbers
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
 	end := 0 // offset of the end of the last document in the text
@@ -247,8 +247,8 @@ func values(document []byte, before int) (all [][]byte, err error) {
 }
 
 // lateMerge searches the mappings below a node for a merge key (<<) that replaces an earlier field
-// of its mapping. line is the line of the first such key, or 0; merges reports whether any merge
-// key exists.
+// of its mapping. line is the line of the first of these keys, or 0; merges reports whether any
+// merge key exists.
 func lateMerge(n *goyaml.Node) (line int, merges bool) {
 	earlier := map[string]bool{}
 	for i, child := range n.Content {
@@ -364,8 +364,8 @@ func isCRD(gk schema.GroupKind) bool {
 }
 
 // textsOnly returns an error if a label or annotation is not a string, such as 1.30 without quotes.
-// The API server would reject the object. In this package, one wrong value would make all labels or
-// annotations of the object read as empty.
+// The API server would reject the object. In this package, a single wrong value would make all
+// labels or annotations of the object read as empty.
 func textsOnly(body *unstructured.Unstructured) error {
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {

@@ -230,7 +230,7 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 			return k.deleteForRerun(ctx, o.Item, live, now)
 		}
 		// The deletion of a definition, a claim or a namespace would delete the data of others in
-		// it, so such an object is changed in place.
+		// it, so these objects are changed in place.
 	}
 	if live == nil {
 		if why := k.restoreDelay(o, now); why != "" {

@@ -20,7 +20,7 @@ const recordLabel = "orlop.dev/addon-record"
 type Record struct {
 	// all objects that it may have created and that still exist
 	Inventory []Item `json:"inventory"`
-	// the machine whose documents were applied last
+	// the machine of the documents that were applied last
 	Node string `json:"node"`
 	// the digest of the last manifests that were applied completely, or empty
 	Finished string `json:"finished,omitempty"`

@@ -29,7 +29,7 @@ type RolledBack struct {
 	Digest string `json:"digest"`
 	Why    string `json:"why"`
 	Terms  string `json:"terms"` // the terms under which the manifests failed, from termsOf
-	Node   string `json:"node"`  // the machine whose document has the manifests
+	Node   string `json:"node"`  // the machine with the document of the manifests
 }
 
 // storedManifests are the manifests of an add-on's document from a time when all its objects were
@@ -42,7 +42,7 @@ type storedManifests struct {
 
 const (
 	storedField  = "before.json.gz"
-	storedDigest = "orlop.dev/addon-digest" // the annotation with the digest of the stored manifests
+	storedDigest = "orlop.dev/addon-digest" // annotation: digest of the manifests
 	storedType   = corev1.SecretType("orlop.dev/addon")
 )
 
@@ -161,7 +161,7 @@ func (m *manager) chooseManifests(ctx context.Context, t *task, now time.Time) e
 		return nil
 	}
 	switch {
-	case t.stored.Annotations[retryAnnotation] != "": // the next write of the record removes the annotation
+	case t.stored.Annotations[retryAnnotation] != "": // the next write removes the annotation
 		t.record.Running, t.record.Done = "", nil // failed hooks run again
 	case rolledBack.Digest == t.wanted.Digest && rolledBack.Terms == termsOf(*t.addon):
 		return m.wantPrevious(ctx, t, now)

@@ -95,7 +95,7 @@ type manager struct {
 
 	stamp          string // of the file as last read
 	all            []nodespec.Addon
-	changed        bool                          // the documents have changed since all add-ons were reconciled
+	changed        bool                          // documents, since all add-ons were reconciled
 	wanted         map[string]Wanted             // wanted objects, by name of the add-on
 	states         map[string]*addonState        // by name
 	previousByName map[string]*previousManifests // of add-ons that were rolled back

@@ -44,7 +44,7 @@ func (r Record) ran(o Object) *CompletedHook {
 }
 
 // recordCompleted records a live object that must not be created again. While the object is being
-// deleted, its health says nothing about its result, so the recorded result stays. Such a state can
+// deleted, its health says nothing about its result, so the recorded result stays. The deletion can
 // last: the controller of Jobs with a TTL deletes a Job in the foreground, after the Job's pods
 // (ttlafterfinished).
 func (r *Record) recordCompleted(o Object, live *unstructured.Unstructured) {

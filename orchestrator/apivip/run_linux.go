@@ -241,8 +241,8 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 }
 
 // linkFor returns the link on which this machine would hold an address, and to, the machine's own
-// address to which connections are redirected. missing is the reason if the machine lacks one of
-// the two.
+// address to which connections are redirected. missing is the reason if the machine lacks the link
+// or the address.
 func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
 	if to = ownAddress(a.spec, address); !to.IsValid() {
 		return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"

@@ -9,8 +9,8 @@ import (
 
 const (
 	// announceInterval is the time between two announcements of the holder. After silence without
-	// an announcement, another machine takes the address; after probeAfter without one, the other
-	// machines probe the link. The loss of two consecutive announcements has no consequence.
+	// an announcement, another machine takes the address; after probeAfter, the other machines
+	// probe the link. The loss of two consecutive announcements has no consequence.
 	//
 	// A failed machine is noticed after 2 seconds or later. By then the others' etcd has noticed
 	// the loss, too, if the machine was the leader (orchestrator/etcd: 1 to 2 seconds). If the

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// connectTimeout bounds the time to connect to a server. It permits one loss of the first
+	// connectTimeout bounds the time to connect to a server. It permits a single loss of the first
 	// packet, which costs a second.
 	connectTimeout = 1500 * time.Millisecond
 	// silence is how long sent data or a keep-alive probe may stay unacknowledged before a

@@ -157,8 +157,8 @@ func (s *State) sorted() []server {
 }
 
 // ProbeDone records the result of a probe. A ready server is doubted after its first failed probe.
-// After a failed probe, any other server, also a doubted one, becomes unready if it has answered,
-// and down if it has not.
+// After a failed probe, any other server, also a doubted server, becomes unready if it has
+// answered, and down if it has not.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem
@@ -191,8 +191,8 @@ func (s *State) ConnOpened(address string) { s.find(address).open++ }
 func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
 // Next returns the actions of this moment, and assumes that they are performed. Next closes
-// connections only if there is a better server for them: without one, a client gains nothing by a
-// new connection, and the kernel itself ends a connection whose peer is lost.
+// connections only if there is a better server for them: without a better server, a client gains
+// nothing by a new connection, and the kernel itself ends a connection whose peer is lost.
 func (s *State) Next(now time.Time) Actions {
 	var todo Actions
 	better := s.count(ready) > 0

@@ -173,8 +173,8 @@ func managedServices(spec nodespec.Spec, client kubernetes.Interface) []managed 
 	}
 }
 
-// problems collects the problems of several objects and announces them in one detail: after the
-// start several objects can have a problem at the same time.
+// problems collects the problems of several objects and announces them in a single detail: after
+// the start several objects can have a problem at the same time.
 type problems struct {
 	announce component.Announce
 

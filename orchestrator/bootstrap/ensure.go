@@ -178,7 +178,7 @@ func labelNode(ctx context.Context, client kubernetes.Interface, name string, ta
 		if !ok {
 			return
 		}
-		select { // the latest patch replaces an earlier one
+		select { // the latest patch replaces an earlier patch
 		case <-patches:
 		default:
 		}

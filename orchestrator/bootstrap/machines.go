@@ -64,7 +64,7 @@ func maintainMachines(ctx context.Context, env component.Env, config *rest.Confi
 }
 
 // managedMachines are the namespace, the kinds and the rights of machine objects, if claims is
-// true, with those of claims.
+// true, also the rights and kinds of claims.
 func managedMachines(api clientset.Interface, client kubernetes.Interface, version string, claims bool) ([]managed, error) {
 	wanted, err := definitions.All(claims)
 	if err != nil {

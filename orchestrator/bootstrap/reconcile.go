@@ -115,7 +115,7 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 				report(k.name, fmt.Sprintf("%s: cannot restore: %v", k.text(), err))
 				failed[k.text()] = true
 				retry := min(period, conflictPeriod)
-				if !errors.As(err, new(conflictError)) { // a conflict persists until the operator acts
+				if !errors.As(err, new(conflictError)) { // the operator has to act
 					retry = backoff.Backoff{Min: minBackoff, Max: retry}.Delay(failures)
 				}
 				next = min(next, retry)

@@ -49,8 +49,8 @@ type Component struct {
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// External is a placeholder for a component that Cluster.spec.external replaces. by says in a few
-// words what replaces it. The placeholder reports these words and is always ready.
+// External is a placeholder for a component that Cluster.spec.external replaces. by names its
+// replacement in a few words. The placeholder reports these words and is always ready.
 func External(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
 		announce(name, true, ExternalDetail(by))

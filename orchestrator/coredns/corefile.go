@@ -33,8 +33,8 @@ const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 // answers before the cluster's data.
 //
 // Resolvers are used in their order, as specified by resolv.conf(5): the next resolver only if the
-// one before it does not answer or fails. They are not equivalent, because the first may know names
-// that the others deny.
+// resolver before it does not answer or fails. They are not equivalent, because the first may know
+// names that the others deny.
 //
 // On a machine without resolvers an external name does not exist. NXDOMAIN at once is better than
 // REFUSED, after which clients take the server for broken and retry.
@@ -51,7 +51,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 			return fmt.Sprintf(forwarder, "tls://"+strings.Join(words(dns.Upstreams), " tls://"), tlsOptions(*dns.TLS, filepath.Dir(client)), failover)
 		}
 	}
-	const balance = "    loadbalance\n" // varies the order, because many clients use the first address
+	const balance = "    loadbalance\n" // many clients use only the first address
 	cache := func(more string) string { return fmt.Sprintf("    cache %d%s\n", dns.CacheTTL, more) }
 	external, passOn, forwardReverse := "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n", "", ""
 	if len(dns.Upstreams) > 0 {
@@ -61,8 +61,7 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 		forwardReverse = fmt.Sprintf("    %s %s\n", rangesName, own) + upstreams() +
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
-	// CoreDNS waits one second for the API server: a DNS server that does not listen helps no
-	// client.
+	// CoreDNS waits a second for the API server: a DNS server that does not listen helps no client.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
 		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
 	zones := slices.Concat([]string{spec.Network.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})

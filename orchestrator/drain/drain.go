@@ -63,7 +63,7 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.Timeout = callTimeout
-	// A node has at most some hundred pods, with one request for each in a round. The client
+	// A node has at most some hundred pods, with a request for each in a round. The client
 	// therefore has no rate limit; the server has its own limits.
 	config.QPS = -1
 	return component.NewClient(config)

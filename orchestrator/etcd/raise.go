@@ -95,7 +95,7 @@ type levelRunner struct {
 	announce func(detail string)
 	reported string
 	observed time.Time // of the last observation of the members
-	settled  bool      // the level is the version of this executable, so this process cannot raise it
+	settled  bool      // the level is this executable's version, so it cannot rise further
 }
 
 // RunLevel reports the level of the cluster until ctx is done. When the level is raised, it returns

@@ -18,8 +18,8 @@ import (
 const (
 	// secretsPrefix is the key prefix of Secrets in etcd (kubeapiserver: --etcd-prefix).
 	secretsPrefix = "/registry/secrets/"
-	// reencryptPage is the number of Secrets in one read. A Secret has at most about 1 MiB, so a
-	// read has at most 16 MiB.
+	// reencryptPage is the number of Secrets in a read. A Secret has at most about 1 MiB, so a read
+	// has at most 16 MiB.
 	reencryptPage = 16
 	// reencryptTimeout bounds the whole command. A thousand Secrets take a second on real hardware.
 	reencryptTimeout = 10 * time.Minute

@@ -33,8 +33,8 @@ import (
 //   - Before it opens the data, each version records its versions of etcd and Kubernetes (format).
 //   - A version that finds data of a newer minor version restores its own savepoint (ensureFormat)
 //     and records the loss. The replaced data are retained for `restore --undo`. With other members
-//     it does not restore, because the data of a single member cannot roll back. Such data count as
-//     data of this version once etcd serves them (recordServed).
+//     it does not restore, because the data of a single member cannot roll back. These data count
+//     as data of this version once etcd serves them (recordServed).
 //
 // An upgrade within the minor versions changes no format: nothing is restored and nothing is lost.
 
@@ -122,7 +122,7 @@ func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, 
 // removePartial removes the rest of a savepoint that was interrupted. The file has the name of the
 // version that ran then, so the savepoint of another version would not replace it. A savepoint that
 // is still being written fails by the removal. ensureFormat can call this method, because the etcd
-// that sends such a savepoint is gone by then.
+// that sends the savepoint is gone by then.
 func (l savepoints) removePartial() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix + partialSuffix))
 	if err != nil {
