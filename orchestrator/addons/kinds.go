@@ -58,7 +58,7 @@ var kindRules = map[schema.GroupKind]kindRule{
 	{Group: "events.k8s.io", Kind: "Event"}: {expires: always},
 	// pkg/controlplane/controller/leaderelection
 	{Group: "coordination.k8s.io", Kind: "LeaseCandidate"}: {expires: always},
-	// pkg/controller/resourcepoolstatusrequest: an hour after the end of the requestHealth
+	// pkg/controller/resourcepoolstatusrequest: an hour after the end of the request
 	{Group: "resource.k8s.io", Kind: "ResourcePoolStatusRequest"}:       {health: func(o fields) (Health, string) { return requestHealth(o, "Complete") }, expires: always, endStays: true},
 	{Group: "storagemigration.k8s.io", Kind: "StorageVersionMigration"}: {health: func(o fields) (Health, string) { return requestHealth(o, "Succeeded") }},
 	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:   {health: definitionHealth},

@@ -84,7 +84,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		ended()
 	}()
 	if err := component.AwaitSocket(ctx, strings.TrimPrefix(server.ContainerRuntimeEndpoint, "unix://")); err != nil {
-		return nil // podsEnded before the kubelet began
+		return nil // stopped before the kubelet began
 	}
 	err = app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
 	if podsEnded.Load() {
@@ -126,7 +126,7 @@ func awaitReports(ctx context.Context, client kubernetes.Interface, node string)
 		case <-ticker.C:
 		case <-ctx.Done():
 			if err == nil {
-				err = fmt.Errorf("it notEnded lists %d, the first is %s/%s", len(list.Items), list.Items[0].Namespace, list.Items[0].Name)
+				err = fmt.Errorf("it still lists %d, the first is %s/%s", len(list.Items), list.Items[0].Namespace, list.Items[0].Name)
 			}
 			return err
 		}
