@@ -11,26 +11,26 @@
 //	orchestrator kube-controller-manager
 //
 // machined runs three commands before it accepts a configuration, because only the code of
-// Kubernetes can check it:
+// Kubernetes can check the configuration:
 //
 //	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if
 //	                           any
-//	orchestrator check-settings  reads a nodespec.Spec, of which the settings of components are
-//	                           checked; writes the problems; status 1 if any
+//	orchestrator check-settings  reads a nodespec.Spec, checks the settings of its components,
+//	                           writes the problems; status 1 if any
 //	orchestrator match-disks   reads a disk match request, writes its result (package
 //	                           diskselector)
 //
-// Before a rule approves a machine that waits for a configuration:
+// machined runs a command before an approval rule approves a waiting machine:
 //
 //	orchestrator match-host    reads a host match request, writes its result (package hostmatch)
 //
-// For upgrades:
+// Commands for a running cluster:
 //
 //	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this
 //	                                   node, or of another node on a control plane; writes
 //	                                   each nodespec.DrainProgress to descriptor 3, and a
 //	                                   nodespec.DrainResult
-//	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes these Nodes,
+//	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes the Nodes in it,
 //	                                   writes the names of the Nodes that existed; on a control
 //	                                   plane
 //	orchestrator list-versions         writes a disruption.Versions
@@ -42,10 +42,11 @@
 // etcd.Commands lists the commands for the data of etcd.
 //
 // Each process reads the description of the node (paths.NodeSpec). It writes the configuration
-// files of its components beside the credentials that machined has put into its directory, and runs
-// the components until SIGTERM. It reports readiness to machined over pkg/service/notify. On SIGPWR
-// the process "node" ends the pods in order and reports the end (nodespec.PodsStoppedDetail). When
-// a component ends, its process ends with status 1 and a line with the component and the reason.
+// files of its components beside the credentials that machined has put into the directory of the
+// process, and runs the components until SIGTERM. It reports readiness to machined over
+// pkg/service/notify. On SIGPWR the process "node" ends the pods in order and reports the end
+// (nodespec.PodsStoppedDetail). When a component ends, its process ends with status 1 and a line
+// with the component and the reason.
 //
 // services.go is the table of components, wire.go connects them, and the package of each component
 // describes it.
@@ -157,8 +158,8 @@ func main() {
 	}
 }
 
-// checkAccess writes the problems that the API server finds in the configuration on in, and returns
-// the status of the process.
+// checkAccess writes the problems that the API server finds in the configuration that it reads from
+// in, and returns the status of the process.
 func checkAccess(in io.Reader, out io.Writer) int {
 	problems, err := kubeapiserver.CheckAccess(in)
 	if err != nil {
@@ -167,8 +168,8 @@ func checkAccess(in io.Reader, out io.Writer) int {
 	return writeProblems(out, problems)
 }
 
-// checkSettings writes the reasons for which components would not start with the settings on in,
-// and returns the status of the process.
+// checkSettings reads settings from in, writes the reasons why components would not start with
+// them, and returns the status of the process.
 func checkSettings(in io.Reader, out io.Writer) int {
 	spec, err := nodespec.ReadRequest[nodespec.Spec](in)
 	if err != nil {
@@ -241,10 +242,11 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest,
 	return drain.Drain(ctx, api, node, order, drain.Reporter(progress))
 }
 
-// drainClient returns a client with the identity of the kubelet for the own node, and with an
-// identity of the controllers for another node. It waits at most timeout.
-func drainClient(ctx context.Context, dirs dirs.Dirs, own bool, timeout time.Duration) (kubernetes.Interface, error) {
-	if own {
+// drainClient returns a client for a drain: with the identity of the kubelet if the drain is of
+// this node (ownNode), and with an identity of the controllers if it is of another node. For the
+// latter it waits at most timeout.
+func drainClient(ctx context.Context, dirs dirs.Dirs, ownNode bool, timeout time.Duration) (kubernetes.Interface, error) {
+	if ownNode {
 		return drain.Client(dirs)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -261,7 +263,7 @@ func listVersions(ctx context.Context, dirs dirs.Dirs, out io.Writer) error {
 	return json.NewEncoder(out).Encode(skew.List(ctx, spec, dirs))
 }
 
-// suspend performs a step of suspending an object of the cluster, or of resuming it.
+// suspend performs a step of the suspension of an object of the cluster, or of its resumption.
 func suspend(ctx context.Context, dirs dirs.Dirs, order nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	client, err := breakglass.Client(dirs, order)
 	if err != nil {
@@ -270,7 +272,7 @@ func suspend(ctx context.Context, dirs dirs.Dirs, order nodespec.SuspendRequest)
 	return breakglass.Run(ctx, client, order)
 }
 
-// runControllerManager is the process of the controller manager.
+// runControllerManager runs the controller manager, as the only component of its process.
 func runControllerManager(ctx context.Context, dirs dirs.Dirs) error {
 	spec, err := readSpec(dirs.Spec)
 	if err != nil {
@@ -311,12 +313,12 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	if err := applyLevel(ctx, name, dirs, &spec); err != nil {
 		return err
 	}
-	// All components of a process configure the same global logging. The settings of the first,
-	// which are the defaults of all, remain.
+	// All components of a process configure the same global logging. The settings of the first
+	// component remain; every component has the default settings.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	// Logs go to the standard error, each line at once. The log of the standard library stays
-	// separate from that of Kubernetes; logs.InitLogs would redirect it there, and CoreDNS
-	// redirects the log of Kubernetes to the standard one.
+	// separate from klog, the log of Kubernetes. logs.InitLogs would redirect the standard log to
+	// klog, and CoreDNS redirects klog to the standard log: two locks, a deadlock.
 	powerDown := make(chan os.Signal, 1)
 	if name == component.Node {
 		signal.Notify(powerDown, syscall.SIGPWR)
@@ -331,15 +333,16 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 		return err
 	}
 	if name != component.Node {
-		// All files that these processes write are private. Containers enter the directories of the
-		// kubelet, too.
+		// All files that the other processes write are private. The process node does not set this
+		// mask, because containers enter the directories of the kubelet.
 		syscall.Umask(0o077)
 	}
 	started := memory.Manage(ctx)
 	return process.Run(ctx, wired, process.Announcer(to, wired, started))
 }
 
-// applyLevel sets the level of the cluster with which a process of the control plane starts.
+// applyLevel sets, in spec, the level of the cluster with which a process of the control plane
+// starts.
 func applyLevel(ctx context.Context, name string, dirs dirs.Dirs, spec *nodespec.Spec) (err error) {
 	var start emulation.Minor
 	switch name {

@@ -15,22 +15,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// parts describes the components of a cluster for the objects Component, from the table of
-// components and the specification of a control-plane machine.
+// parts describes the components of a cluster for the objects of kind Component. Its sources are
+// the table of components and the specification of a control-plane machine.
 func parts(spec nodespec.Spec, dirs dirs.Dirs) ([]overview.Part, error) {
 	worker := spec
 	worker.Node.ControlPlane = false
-	planes, workers := Services(spec, dirs), Services(worker, dirs)
-	among := func(all []component.Component, c component.Component) bool {
+	onControlPlane, onWorkers := Services(spec, dirs), Services(worker, dirs)
+	contains := func(all []component.Component, c component.Component) bool {
 		return slices.ContainsFunc(all, func(o component.Component) bool { return o.Process == c.Process && o.Name == c.Name })
 	}
 	var all []overview.Part
-	for _, c := range planes {
+	for _, c := range onControlPlane {
 		p := overview.Part{Name: c.Name, Process: c.Process, RunsOn: overview.ControlPlane, Kubernetes: strings.HasPrefix(c.Name, "kube")}
 		switch {
 		case c.Run != nil: // a placeholder (component.External)
 			p.RunsOn = overview.External
-		case among(workers, c):
+		case contains(onWorkers, c):
 			p.RunsOn = overview.All
 		case leaderelection.NeedsElection(spec) && needsLead(c):
 			p.RunsOn = overview.Leader
@@ -42,15 +42,16 @@ func parts(spec nodespec.Spec, dirs dirs.Dirs) ([]overview.Part, error) {
 		p.Extensions = extensions
 		all = append(all, p)
 	}
-	for _, c := range workers {
-		if !among(planes, c) {
+	for _, c := range onWorkers {
+		if !contains(onControlPlane, c) {
 			all = append(all, overview.Part{Name: c.Name, Process: c.Process, RunsOn: overview.Workers})
 		}
 	}
 	return all, nil
 }
 
-// extensionsOf returns the extension points of a component that are known without the API server.
+// extensionsOf returns the extension points of a component that are known without a request to the
+// API server.
 func extensionsOf(c component.Component, dirs dirs.Dirs) (all []machineapi.Extension, err error) {
 	switch c.Name {
 	case kubeapiserver.Name:

@@ -52,7 +52,7 @@ type entry struct {
 }
 
 // table lists the components of all processes. The components of a process stop in the reverse
-// order.
+// order of the table.
 var table = []entry{
 	{controlPlane, one(etcd.Component), (*wiring).runEtcd},
 	{controlPlane, bySpec(kms.Components), (*wiring).runKMS},
@@ -140,7 +140,7 @@ func (e entry) components(spec nodespec.Spec, dirs dirs.Dirs) []component.Compon
 
 func controlPlane(spec nodespec.Spec) bool { return spec.Node.ControlPlane }
 
-// one describes a component that every node of the row has.
+// one describes a component that exists once on each node of its row.
 func one(describe func(nodespec.Spec, dirs.Dirs) component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
 	return func(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 		return []component.Component{describe(spec, dirs)}
@@ -154,7 +154,7 @@ func named(process, name string) func(nodespec.Spec, dirs.Dirs) []component.Comp
 	}
 }
 
-// bySpec describes components without files.
+// bySpec describes components that depend on the spec alone, because they have no files.
 func bySpec(describe func(nodespec.Spec) []component.Component) func(nodespec.Spec, dirs.Dirs) []component.Component {
 	return func(spec nodespec.Spec, _ dirs.Dirs) []component.Component { return describe(spec) }
 }

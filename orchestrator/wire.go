@@ -73,8 +73,8 @@ func wire(ctx context.Context, name string, spec nodespec.Spec, dirs dirs.Dirs, 
 	return w.attach(name), memory, nil
 }
 
-// resources returns the directory of a process and its memory settings. The first garbage
-// collection comes when the process uses about one and a half times its permanent memory.
+// resources returns the directory of a process and its memory settings. First is the heap size at
+// the first garbage collection: about one and a half times the permanent memory of the process.
 func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error) {
 	switch name {
 	case component.API:
@@ -87,8 +87,8 @@ func resources(name string, dirs dirs.Dirs) (string, process.HeapLimiter, error)
 	return "", process.HeapLimiter{}, fmt.Errorf("%q is not a process of the orchestrator: api, controllers or node", name)
 }
 
-// nodeWatchers are the components with whose identity a process watches the Nodes. All components
-// that use this informer have the same identity, or could read less.
+// nodeWatchers are the components with whose identity a process watches the Nodes. Each component
+// that uses this informer has the same identity, or an identity that may read less.
 var nodeWatchers = map[string]string{component.Controllers: nodelabels.Name, component.Node: podnetwork.Client}
 
 // wiring is the state that the components of a process share.
@@ -110,15 +110,16 @@ type wiring struct {
 	end         podEnd
 }
 
-// needs are what the API server waits for. Each is closed when it can be used; nil: it is not
-// needed.
+// needs are the components that the API server waits for. Each channel is closed when its component
+// can be used; a nil channel means that the API server does not need the component.
 type needs struct{ etcd, kms <-chan struct{} }
 
 // controllers is the state of the process "controllers".
 type controllers struct {
 	elector *leaderelection.Elector // nil without leader election
 	addons  *cell.Cell[[]addons.Summary]
-	// parts is a function of the table of components, so the table cannot name it.
+	// parts is the function parts. It reads the table of components, so a reference to it in the
+	// table would be an initialization cycle.
 	parts func(nodespec.Spec, dirs.Dirs) ([]overview.Part, error)
 }
 
@@ -149,8 +150,8 @@ func (w *wiring) attach(process string) []component.Component {
 }
 
 // needsLead reports whether a component of the process "controllers" works on the leading machine
-// only. Each API server gets metrics from its own machine. Each process starts again at a new
-// level.
+// only. Two components work on every machine: metrics, because each API server gets metrics from
+// its own machine, and the watch of the level, because every process restarts at a new level.
 func needsLead(c component.Component) bool {
 	return c.Process == component.Controllers && c.Name != leaderelection.Name && c.Name != metrics.Name && c.Name != level.ControllersName
 }
@@ -172,8 +173,8 @@ func (w *wiring) runEtcd(c component.Component) runFunc {
 	}
 }
 
-// runKMS serves the plugin of the key manager. The API server waits for it, because it retries a
-// missing plugin only after ten seconds.
+// runKMS serves the plugin of the key manager. The API server starts after the plugin: an API
+// server that misses the plugin tries again only after ten seconds.
 func (w *wiring) runKMS(component.Component) runFunc {
 	serving := make(chan struct{})
 	w.needs.kms = serving
@@ -210,12 +211,13 @@ func (w *wiring) runScheduler(c component.Component) runFunc {
 	})
 }
 
-// runKubelet starts the kubelet, and with it the pods, once pods cannot reach the machines' ports.
+// runKubelet starts the kubelet, and with it the pods, when the port guard keeps pods from the
+// ports of the machines.
 func (w *wiring) runKubelet(c component.Component) runFunc {
 	return withHealthCheck(c.Name, health.Check{URL: plainHealthURL(kubelet.HealthPort)}, func(ctx context.Context) error {
 		select {
 		case <-w.portGuard:
-		case <-w.end.powerDown: // before a kubelet that could end pods
+		case <-w.end.powerDown: // no kubelet has started, so there are no pods to end
 			w.end.podsEnded()
 			<-ctx.Done()
 			return nil
@@ -234,12 +236,13 @@ func (w *wiring) runKubeProxy(c component.Component) runFunc {
 }
 
 // restartGrace is how long a component that RestartLoop restarts can keep its process unready.
-// machined ends a process that does not become ready, although the other components of the process
-// work.
+// After that the process reports itself ready: machined would end an unready process, and with it
+// the components that work.
 const restartGrace = time.Minute
 
 // asChild runs a component as a separate process with a health check, and restarts it when it ends.
-// machined starts this process by its absolute path, so the path of the child is the same.
+// The child is the same program: machined starts this process by its absolute path, so os.Args[0]
+// is that path.
 func asChild(name string, check health.Check) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		began := time.Now()

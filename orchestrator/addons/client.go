@@ -57,11 +57,12 @@ func (l apiClient) get(ctx context.Context, i Item) (o *unstructured.Unstructure
 	return o, err
 }
 
-// inServedVersion calls do with an item in its version, and if the API server does not serve that
-// version, again in a served version: the object may exist all the same. If the kind is served in
-// no version, its objects do not exist.
-func (l apiClient) inServedVersion(i Item, ask func(dynamic.ResourceInterface) error) error {
-	err := ask(l.at(i))
+// inServedVersion calls request with an item in its version. If the API server does not serve that
+// version, the object may exist in another version, so inServedVersion calls request again in a
+// served version. If the API server serves no version of the kind, objects of the kind do not
+// exist.
+func (l apiClient) inServedVersion(i Item, request func(dynamic.ResourceInterface) error) error {
+	err := request(l.at(i))
 	if !apierrors.IsNotFound(err) || !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return err
 	}
@@ -73,7 +74,7 @@ func (l apiClient) inServedVersion(i Item, ask func(dynamic.ResourceInterface) e
 		return err
 	}
 	i.Version = version
-	return ask(l.at(i))
+	return request(l.at(i))
 }
 
 // apply takes over fields that other managers have set: the manifests have priority (kubernetes.io,
@@ -82,8 +83,8 @@ func (l apiClient) apply(ctx context.Context, i Item, body *unstructured.Unstruc
 	return l.at(i).Apply(ctx, i.Name, body, metav1.ApplyOptions{FieldManager: l.manager, Force: true})
 }
 
-// autoscalerExists implements the type of this name. Only the HorizontalPodAutoscaler has a fixed
-// form.
+// autoscalerExists implements the type autoscalerExists. It finds only HorizontalPodAutoscalers,
+// because autoscalers of other kinds have no common form.
 func (m *manager) autoscalerExists(ctx context.Context, i Item) (bool, error) {
 	if i.Namespace == "" {
 		return false, nil
@@ -127,19 +128,19 @@ func (l apiClient) hasResources(ctx context.Context, definition *unstructured.Un
 		name, _ := fields["name"].(string)
 		found, err := l.client.Resource(schema.GroupVersionResource{Group: group, Version: name, Resource: plural}).List(ctx, metav1.ListOptions{Limit: 1})
 		if apierrors.IsNotFound(err) {
-			continue // it was never served
+			continue // this version was never served
 		}
 		return err != nil || len(found.Items) > 0, err
 	}
 	return false, nil
 }
 
-// kinds are the kinds of the API server. An unknown kind refreshes them, at most once in
-// refreshInterval.
+// kinds looks up the kinds that the API server knows, in a cache. While a kind of an object is
+// unknown, refresh discards the cache, at most once in refreshInterval.
 type kinds struct {
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
 	refreshed time.Time
-	failed    error // the last failure to read them
+	failed    error // the last failure to read the kinds
 }
 
 // refreshInterval is the shortest time between two refreshes for an unknown kind.
@@ -149,7 +150,8 @@ func newKinds(client kubernetes.Interface) *kinds {
 	return &kinds{mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))}
 }
 
-// refresh discards the cached kinds and reports whether it was due.
+// refresh discards the cached kinds if the last refresh is refreshInterval ago, and reports whether
+// it has discarded them.
 func (k *kinds) refresh(now time.Time) bool {
 	if now.Sub(k.refreshed) < refreshInterval {
 		return false
@@ -159,8 +161,8 @@ func (k *kinds) refresh(now time.Time) bool {
 	return true
 }
 
-// lookup returns the details of a kind. It records the error if the API server does not answer:
-// then the kind only seems to be unknown.
+// lookup returns the details of a kind. If the API server does not answer, the kind only seems to
+// be unknown, so lookup records the error in failed.
 func (k *kinds) lookup(gvk schema.GroupVersionKind) (Kind, bool) {
 	m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
@@ -172,11 +174,11 @@ func (k *kinds) lookup(gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}, true
 }
 
-// servedVersion returns a served version of a kind of which version but is not served; false if no
-// version of the kind is served.
-func (k *kinds) servedVersion(kind schema.GroupKind, but string) (string, bool, error) {
+// servedVersion returns a version of a kind that the API server serves, other than the version
+// unserved; false if the API server serves no version of the kind.
+func (k *kinds) servedVersion(kind schema.GroupKind, unserved string) (string, bool, error) {
 	m, err := k.mapper.RESTMapping(kind)
-	if err == nil && m.GroupVersionKind.Version == but {
+	if err == nil && m.GroupVersionKind.Version == unserved {
 		k.mapper.Reset() // the cached answer is older than the change
 		m, err = k.mapper.RESTMapping(kind)
 	}
@@ -185,8 +187,8 @@ func (k *kinds) servedVersion(kind schema.GroupKind, but string) (string, bool, 
 		return "", false, nil
 	case err != nil:
 		return "", false, err
-	case m.GroupVersionKind.Version == but:
-		return "", false, fmt.Errorf("%s is listed, and not served yet", but)
+	case m.GroupVersionKind.Version == unserved:
+		return "", false, fmt.Errorf("%s is listed, and not served yet", unserved)
 	}
 	return m.GroupVersionKind.Version, true, nil
 }

@@ -5,10 +5,11 @@
 // Each add-on acts with a separate identity, a service account of the namespace orlop-addons that
 // is impersonated and need not exist. The identity has exactly the rights that the document of the
 // add-on states (rights.go). So the API server itself rejects any other operation, and a Role among
-// the objects cannot grant more. A second identity prunes; it may only read and delete the objects
-// of the inventory.
+// the objects of an add-on cannot grant rights that the add-on lacks. A second identity prunes.
+// That identity may only read and delete the objects that the add-on has created (the inventory),
+// and list the resources of custom resource definitions among them.
 //
-// Three values determine all operations:
+// Three inputs determine all operations:
 //   - the documents: a file that machined replaces (nodespec.Addons), and the artifacts that the
 //     documents name. machined puts the artifacts into a directory, and package artifact unpacks
 //     them here;

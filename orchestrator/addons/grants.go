@@ -12,18 +12,18 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// presentRBAC returns the roles and bindings of this package in the cluster.
+// presentRBAC returns the roles and bindings that this package has created in the cluster.
 func presentRBAC(ctx context.Context, client kubernetes.Interface) (rbacObjects, error) {
 	g := rbacFor(nil)
 	ours := metav1.ListOptions{LabelSelector: grantLabel}
-	own := func(m metav1.ObjectMeta) bool { return strings.HasPrefix(m.Name, "orlop:addon") }
+	hasOwnName := func(m metav1.ObjectMeta) bool { return strings.HasPrefix(m.Name, "orlop:addon") }
 	rbac := client.RbacV1()
 	clusterRoles, err := rbac.ClusterRoles().List(ctx, ours)
 	if err != nil {
 		return g, fmt.Errorf("roles of add-ons: %w", err)
 	}
 	for _, o := range clusterRoles.Items {
-		if own(o.ObjectMeta) {
+		if hasOwnName(o.ObjectMeta) {
 			g.roles[[2]string{"", o.Name}] = o.Rules
 		}
 	}
@@ -32,7 +32,7 @@ func presentRBAC(ctx context.Context, client kubernetes.Interface) (rbacObjects,
 		return g, fmt.Errorf("roles of add-ons: %w", err)
 	}
 	for _, o := range roles.Items {
-		if own(o.ObjectMeta) {
+		if hasOwnName(o.ObjectMeta) {
 			g.roles[[2]string{o.Namespace, o.Name}] = o.Rules
 		}
 	}
@@ -41,7 +41,7 @@ func presentRBAC(ctx context.Context, client kubernetes.Interface) (rbacObjects,
 		return g, fmt.Errorf("bindings of add-ons: %w", err)
 	}
 	for _, o := range clusterBindings.Items {
-		if own(o.ObjectMeta) {
+		if hasOwnName(o.ObjectMeta) {
 			g.bindings[[2]string{"", o.Name}] = boundRole{o.RoleRef, o.Subjects}
 		}
 	}
@@ -50,18 +50,18 @@ func presentRBAC(ctx context.Context, client kubernetes.Interface) (rbacObjects,
 		return g, fmt.Errorf("bindings of add-ons: %w", err)
 	}
 	for _, o := range bindings.Items {
-		if own(o.ObjectMeta) {
+		if hasOwnName(o.ObjectMeta) {
 			g.bindings[[2]string{o.Namespace, o.Name}] = boundRole{o.RoleRef, o.Subjects}
 		}
 	}
 	return g, nil
 }
 
-// applyRBAC creates, changes and deletes roles and bindings until they match want. given contains
+// applyRBAC creates, changes and deletes roles and bindings until they match want. granted contains
 // the roles and bindings that were created or changed, by namespace and name. A role or binding
-// that fails concerns a single add-on, so the others are applied all the same; failed contains the
-// errors.
-func applyRBAC(ctx context.Context, client kubernetes.Interface, want rbacObjects) (given map[[2]string]bool, failed map[[2]string]error, err error) {
+// belongs to a single add-on, so after a failure the others are applied all the same; failed
+// contains the errors.
+func applyRBAC(ctx context.Context, client kubernetes.Interface, want rbacObjects) (granted map[[2]string]bool, failed map[[2]string]error, err error) {
 	have, err := presentRBAC(ctx, client)
 	if err != nil {
 		return nil, nil, err
@@ -81,7 +81,7 @@ func applyRBAC(ctx context.Context, client kubernetes.Interface, want rbacObject
 		return do(ctx, rbac.RoleBindings(at[0]), what, &rbacv1.RoleBinding{ObjectMeta: metadata(at), RoleRef: b.role, Subjects: b.subjects})
 	}
 	d := compare(have, want)
-	given, failed = map[[2]string]bool{}, map[[2]string]error{}
+	granted, failed = map[[2]string]bool{}, map[[2]string]error{}
 	for _, step := range []struct {
 		all  [][2]string
 		what action
@@ -93,11 +93,11 @@ func applyRBAC(ctx context.Context, client kubernetes.Interface, want rbacObject
 			if err := step.do(step.what, at); err != nil {
 				failed[at] = fmt.Errorf("cannot grant the rights %s: %w", strings.TrimPrefix(at[0]+"/"+at[1], "/"), err)
 			} else if step.what != remove {
-				given[at] = true
+				granted[at] = true
 			}
 		}
 	}
-	return given, failed, nil
+	return granted, failed, nil
 }
 
 // action is an operation on a role or a binding.

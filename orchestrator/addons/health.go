@@ -11,12 +11,12 @@ type Health int
 
 const (
 	Healthy  Health = iota
-	Waiting         // it makes progress, or waits for another object
-	Degraded        // it cannot become healthy without a change
+	Waiting         // the object makes progress, or waits for another object
+	Degraded        // the object cannot become healthy without a change
 )
 
-// HealthOf returns the health of a live object, and the reason if it is not healthy. kindRules
-// decides for kinds of Kubernetes, and the conditions of the object for all other kinds.
+// HealthOf returns the health of a live object, and the reason if it is not healthy. For a kind of
+// Kubernetes kindRules decides, for any other kind the conditions of the object.
 func HealthOf(o *unstructured.Unstructured) (Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		if f := o.GetFinalizers(); len(f) > 0 {
@@ -43,26 +43,27 @@ func classOf(name string) Item {
 	return Item{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass", Resource: "storageclasses", Name: name}
 }
 
-// The annotations of a claim that the volume controller or the scheduler has begun to provision
-// (k8s.io/component-helpers/storage/volume).
+// The annotations by which the volume controller or the scheduler marks a claim that it has begun
+// to provision (k8s.io/component-helpers/storage/volume).
 const (
 	claimProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	claimProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
 	claimNode            = "volume.kubernetes.io/selected-node"
 )
 
-// waitsForConsumer reports whether a claim has no volume only because no pod uses it yet: its class
-// binds at the first consumer (WaitForFirstConsumer), such as for the claim of a CronJob. If the
-// class cannot be read (nil), it reports whether nothing has begun to provision the claim.
+// waitsForConsumer reports whether a claim has no volume only because no pod uses the claim yet.
+// Its class then binds at the first consumer (WaitForFirstConsumer); an example is the claim of a
+// CronJob. If the class cannot be read (nil), the function reports whether no controller has begun
+// to provision the claim.
 func waitsForConsumer(claim, class *unstructured.Unstructured) bool {
-	notes := claim.GetAnnotations()
-	if notes[claimNode] != "" {
-		return false // a pod waits for it
+	annotations := claim.GetAnnotations()
+	if annotations[claimNode] != "" {
+		return false // a pod uses the claim and waits for the volume
 	}
 	if class != nil {
 		return fields{class.Object}.text("volumeBindingMode") == "WaitForFirstConsumer"
 	}
-	return notes[claimProvisioner] == "" && notes[claimProvisionerBeta] == ""
+	return annotations[claimProvisioner] == "" && annotations[claimProvisionerBeta] == ""
 }
 
 // healthyIf returns Healthy if a condition is true, and else Waiting.
@@ -86,7 +87,7 @@ func (f fields) text(path ...string) string {
 	return s
 }
 
-// observed reports whether the controller of the object has seen it at all.
+// observed reports whether the controller of the object has seen the object at all.
 func (f fields) observed() bool {
 	n, _ := f.number("status", "observedGeneration")
 	return n > 0
@@ -109,7 +110,7 @@ func (c condition) text(field string) string { s, _ := c[field].(string); return
 func (c condition) true() bool               { return c.text("status") == "True" }
 func (c condition) false() bool              { return c.text("status") == "False" }
 
-// why returns the meaning of a condition and its message.
+// why returns means, the meaning of the condition, followed by the message of the condition.
 func (c condition) why(means string) string {
 	if message := c.text("message"); message != "" {
 		return means + ": " + oneLine(message)

@@ -12,36 +12,38 @@ import (
 )
 
 // ignoreAnnotation lists the fields of an object that are applied only at its creation and then
-// left to other managers: paths from the top, with dots, separated by commas, such as
-// "spec.replicas, data.ca". A list is left as a whole.
+// left to other managers. The value is a list of paths from the top of the object, with dots,
+// separated by commas, such as "spec.replicas, data.ca". A path can name a list as a whole, but not
+// an item of it.
 const ignoreAnnotation = "orlop.dev/addon-ignore-fields"
 
 // withoutIgnored returns the body to apply to a live object, without the fields that other managers
-// set on purpose. These are scaled, the fields that an autoscaler sets (autoscaledFields), and the
-// fields of ignoreAnnotation. They retain their value.
+// set on purpose. Two groups of fields retain their live value: scaled, the fields that an
+// autoscaler sets (autoscaledFields), and the fields in ignoreAnnotation.
 func withoutIgnored(body, live *unstructured.Unstructured, scaled [][]string) *unstructured.Unstructured {
 	if live == nil {
 		return body
 	}
-	left := body.GetAnnotations()[ignoreAnnotation]
-	if len(scaled) == 0 && left == "" {
+	ignored := body.GetAnnotations()[ignoreAnnotation]
+	if len(scaled) == 0 && ignored == "" {
 		return body
 	}
 	body = body.DeepCopy()
 	for _, path := range scaled {
-		// The present value of the object is not applied: between the read and the apply the
-		// autoscaler may set another value. The owner of the field keeps it.
+		// The body omits the field and does not repeat the live value, because the autoscaler may
+		// set another value between the read and the apply. The field stays, because the autoscaler
+		// owns it.
 		unstructured.RemoveNestedField(body.Object, path...)
 	}
-	for path := range strings.SplitSeq(left, ",") {
+	for path := range strings.SplitSeq(ignored, ",") {
 		keepLiveValue(body.Object, live.Object, strings.Split(strings.TrimSpace(path), "."))
 	}
 	return body
 }
 
-// keepLiveValue sets a field to its live value. To omit the field would delete it if it was applied
-// when the object was created (kubernetes.io, "Server-Side Apply", field management). Fields that
-// identify the object cannot be ignored.
+// keepLiveValue sets a field of body to its live value. If the field was applied at the creation of
+// the object, an apply without the field would delete it (kubernetes.io, "Server-Side Apply", field
+// management). Fields that identify the object cannot be ignored.
 func keepLiveValue(body, live map[string]any, path []string) {
 	switch {
 	case path[0] == "" || path[0] == "apiVersion" || path[0] == "kind" || path[0] == "metadata" && (len(path) < 3 || path[1] != "annotations" && path[1] != "labels"):
@@ -51,7 +53,7 @@ func keepLiveValue(body, live map[string]any, path []string) {
 	switch {
 	case err != nil:
 	case found:
-		// If a parent is not a mapping, the field stays as it is.
+		// If a parent is not a mapping, SetNestedField fails and body stays unchanged.
 		_ = unstructured.SetNestedField(body, value, path...)
 	default:
 		unstructured.RemoveNestedField(body, path...)
@@ -61,12 +63,13 @@ func keepLiveValue(body, live map[string]any, path []string) {
 // autoscalerExists reports whether a HorizontalPodAutoscaler scales an item.
 type autoscalerExists func(ctx context.Context, i Item) (bool, error)
 
-// autoscaledFields returns the fields of a live object that an autoscaler sets. managedFields shows
-// the last controller that set a field through the subresource scale, also after the autoscaler was
-// deleted. If this is the controller of HorizontalPodAutoscalers, and none scales the object any
-// more, the field belongs to the manifest again. The autoscaler of another controller may be of any
-// kind, so the field stays with it, and the note says so. A number that a user has set (kubectl
-// scale) is reverted like every manual change.
+// autoscaledFields returns the fields of a live object that an autoscaler sets. managedFields names
+// the last controller that set a field through the subresource scale, even after the autoscaler was
+// deleted. If the controller of HorizontalPodAutoscalers has set the field, and no
+// HorizontalPodAutoscaler scales the object any more, the manifest sets the field again. Another
+// controller may have autoscalers of a kind that is unknown here, so the field stays with that
+// controller, and the note says so. A number that a user has set (kubectl scale) is reverted like
+// every manual change.
 func autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstructured, exists autoscalerExists) (fields [][]string, note string, err error) {
 	entries := scaleEntries(live)
 	if len(entries) == 0 {
@@ -93,7 +96,7 @@ func autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstruct
 const upstreamManager = "kube-controller-manager"
 
 // ownManager returns the field manager of kube-controller-manager in this program: by default, the
-// API server takes it from the User-Agent, which begins with the name of the program.
+// API server uses the first part of the User-Agent, the name of the program.
 func ownManager() string {
 	name, _, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
 	return name

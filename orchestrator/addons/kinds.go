@@ -9,13 +9,15 @@ import (
 
 // kindRule is the rule for the objects of a kind.
 type kindRule struct {
-	// health returns the health of a live object that is not being deleted; nil: it is healthy.
+	// health returns the health of a live object that is not being deleted; nil: the object is
+	// healthy.
 	health func(fields) (Health, string)
 	// expires reports whether Kubernetes deletes a live object by itself, now or when its work is
-	// done. The object is not created again then (runonce.go). nil: Kubernetes does not.
+	// done. The add-on does not create the object again (runonce.go). nil: Kubernetes deletes no
+	// object of the kind by itself.
 	expires func(fields) bool
-	// endStays: Kubernetes deletes an object long after its end, so that a pass sees the end. An
-	// object that disappears before was not successful.
+	// endStays: Kubernetes deletes an ended object so late that a pass sees its end. An object that
+	// disappears before a pass has seen its end was not successful.
 	endStays bool
 }
 
@@ -30,13 +32,13 @@ type kindRule struct {
 //
 // docs/decisions/0064-addon-reconciliation.md compares the table with kstatus.
 var kindRules = map[schema.GroupKind]kindRule{
-	{Group: "apps", Kind: "Deployment"}:        {health: deployment},
-	{Group: "apps", Kind: "StatefulSet"}:       {health: statefulSet},
-	{Group: "apps", Kind: "DaemonSet"}:         {health: daemonSet},
-	{Group: "apps", Kind: "ReplicaSet"}:        {health: replicaSet},
-	{Group: "", Kind: "ReplicationController"}: {health: replicaSet},
-	// pkg/controller/podgc deletes ended pods. It keeps an ended pod that should run for ever, for
-	// example after an eviction, no longer; this pod is created again.
+	{Group: "apps", Kind: "Deployment"}:        {health: deploymentHealth},
+	{Group: "apps", Kind: "StatefulSet"}:       {health: statefulSetHealth},
+	{Group: "apps", Kind: "DaemonSet"}:         {health: daemonSetHealth},
+	{Group: "apps", Kind: "ReplicaSet"}:        {health: replicaSetHealth},
+	{Group: "", Kind: "ReplicationController"}: {health: replicaSetHealth},
+	// pkg/controller/podgc deletes ended pods. Among them are pods that should run for ever and
+	// ended, for example, by an eviction; the add-on creates these pods again.
 	{Group: "", Kind: "Pod"}: {health: podHealth, expires: func(o fields) bool {
 		phase := o.text("status", "phase")
 		return (phase == "Succeeded" || phase == "Failed") && o.text("spec", "restartPolicy") != "Always"
@@ -46,19 +48,20 @@ var kindRules = map[schema.GroupKind]kindRule{
 		_, stated := o.number("spec", "ttlSecondsAfterFinished")
 		return stated
 	}},
-	// pkg/controller/certificates/cleaner: an hour after the answer, and after 24 hours without
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: {health: signingRequest, expires: always, endStays: true},
+	// pkg/controller/certificates/cleaner: an hour after the answer, or 24 hours after the creation
+	// without an answer
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: {health: signingRequestHealth, expires: always, endStays: true},
 	// pkg/controller/certificates/cleaner: 15 minutes after the creation
-	{Group: "certificates.k8s.io", Kind: "PodCertificateRequest"}: {health: func(o fields) (Health, string) { return request(o, "Issued") }, expires: always, endStays: true},
+	{Group: "certificates.k8s.io", Kind: "PodCertificateRequest"}: {health: func(o fields) (Health, string) { return requestHealth(o, "Issued") }, expires: always, endStays: true},
 	// kube-apiserver stores events with a lease of --event-ttl, an hour by default
 	{Group: "", Kind: "Event"}:              {expires: always},
 	{Group: "events.k8s.io", Kind: "Event"}: {expires: always},
 	// pkg/controlplane/controller/leaderelection
 	{Group: "coordination.k8s.io", Kind: "LeaseCandidate"}: {expires: always},
-	// pkg/controller/resourcepoolstatusrequest: an hour after its end
-	{Group: "resource.k8s.io", Kind: "ResourcePoolStatusRequest"}:       {health: func(o fields) (Health, string) { return request(o, "Complete") }, expires: always, endStays: true},
-	{Group: "storagemigration.k8s.io", Kind: "StorageVersionMigration"}: {health: func(o fields) (Health, string) { return request(o, "Succeeded") }},
-	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:   {health: customResourceDefinition},
+	// pkg/controller/resourcepoolstatusrequest: an hour after the end of the request
+	{Group: "resource.k8s.io", Kind: "ResourcePoolStatusRequest"}:       {health: func(o fields) (Health, string) { return requestHealth(o, "Complete") }, expires: always, endStays: true},
+	{Group: "storagemigration.k8s.io", Kind: "StorageVersionMigration"}: {health: func(o fields) (Health, string) { return requestHealth(o, "Succeeded") }},
+	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:   {health: definitionHealth},
 	{Group: "apiregistration.k8s.io", Kind: "APIService"}: {health: func(o fields) (Health, string) {
 		return healthyIf(o.condition("Available"), "does not answer yet")
 	}},
@@ -75,7 +78,8 @@ var kindRules = map[schema.GroupKind]kindRule{
 func always(fields) bool { return true }
 
 // customHealth judges an object of a kind that does not belong to Kubernetes, by the conditions
-// that kstatus defines (Stalled, Reconciling), and by Ready. An object without them is healthy.
+// that kstatus defines (Stalled, Reconciling), and by Ready. An object without these conditions is
+// healthy.
 func customHealth(o fields) (Health, string) {
 	if c := o.condition("Stalled"); c.true() {
 		return Degraded, c.why("is stalled")
@@ -89,7 +93,7 @@ func customHealth(o fields) (Health, string) {
 	return Healthy, ""
 }
 
-func deployment(o fields) (Health, string) {
+func deploymentHealth(o fields) (Health, string) {
 	want, stated := o.number("spec", "replicas")
 	if !stated {
 		want = 1
@@ -106,7 +110,7 @@ func deployment(o fields) (Health, string) {
 	return Healthy, ""
 }
 
-func statefulSet(o fields) (Health, string) {
+func statefulSetHealth(o fields) (Health, string) {
 	want, stated := o.number("spec", "replicas")
 	if !stated {
 		want = 1
@@ -126,7 +130,7 @@ func statefulSet(o fields) (Health, string) {
 	return Healthy, ""
 }
 
-func daemonSet(o fields) (Health, string) {
+func daemonSetHealth(o fields) (Health, string) {
 	want, _ := o.number("status", "desiredNumberScheduled")
 	updated, _ := o.number("status", "updatedNumberScheduled")
 	available, _ := o.number("status", "numberAvailable")
@@ -139,7 +143,7 @@ func daemonSet(o fields) (Health, string) {
 	return Healthy, ""
 }
 
-func replicaSet(o fields) (Health, string) {
+func replicaSetHealth(o fields) (Health, string) {
 	want, stated := o.number("spec", "replicas")
 	if !stated {
 		want = 1
@@ -165,7 +169,7 @@ func podHealth(o fields) (Health, string) {
 	return healthyIf(o.condition("Ready"), "is not ready yet")
 }
 
-// failure returns the reason of a failed pod, with a colon before it: the reason of the pod, for
+// failure returns why a pod failed, with a colon in front: the reason in the status of the pod, for
 // example Evicted, or the first container that failed.
 func (f fields) failure() string {
 	reason, message := f.text("status", "reason"), oneLine(f.text("status", "message"))
@@ -201,7 +205,7 @@ func jobHealth(o fields) (Health, string) {
 	return Waiting, "is running"
 }
 
-func signingRequest(o fields) (Health, string) {
+func signingRequestHealth(o fields) (Health, string) {
 	for _, end := range []struct{ condition, means string }{{"Denied", "was denied"}, {"Failed", "its signer has failed"}} {
 		if c := o.condition(end.condition); c.true() {
 			return Degraded, c.why(end.means)
@@ -216,8 +220,9 @@ func signingRequest(o fields) (Health, string) {
 	return Waiting, "is not approved yet"
 }
 
-// request judges an object that ends with a condition: done, Failed or Denied.
-func request(o fields, done string) (Health, string) {
+// requestHealth judges an object that ends with a condition: Failed, Denied, or for success the
+// condition that done names.
+func requestHealth(o fields, done string) (Health, string) {
 	if c := o.condition("Denied"); c.true() {
 		return Degraded, c.why("was denied")
 	}
@@ -227,7 +232,7 @@ func request(o fields, done string) (Health, string) {
 	return healthyIf(o.condition(done), "is not done yet")
 }
 
-func customResourceDefinition(o fields) (Health, string) {
+func definitionHealth(o fields) (Health, string) {
 	if c := o.condition("NamesAccepted"); c.false() {
 		return Degraded, c.why("its names are taken")
 	}

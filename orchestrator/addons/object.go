@@ -91,7 +91,7 @@ type Kind struct {
 type Wanted struct {
 	Objects []Object
 	Digest  string   // of all manifests, and the default namespace of objects
-	Refused []string // reasons why nothing of it is applied
+	Refused []string // reasons why no object is applied
 	Unknown []string // objects that wait until the API server knows their kind
 	Notes   []string // objects that are left out on purpose
 }
@@ -99,10 +99,10 @@ type Wanted struct {
 // maxObjects is the limit of objects of an add-on, so that its record fits into a ConfigMap. An
 // entry of the record takes at most 831 bytes: 253 each for a name and a group, 63 each for a
 // version, a kind, a resource and a namespace, 73 for JSON. 1000 entries are 812 KiB, of the 832
-// that the record has (maxRecord). Usual entries take a quarter, so that an upgrade which replaces
-// all objects fits, too. A record that does not fit is reported before any object is created
-// (Record.maxSize). All objects are also read every 10 s (resyncPeriod), by a client that sends 50
-// requests a second.
+// that the record has (maxRecord). Usual entries take a quarter of that, so a record with the old
+// and the new objects of an upgrade fits, too. A record that does not fit is reported before any
+// object is created (Record.maxSize). The limit also bounds the requests of a pass: it reads all
+// objects, with a client that sends 50 requests a second.
 const maxObjects = 1000
 
 // Read returns the wanted objects of an add-on; files are the files of its artifact. kinds looks up
@@ -125,7 +125,7 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 	for _, f := range files {
 		read("artifact: "+f.Name, f.Content)
 	}
-	fmt.Fprintf(sum, " in %s", a.Namespace) // in another namespace they are other objects
+	fmt.Fprintf(sum, " in %s", a.Namespace) // in another namespace the objects differ
 	w.Digest = fmt.Sprintf("%x", sum.Sum(nil))[:16]
 	own := defined(bodies)
 	var outside []string
@@ -169,10 +169,10 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 
 // parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
-	text = strings.ReplaceAll(text, "\r\n", "\n") // as the reader of documents does
+	text = strings.ReplaceAll(text, "\r\n", "\n") // as YAMLReader does, for its line numbers
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
-	end := 0 // of the last document in the text
+	end := 0 // offset of the end of the last document in the text
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
@@ -198,8 +198,8 @@ func parse(text string) ([]*unstructured.Unstructured, error) {
 }
 
 // values returns the JSON of a document: a YAML value, or several concatenated JSON values, as
-// kubectl reads them. The document follows a number of lines. A field that occurs twice is an
-// error, because its first value would be lost.
+// kubectl reads them. before is the number of lines before the document in its text. A field that
+// occurs twice is an error, because its first value would be lost.
 func values(document []byte, before int) (all [][]byte, err error) {
 	if stream := json.NewDecoder(bytes.NewReader(document)); bytes.HasPrefix(bytes.TrimSpace(document), []byte("{")) {
 		for {
@@ -238,15 +238,17 @@ func values(document []byte, before int) (all [][]byte, err error) {
 	if line > 0 {
 		return nil, fmt.Errorf("line %d has a merge key (<<) after a field that it replaces; write the merge key first", before+line)
 	}
-	// The strict decoder also rejects a mapping that overrides a merged field, without any loss.
+	// The strict decoder also rejects a field that overrides a merged field. No value is lost
+	// there, so its error is ignored for a document with merge keys.
 	if _, err := yaml.YAMLToJSONStrict(document); err != nil && !merges {
 		return nil, fmt.Errorf("the document that begins in line %d has a field that occurs twice", before+1)
 	}
 	return [][]byte{content}, nil
 }
 
-// lateMerge returns the line of the first merge key (<<) below a node that replaces an earlier
-// field of its mapping, or 0, and reports whether there is any merge key.
+// lateMerge searches the mappings below a node for a merge key (<<) that replaces an earlier field
+// of its mapping. line is the line of the first of these keys, or 0; merges reports whether any
+// merge key exists.
 func lateMerge(n *goyaml.Node) (line int, merges bool) {
 	earlier := map[string]bool{}
 	for i, child := range n.Content {
@@ -306,7 +308,8 @@ func parseOne(content []byte) ([]*unstructured.Unstructured, error) {
 	if err := yaml.Unmarshal(content, &fields); err != nil {
 		return nil, errors.New("a document is not a mapping")
 	}
-	// Integers must stay integers: this is how unstructured objects are decoded.
+	// UnmarshalJSON decodes integers as int64, the form in unstructured objects; yaml.Unmarshal
+	// decodes them as float64.
 	decoded := &unstructured.Unstructured{}
 	if err := decoded.UnmarshalJSON(content); err != nil {
 		return nil, fmt.Errorf("%v %v: has no kind or is not an object", fields["apiVersion"], fields["kind"])
@@ -361,7 +364,8 @@ func isCRD(gk schema.GroupKind) bool {
 }
 
 // textsOnly returns an error if a label or annotation is not a string, such as 1.30 without quotes.
-// The API server rejects the object; here a single wrong value would make all values read as empty.
+// The API server would reject the object. In this package, a single wrong value would make all
+// labels or annotations of the object read as empty.
 func textsOnly(body *unstructured.Unstructured) error {
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {
@@ -441,8 +445,8 @@ func isCustom(i Item) bool {
 	return strings.Contains(i.Group, ".") && !builtin[i.Group]
 }
 
-// builtin are the groups with a dot of Kubernetes' own kinds. Other projects use *.k8s.io, too, so
-// the suffix decides nothing.
+// builtin are the API groups of Kubernetes itself that have a dot in their name. Other projects use
+// *.k8s.io, too, so the suffix does not identify Kubernetes.
 var builtin = map[string]bool{
 	"admissionregistration.k8s.io": true, "apiextensions.k8s.io": true, "apiregistration.k8s.io": true, "authentication.k8s.io": true,
 	"authorization.k8s.io": true, "certificates.k8s.io": true, "coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true,

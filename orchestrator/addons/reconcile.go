@@ -39,8 +39,8 @@ type reconciler struct {
 	as      cluster
 	remover removal
 	scaled  autoscalerExists
-	// granted is the time of the last change of the add-on's rights. The API server learns of a
-	// change after a moment.
+	// granted is the time of the last change of the add-on's rights. An API server applies the
+	// change a moment later.
 	granted time.Time
 	// applied are the objects as they were after their last apply.
 	applied map[key]appliedObject
@@ -50,7 +50,8 @@ type reconciler struct {
 	trial       trial
 	// time since which all passes found the changed manifests healthy, or zero
 	healthySince time.Time
-	// hooks that were applied since the manifests changed; nil: failed hooks do not run again
+	// hooks that were applied since the manifests changed; nil: no change was seen, so failed hooks
+	// do not run again
 	attempted map[key]bool
 	losses    map[key]loss // objects that others have deleted
 	notes     []string     // of the present pass
@@ -65,15 +66,15 @@ type appliedObject struct {
 }
 
 // rightsDelay is how long a rejection may be due to new rights that not every API server knows yet.
-// reapplyInterval is how long an unchanged object is not applied again: changes of labels and
-// annotations do not show in its generation.
+// An object is applied again after reapplyInterval even if its generation is the same, because a
+// change of labels or annotations by others does not raise the generation.
 const (
 	rightsDelay     = 5 * time.Second
 	reapplyInterval = 5 * time.Minute
 )
 
 // healthyPeriod is how long changed manifests must be healthy before the previous manifests are
-// dropped: a container that crashes after a while is available until then.
+// dropped: a container that crashes after a while is available until it crashes.
 const healthyPeriod = time.Minute
 
 // outcome is the result of a pass.
@@ -82,7 +83,7 @@ type outcome struct {
 	problems         []string // conditions that need a change by the operator
 	waits            []string // conditions that time may resolve
 	notes            []string // information for the operator
-	// complete: all wanted objects exist and are healthy; others may be left to prune
+	// complete: all wanted objects exist and are healthy; unwanted objects may remain to be pruned
 	complete bool
 }
 
@@ -190,7 +191,8 @@ func (k *reconciler) applyStages(ctx context.Context, stages []Stage, r *Record,
 	return applied, nil
 }
 
-// everythingApplied reports whether at most stages with hooks after the objects remain.
+// everythingApplied reports whether no stage remains, apart from stages of hooks that run after the
+// objects.
 func everythingApplied(stages []Stage, applied int) bool {
 	return !slices.ContainsFunc(stages[applied:], func(s Stage) bool { return s.part != hooksAfter })
 }
@@ -212,7 +214,8 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 		return k.completed(o, r, *ran, live)
 	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
-	// an object to apply once has failed for good
+	// a hook object does not recover from a failure, so after a change of the manifests it runs
+	// again
 	if isHook && live != nil && k.attempted != nil && !k.attempted[o.key()] {
 		health, _ := HealthOf(live)
 		again = again || health == Degraded
@@ -223,11 +226,11 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 			return Degraded, "", k.classify(o.Item, "cannot be read", err, now)
 		}
 		if why == "" {
-			delete(k.applied, o.key()) // it is not lost
+			delete(k.applied, o.key()) // so that the deletion does not count as a loss
 			return k.deleteForRerun(ctx, o.Item, live, now)
 		}
-		// Deleting a definition, a claim or a namespace would delete the data of others in it, so
-		// it is changed in place.
+		// The deletion of a definition, a claim or a namespace would delete the data of others in
+		// it, so these objects are changed in place.
 	}
 	if live == nil {
 		if why := k.restoreDelay(o, now); why != "" {
@@ -280,7 +283,7 @@ func (k *reconciler) healthOf(ctx context.Context, o Object, live *unstructured.
 		return health, why, nil
 	}
 	if len(o.Hook.events) > 0 {
-		// many classes wait for the pod that uses the claim, which is in a later stage
+		// many classes wait for the pod that uses the claim, and that pod is in a later stage
 		return Healthy, "", nil
 	}
 	name := fields{live.Object}.text("spec", "storageClassName")
@@ -330,7 +333,8 @@ func (k *reconciler) deleteForRerun(ctx context.Context, i Item, live *unstructu
 // errRightsPending is returned for a rejection that time will resolve.
 var errRightsPending = errors.New("its rights are being granted")
 
-// classify returns the error about an item: errRightsPending for a while after rights were granted.
+// classify returns the error about an item. A rejection shortly after rights were granted is
+// errRightsPending.
 func (k *reconciler) classify(i Item, what string, err error, now time.Time) error {
 	if apierrors.IsForbidden(err) && now.Sub(k.granted) < rightsDelay {
 		return errRightsPending
@@ -381,15 +385,16 @@ func (i Item) resourceArgument() string {
 	return i.Resource + "." + i.Group
 }
 
-// needsApply reports whether an object must be applied: it was never applied, or was replaced, or
-// has changed.
+// needsApply reports whether an object must be applied: it was never applied, others have replaced
+// or changed it, its manifest has changed, or reapplyInterval has passed.
 func (k *reconciler) needsApply(o Object, live *unstructured.Unstructured, now time.Time) bool {
 	m, before := k.applied[o.key()]
 	return !before || m.uid != live.GetUID() || m.version != versionOf(live) || m.digest != o.Digest || now.Sub(m.at) >= reapplyInterval
 }
 
-// versionOf returns a value that changes with the wanted part of an object, if the API server
-// counts its generations, and else with every change.
+// versionOf returns the generation of an object, which changes with its spec. If the API server
+// counts no generations for the kind, it returns the resource version, which changes with every
+// write.
 func versionOf(o *unstructured.Unstructured) string {
 	if g := o.GetGeneration(); g > 0 {
 		return fmt.Sprint("g", g)
@@ -468,7 +473,7 @@ func (k *reconciler) pruneItem(ctx context.Context, i Item) (left, stays string,
 }
 
 // retainReason returns the reason why an item is not deleted: users' data would be deleted with it,
-// or its chart demands it. Empty: it is deleted.
+// or an annotation of its chart demands that it stays. Empty: the item is deleted.
 func (k *reconciler) retainReason(ctx context.Context, i Item, live *unstructured.Unstructured) (string, error) {
 	switch {
 	case live.GetAnnotations()[helmPolicy] == "keep":

@@ -55,11 +55,11 @@ const (
 type State struct {
 	Phase    Phase
 	Since    time.Time // start of the phase
-	Objects  int       // that are wanted now; of them
-	Healthy  int
+	Objects  int       // wanted objects
+	Healthy  int       // wanted objects that are healthy
 	Rights   []string
-	Problems []string // the first of them
-	Notes    []string // objects that were left out, or left behind, on purpose
+	Problems []string // the first maxProblems
+	Notes    []string // objects that are not applied, or not deleted, on purpose
 }
 
 // Line returns the state in a line.
@@ -81,7 +81,7 @@ const (
 	maxText     = 400
 )
 
-// shorten applies these limits.
+// shorten applies maxProblems and maxText to a list of problems.
 func shorten(problems []string) []string {
 	var all []string
 	for i, p := range problems {
@@ -166,8 +166,8 @@ func encode(name string, r Record, s State) (*corev1.ConfigMap, error) {
 
 // The API server accepts at most 1 MiB in all fields of a ConfigMap together (ValidateConfigMap).
 // The record has 832 KiB of that and each of the three fields of lines 60 KiB. The rest is for the
-// other fields and for orphaned objects: an entry of these takes a few bytes more than it took in
-// the inventory.
+// other fields and for orphaned objects: an orphaned object takes a few bytes more than its entry
+// in the inventory took.
 const (
 	maxRecord = 832 << 10
 	maxLines  = 60 << 10
@@ -185,11 +185,11 @@ func (r Record) maxSize(inventory []Item, wanted []Object) int {
 			r.Done = append(r.Done, o.String())
 		}
 	}
-	text, _ := json.Marshal(r) // strings are always encoded
+	text, _ := json.Marshal(r) // the encoding of strings does not fail
 	return len(text)
 }
 
-// joinLines joins as many lines as fit.
+// joinLines joins as many lines as fit into maxLines bytes, and appends the number of the others.
 func joinLines(all []string) string {
 	size := 0
 	for i, line := range all {
@@ -200,7 +200,7 @@ func joinLines(all []string) string {
 	return strings.Join(all, "\n")
 }
 
-// decode reads the parts of encode's output that are needed again.
+// decode reads the record, the phase, its start and the rights from a ConfigMap that encode made.
 func decode(m *corev1.ConfigMap) (Record, State, error) {
 	var r Record
 	if err := json.Unmarshal([]byte(m.Data[fieldRecord]), &r); err != nil {

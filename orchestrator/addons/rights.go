@@ -19,7 +19,8 @@ const rbacGroup = rbacv1.GroupName
 // account belongs there.
 const Namespace = nodespec.AddonsNamespace
 
-// grantLabel is on every role and binding of this package, so that unwanted objects are found.
+// grantLabel is on every role and binding of this package, so that roles and bindings that are no
+// longer wanted are found.
 const grantLabel = "orlop.dev/addon-rights"
 
 // remover returns the service account that prunes the objects of an add-on. The name of an add-on
@@ -81,8 +82,9 @@ func Rights(a nodespec.Addon) []Grant {
 	return all
 }
 
-// Removing returns the rights to read and delete certain items, and nothing else. Before a
-// definition is deleted, its resources are listed.
+// Removing returns the rights to read and delete certain items. For a custom resource definition
+// among them, it adds the right to list its resources, because a definition with resources is not
+// deleted.
 func Removing(addon string, items []Item) []Grant {
 	type place struct{ namespace, group, resource string }
 	names := map[place][]string{}

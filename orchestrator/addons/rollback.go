@@ -21,19 +21,19 @@ import (
 )
 
 // An add-on rolls back by itself. The manifests that were applied completely and were healthy are
-// stored in a Secret beside the record. If other manifests do not become healthy in time, the
-// stored manifests are wanted again, until the document changes once more.
+// stored in a Secret beside the record. If changed manifests do not become healthy in time, the
+// add-on applies the stored manifests again, until the document changes once more.
 
 // RolledBack describes manifests that did not become healthy in time. The zero value means none.
 type RolledBack struct {
 	Digest string `json:"digest"`
 	Why    string `json:"why"`
-	Terms  string `json:"terms"` // the terms under which they failed, as of termsOf
-	Node   string `json:"node"`  // the machine with the document that has them
+	Terms  string `json:"terms"` // the terms under which the manifests failed, from termsOf
+	Node   string `json:"node"`  // the machine with the document of the manifests
 }
 
-// storedManifests are the manifests of an add-on's document when all of it was healthy: JSON
-// compressed by gzip, in a Secret with the add-on's name.
+// storedManifests are the manifests of an add-on's document from a time when all its objects were
+// healthy. They are stored as JSON, compressed by gzip, in a Secret with the add-on's name.
 type storedManifests struct {
 	Digest    string   `json:"digest"`    // of the manifests, as in Record.Finished
 	Namespace string   `json:"namespace"` // the default namespace of objects
@@ -42,7 +42,7 @@ type storedManifests struct {
 
 const (
 	storedField  = "before.json.gz"
-	storedDigest = "orlop.dev/addon-digest" // an annotation that saves reading the rest
+	storedDigest = "orlop.dev/addon-digest" // annotation: digest of the manifests
 	storedType   = corev1.SecretType("orlop.dev/addon")
 )
 
@@ -50,7 +50,7 @@ const (
 // another trial of manifests that were rolled back.
 const retryAnnotation = "orlop.dev/retry"
 
-// maxStored is the largest size of the Secret: the API server accepts as much in all fields of a
+// maxStored is the largest size of the Secret: the API server accepts no more in all fields of a
 // Secret together (ValidateSecret). maxUnpacked is the size of the unpacked manifests, the limits
 // of an artifact (package artifact) and of a document together.
 const (
@@ -95,25 +95,26 @@ func unpack(s *corev1.Secret) (storedManifests, error) {
 	return k, nil
 }
 
-// Trial is how long changed manifests have been checked without becoming healthy. It is in the
-// record, so that a machine that becomes the leader does not begin again.
+// Trial is how long changed manifests have been checked without becoming healthy. The record
+// contains the Trial, so that the time goes on when another machine becomes the leader.
 type Trial struct {
 	Digest  string `json:"digest"`
 	Minutes int    `json:"minutes"`
 }
 
-// trial is the same between two writes of the record.
+// trial is the Trial in memory; the record holds only whole minutes of it.
 type trial struct {
 	digest string
 	spent  time.Duration
 	last   time.Time
 }
 
-// maxGap is the largest part of the time between two passes that counts: during an outage of the
-// API server or of all machines the manifests could not become healthy either.
+// maxGap is the most that the time between two passes adds to a trial: during an outage of the API
+// server or of all machines the manifests could not become healthy either.
 const maxGap = 2 * maxBackoff
 
-// add counts a pass over manifests; recorded is the trial of the record.
+// add adds the time since the last pass to the trial of the manifests with a digest; recorded is
+// the Trial of the record.
 func (t *trial) add(digest string, recorded Trial, now time.Time) {
 	if t.digest != digest {
 		*t = trial{digest: digest, last: now}
@@ -126,9 +127,9 @@ func (t *trial) add(digest string, recorded Trial, now time.Time) {
 }
 
 // judgeTrial evaluates a pass for the manifests as a whole. healthy: all objects are healthy, so
-// the manifests are stored. over: their time is over. The first manifests of an add-on have no
-// limit, because there is nothing to roll back to. Manifests that are healthy already, and wait
-// only for the pruning of old objects, have none either.
+// the manifests can be stored. over: the time to become healthy has ended. The first manifests of
+// an add-on have no limit, because there is nothing to roll back to. Manifests that are healthy
+// already, and wait only for the pruning of old objects, have no limit either.
 func (k *reconciler) judgeTrial(w Wanted, r *Record, out outcome, limit time.Duration, now time.Time) (healthy, over bool) {
 	if r.Finished == w.Digest {
 		k.trial, r.Trial = trial{}, Trial{}
@@ -143,29 +144,29 @@ func (k *reconciler) judgeTrial(w Wanted, r *Record, out outcome, limit time.Dur
 	return false, k.trial.spent >= limit
 }
 
-// termsOf returns a digest of a document apart from its manifests. The same manifests may become
-// healthy under other terms.
+// termsOf returns a digest of the terms of a document: its namespaces, rights, Kubernetes version
+// and time limit. The same manifests may become healthy under other terms.
 func termsOf(a nodespec.Addon) string {
-	// Strings and numbers are always encoded.
+	// The encoding of strings and numbers does not fail.
 	text, _ := json.Marshal([]any{a.Namespaces, a.Rights, a.Kubernetes, a.Within})
 	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
 }
 
-// chooseManifests selects the previous manifests instead of manifests that were rolled back, as
-// long as the document has the latter, under the same terms, and no operator requests another
+// chooseManifests selects the previous manifests if the manifests of the document were rolled back.
+// The selection lasts until the document or its terms change, or an operator requests another
 // trial.
 func (m *manager) chooseManifests(ctx context.Context, t *task, now time.Time) error {
-	gone := t.record.RolledBack
-	if gone.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
+	rolledBack := t.record.RolledBack
+	if rolledBack.Digest == "" || t.unreadable || len(t.wanted.Refused) > 0 {
 		return nil
 	}
 	switch {
-	case t.stored.Annotations[retryAnnotation] != "": // the next write removes it
+	case t.stored.Annotations[retryAnnotation] != "": // the next write removes the annotation
 		t.record.Running, t.record.Done = "", nil // failed hooks run again
-	case gone.Digest == t.wanted.Digest && gone.Terms == termsOf(*t.addon):
+	case rolledBack.Digest == t.wanted.Digest && rolledBack.Terms == termsOf(*t.addon):
 		return m.wantPrevious(ctx, t, now)
-	// The document of that machine may still have them.
-	case t.wanted.Digest == t.record.Finished && gone.Node != m.spec.Node.Name:
+	// The document of another machine may still have the manifests that were rolled back.
+	case t.wanted.Digest == t.record.Finished && rolledBack.Node != m.spec.Node.Name:
 		return nil
 	}
 	t.record.RolledBack, t.record.Trial = RolledBack{}, Trial{}
@@ -175,7 +176,7 @@ func (m *manager) chooseManifests(ctx context.Context, t *task, now time.Time) e
 // wantPrevious selects the previous manifests. If they are not available, the present objects stay
 // as they are.
 func (m *manager) wantPrevious(ctx context.Context, t *task, now time.Time) error {
-	gone := t.record.RolledBack
+	rolledBack := t.record.RolledBack
 	before, why, err := m.previous(ctx, t, now)
 	switch {
 	case errors.Is(err, errUnavailable):
@@ -187,15 +188,16 @@ func (m *manager) wantPrevious(ctx context.Context, t *task, now time.Time) erro
 	case before != nil:
 		a := *t.addon
 		a.Namespace = before.namespace
-		t.addon, t.rolledBack, t.wanted = &a, gone, before.wanted
+		t.addon, t.rolledBack, t.wanted = &a, rolledBack, before.wanted
 		return nil
 	}
-	t.holdReason = gone.problem(t.name, false) + "; the healthy objects stay as they are: " + why
+	t.holdReason = rolledBack.problem(t.name, false) + "; the healthy objects stay as they are: " + why
 	return nil
 }
 
-// evaluateTrial draws the consequences of a pass for the manifests of the document as a whole. A
-// problem with the stored manifests is reported, and blocks no other operation.
+// evaluateTrial stores the manifests of the document if a pass found them healthy, and rolls them
+// back if their time is over. A problem with the stored manifests is reported as a note, and blocks
+// no other operation.
 func (m *manager) evaluateTrial(ctx context.Context, t *task, k *addonState, r Record, out outcome, now time.Time) (Record, outcome) {
 	healthy, over := k.judgeTrial(t.wanted, &r, out, t.addon.Within, now)
 	var why string
@@ -211,7 +213,7 @@ func (m *manager) evaluateTrial(ctx context.Context, t *task, k *addonState, r R
 	return r, out
 }
 
-// previousManifests are stored manifests that were read again.
+// previousManifests are stored manifests and their objects, in memory.
 type previousManifests struct {
 	digest    string
 	stamp     string // of the documents at the time of the read
@@ -220,8 +222,8 @@ type previousManifests struct {
 	wanted    Wanted
 }
 
-// previous returns the manifests of the record's Finished, or nil and the reason why there are none
-// to roll back to. It reads them again after reapplyInterval.
+// previous returns the stored manifests with the digest Finished of the record, or nil and the
+// reason why there are none to roll back to. It reads them again after reapplyInterval.
 func (m *manager) previous(ctx context.Context, t *task, now time.Time) (*previousManifests, string, error) {
 	if c := m.previousByName[t.name]; c != nil && c.digest == t.record.Finished && c.stamp == m.stamp && now.Sub(c.at) < reapplyInterval &&
 		(len(c.wanted.Unknown) == 0 || !c.at.Before(m.kinds.refreshed)) {
@@ -264,9 +266,9 @@ func (m *manager) storeManifests(ctx context.Context, t *task, k *addonState, no
 	if k.stored == t.wanted.Digest && now.Sub(k.storedAt) < reapplyInterval {
 		return k.notStored
 	}
-	done := func(unkept string) string {
-		k.stored, k.storedAt, k.notStored = t.wanted.Digest, now, unkept
-		return unkept
+	done := func(reason string) string {
+		k.stored, k.storedAt, k.notStored = t.wanted.Digest, now, reason
+		return reason
 	}
 	cannot := func(why any) string { return fmt.Sprintf("its manifests cannot be stored for a rollback: %v", why) }
 	all := m.client.CoreV1().Secrets(Namespace)
@@ -306,8 +308,8 @@ func (m *manager) storeManifests(ctx context.Context, t *task, k *addonState, no
 	return done("")
 }
 
-// rollBack records that the manifests are rolled back, if there are previous manifests, and
-// otherwise returns the reason why not.
+// rollBack records that the manifests are rolled back, if previous manifests are available. If not,
+// it returns the reason.
 func (m *manager) rollBack(ctx context.Context, t *task, k *addonState, r Record, out outcome, now time.Time) (Record, string) {
 	back, none, err := m.previous(ctx, t, now)
 	switch {
@@ -340,7 +342,7 @@ func (m *manager) deleteManifests(ctx context.Context, name string) error {
 	return nil
 }
 
-// problem describes manifests that were rolled back. With back the previous objects are restored
+// problem describes manifests that were rolled back. back: the previous objects are restored
 // already.
 func (w RolledBack) problem(name string, back bool) string {
 	now := "and the previous manifests are being restored"

@@ -28,8 +28,8 @@ const Name = "addons"
 
 // pollInterval is the period at which the file and the due times of the add-ons are checked. A
 // ready add-on is reconciled every resyncPeriod, an add-on in progress earlier, and a rejected
-// add-on at most every maxBackoff. Without add-ons, idlePeriod is the time between two checks
-// whether there were any.
+// add-on at most every maxBackoff. Without documents of add-ons, idlePeriod is the time between two
+// checks for records of removed add-ons.
 const (
 	pollInterval = time.Second
 	minBackoff   = 2 * time.Second
@@ -45,7 +45,7 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 
 // Run reconciles the add-ons until ctx is done. The component is always announced as ready: a
 // failing add-on is not a fault of the machine, nor of the running version of the system. After
-// each change, the states of all add-ons are in states.
+// each change, Run writes the states of all add-ons to states.
 func Run(ctx context.Context, env component.Env, states *cell.Cell[[]Summary]) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {
@@ -95,7 +95,7 @@ type manager struct {
 
 	stamp          string // of the file as last read
 	all            []nodespec.Addon
-	changed        bool                          // since all of them were reconciled
+	changed        bool                          // documents, since all add-ons were reconciled
 	wanted         map[string]Wanted             // wanted objects, by name of the add-on
 	states         map[string]*addonState        // by name
 	previousByName map[string]*previousManifests // of add-ons that were rolled back
@@ -185,8 +185,8 @@ func (m *manager) summaries() []Summary {
 	return all
 }
 
-// detail summarizes the add-ons in one line, with the first add-on that fails, or else the first in
-// progress.
+// detail summarizes the add-ons in one line, with the state of the first add-on that fails, or, if
+// none fails, of the first in progress.
 func (m *manager) detail() string {
 	if len(m.states) == 0 {
 		return "no add-ons"

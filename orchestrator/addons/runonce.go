@@ -44,8 +44,9 @@ func (r Record) ran(o Object) *CompletedHook {
 }
 
 // recordCompleted records a live object that must not be created again. While the object is being
-// deleted, it has no result, and the recorded result stays: the controller of Jobs with a TTL
-// deletes a Job in the foreground, after the Job's pods (ttlafterfinished).
+// deleted, its health says nothing about its result, so the recorded result stays. The deletion can
+// last: the controller of Jobs with a TTL deletes a Job in the foreground, after the Job's pods
+// (ttlafterfinished).
 func (r *Record) recordCompleted(o Object, live *unstructured.Unstructured) {
 	if !runsOnce(live) || live.GetDeletionTimestamp() != nil && r.ran(o) != nil {
 		return

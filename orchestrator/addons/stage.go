@@ -44,8 +44,9 @@ func (p position) String() string {
 	return "objects"
 }
 
-// Stages returns the objects of an add-on in the order of application. With hooks they include the
-// Helm hooks for the event, install or upgrade; without, the hooks have run already.
+// Stages returns the objects of an add-on in the order of application. If hooks is true, they
+// include the Helm hooks for the event (install or upgrade); if it is false, these hooks have run
+// already.
 func Stages(objects []Object, hooks bool, event string) []Stage {
 	places := map[key]position{}
 	var all []Object
@@ -94,8 +95,9 @@ var order = []string{
 	"StatefulSet", "Job", "CronJob", "PodDisruptionBudget", "HorizontalPodAutoscaler", "IngressClass", "Ingress", "APIService",
 }
 
-// rank returns the position of an item in order. Custom resources follow all objects that serve
-// them, and webhooks follow the objects that they check.
+// rank returns the position of an item in order. Other kinds, such as custom resources, follow the
+// kinds in order, because objects of these run their servers. Webhooks come last, after the objects
+// that they check.
 func rank(i Item) int {
 	if at := slices.Index(order, i.Kind); at >= 0 {
 		return at
@@ -110,8 +112,8 @@ func isWebhook(i Item) bool { return i.Group == "admissionregistration.k8s.io" }
 
 // Removal returns the items in the order of deletion: the items of a step are gone before the next
 // step begins. Custom resources are first, while the servers that finalize them still exist.
-// Webhooks and API services follow: without their servers they would block the API. The rest
-// follows in the reverse order of application, and the definitions are last.
+// Webhooks and API services follow, because they would block the API after the deletion of their
+// servers. The rest follows in the reverse order of application, and the definitions are last.
 func Removal(items []Item) [][]Item {
 	const steps = 4
 	step := func(i Item) int {
@@ -154,8 +156,8 @@ func ToPrune(inventory []Item, wanted []Object) []Item {
 	return all
 }
 
-// Union returns the inventory together with the wanted objects. For an object in both, the wanted
-// version counts.
+// Union returns the inventory together with the wanted objects. For an object in both, the result
+// has the wanted version.
 func Union(inventory []Item, wanted []Object) []Item {
 	all := ToPrune(inventory, wanted)
 	for _, o := range wanted {

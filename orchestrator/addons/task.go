@@ -29,7 +29,8 @@ type task struct {
 	stored     *corev1.ConfigMap // nil: not created yet
 	state      State             // the previous state
 	holdReason string            // reason why nothing is changed
-	// rolledBack are the manifests of the document, if wanted are the previous manifests.
+	// rolledBack describes the manifests of the document if wanted holds the previous manifests in
+	// their place.
 	rolledBack RolledBack
 	// lost are items of deleted namespaces.
 	lost map[key]bool
@@ -38,9 +39,9 @@ type task struct {
 	unreadable bool
 }
 
-// reconcileDue reconciles the add-ons that are due, or all. If a record cannot be written, the
-// error is returned after all add-ons were reconciled, and this add-on is due again in the next
-// round.
+// reconcileDue reconciles the add-ons that are due, or, if all is true, every add-on. If a record
+// cannot be written, the error is returned after the other add-ons were reconciled, and the add-on
+// of the record is due again in the next round.
 func (m *manager) reconcileDue(ctx context.Context, now time.Time, all bool) error {
 	if len(m.all) == 0 {
 		_, err := m.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
@@ -58,7 +59,7 @@ func (m *manager) reconcileDue(ctx context.Context, now time.Time, all bool) err
 	if err != nil {
 		return err
 	}
-	given, trouble, err := m.grantRights(ctx, tasks)
+	granted, problems, err := m.grantRights(ctx, tasks)
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func (m *manager) reconcileDue(ctx context.Context, now time.Time, all bool) err
 		if err != nil {
 			return err
 		}
-		if given[t.name] {
+		if granted[t.name] {
 			k.granted = now
 		}
 		if all {
@@ -81,7 +82,7 @@ func (m *manager) reconcileDue(ctx context.Context, now time.Time, all bool) err
 		} else if now.Before(k.next) {
 			continue
 		}
-		err = m.reconcileTask(ctx, t, k, now, trouble[t.name])
+		err = m.reconcileTask(ctx, t, k, now, problems[t.name])
 		if errors.Is(err, errUnavailable) {
 			return err
 		}
@@ -176,8 +177,8 @@ func (m *manager) hasUnknown() bool {
 }
 
 // want returns the wanted objects of an add-on. It reads them once for each content of the file,
-// and again while a kind is unknown or the artifact cannot be read. Without its artifact nothing is
-// known of the add-on, so it stays as it is.
+// and again while a kind is unknown or the artifact cannot be read. Without its artifact the
+// objects of an add-on are unknown, so they stay as they are.
 func (m *manager) want(a nodespec.Addon, refreshed bool) (Wanted, error) {
 	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !refreshed) {
 		return w, nil
@@ -282,20 +283,20 @@ func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
 		r.Node, m.spec.Node.Name, m.spec.Node.Name), nil
 }
 
-// grantRights grants the add-ons their rights, and revokes unused rights. given are the add-ons
-// with new rights; trouble contains the problems of single add-ons.
-func (m *manager) grantRights(ctx context.Context, tasks []*task) (given map[string]bool, trouble map[string]string, err error) {
+// grantRights grants the add-ons their rights, and revokes unused rights. granted are the add-ons
+// with new rights; problems contains the problems of single add-ons.
+func (m *manager) grantRights(ctx context.Context, tasks []*task) (granted map[string]bool, problems map[string]string, err error) {
 	all := []Grant{ownGrant()}
-	given, trouble = map[string]bool{}, map[string]string{}
+	granted, problems = map[string]bool{}, map[string]string{}
 	ofTask := map[string][]Grant{}
 	for _, t := range tasks {
 		if t.addon != nil && len(t.wanted.Refused) == 0 {
 			for _, namespace := range t.namespaces() {
 				if err := ensureNamespace(ctx, m.client, namespace); err != nil {
-					trouble[t.name] = err.Error()
+					problems[t.name] = err.Error()
 				}
 			}
-			if trouble[t.name] == "" {
+			if problems[t.name] == "" {
 				ofTask[t.name] = Rights(*t.addon)
 			}
 		}
@@ -310,17 +311,17 @@ func (m *manager) grantRights(ctx context.Context, tasks []*task) (given map[str
 	changed, failed, err := applyRBAC(ctx, m.client, rbacFor(all))
 	own := ownGrant()
 	for _, t := range tasks {
-		// by which this package impersonates all of them
-		given[t.name] = changed[[2]string{own.Namespace, own.Name}]
+		// the grant by which this package impersonates all add-ons
+		granted[t.name] = changed[[2]string{own.Namespace, own.Name}]
 		for _, g := range ofTask[t.name] {
 			at := [2]string{g.Namespace, g.Name}
-			given[t.name] = given[t.name] || changed[at]
+			granted[t.name] = granted[t.name] || changed[at]
 			if why := failed[at]; why != nil {
-				trouble[t.name] = why.Error()
+				problems[t.name] = why.Error()
 			}
 		}
 	}
-	return given, trouble, err
+	return granted, problems, err
 }
 
 // namespaces returns the namespaces that an add-on needs, except namespaces among its own objects.
@@ -356,22 +357,22 @@ func (t *task) toDelete() []Item {
 	return items
 }
 
-// reachable returns the items in existing namespaces. In a missing namespace no rights can be
-// granted and no object is left: its items are lost.
+// reachable returns the items in existing namespaces. A missing namespace has no objects, and no
+// rights can be granted in it: its items are lost.
 func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost map[key]bool, err error) {
 	there := map[string]bool{"": true}
 	lost = map[key]bool{}
 	for _, i := range items {
-		is, asked := there[i.Namespace]
-		if !asked {
+		exists, known := there[i.Namespace]
+		if !known {
 			_, err := m.client.CoreV1().Namespaces().Get(ctx, i.Namespace, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return nil, nil, fmt.Errorf("namespace %s: cannot read: %w", i.Namespace, err)
 			}
-			is = err == nil
-			there[i.Namespace] = is
+			exists = err == nil
+			there[i.Namespace] = exists
 		}
-		if is {
+		if exists {
 			all = append(all, i)
 		} else {
 			lost[i.key()] = true
@@ -381,7 +382,7 @@ func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost
 }
 
 // reconcileTask makes a pass over one add-on and writes the result.
-func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now time.Time, trouble string) error {
+func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now time.Time, problem string) error {
 	r := t.record
 	save := func(r Record) error { return m.store(ctx, t, r, k.state) }
 	var out outcome
@@ -389,17 +390,17 @@ func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now
 	switch {
 	case t.holdReason != "":
 		out.problems, out.objects = []string{t.holdReason}, len(t.wanted.Objects)
-	case trouble != "":
-		out.problems = []string{trouble}
+	case problem != "":
+		out.problems = []string{problem}
 	default:
 		if t.addon != nil {
 			r.Node = m.spec.Node.Name
 		}
-		stays := t.addon != nil && t.rolledBack == (RolledBack{})
-		k.canRollBack = stays && t.addon.Within > 0
+		fromDocument := t.addon != nil && t.rolledBack == (RolledBack{})
+		k.canRollBack = fromDocument && t.addon.Within > 0
 		r = r.without(t.lost)
 		r, out, err = k.pass(ctx, t.wanted, r, now, save)
-		if err == nil && stays {
+		if err == nil && fromDocument {
 			r, out = m.evaluateTrial(ctx, t, k, r, out, now)
 		}
 	}
@@ -412,7 +413,7 @@ func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now
 		}
 		out.problems = append(out.problems, err.Error())
 	}
-	// its rights are revoked by now, too
+	// the rights of the add-on are revoked by now, too
 	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable {
 		return m.deleteRecord(ctx, t, r)
 	}

@@ -2,12 +2,12 @@
 // it, instead of failing and backing off for seconds.
 //
 // Two moments matter: the server answers at all (a kubelet can register), and the RBAC rights exist
-// (controllers may act). Health is the only answer of the server that needs no credentials, so the
-// Waiter needs none. The server answers it only once the rights exist, because the right to read
-// health is created last of all (kubeapiserver/rights.go). The Waiter does not wait until the
-// server reports itself ready, which comes a second later. It polls at short intervals, because a
-// process cannot wait for another process to open its socket; a request to a closed port costs
-// microseconds.
+// (controllers may act). The Waiter requests the health of the server, because this request needs
+// no credentials. Any answer shows the first moment. The server permits the request only once all
+// rights exist, because the right to read health is created last of all (kubeapiserver/rights.go).
+// The server reports itself ready a second later still; the Waiter does not wait for that. It polls
+// at short intervals, because a process cannot wait for another process to open its socket; a
+// request to a closed port costs microseconds.
 package apiready
 
 import (
@@ -65,7 +65,7 @@ func (g *Waiter) Run(ctx context.Context) {
 	g.once.Do(func() {
 		defer g.client.CloseIdleConnections()
 		answers := func(int) bool { return true }
-		// Both statuses show that the request was authorized; the server may be unhealthy.
+		// Both statuses show that the request was authorized, even if the server is unhealthy.
 		allowed := func(status int) bool {
 			return status == http.StatusOK || status == http.StatusInternalServerError
 		}

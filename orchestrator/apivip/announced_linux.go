@@ -34,13 +34,13 @@ type announced struct {
 	publish func([]netip.Addr)
 }
 
-func (a announced) run(ctx context.Context, ask func(context.Context, string) health.ProbeResult) error {
-	// A killed process has left its redirects.
+func (a announced) run(ctx context.Context, probe func(context.Context, string) health.ProbeResult) error {
+	// A killed process leaves its redirects in the kernel.
 	if err := a.write(nil); err != nil {
 		return err
 	}
 	answers := make(chan probeAnswer)
-	go poll(ctx, a.spec.OwnAddress(), true, ask, answers)
+	go poll(ctx, a.spec.OwnAddress(), true, probe, answers)
 	var served []netip.Addr
 	for {
 		select {
@@ -50,7 +50,8 @@ func (a announced) run(ctx context.Context, ask func(context.Context, string) he
 				continue
 			}
 			klog.Infof("%s: serves %v; API server of this machine: ready: %t %s", Name, want, now.server.Ready, now.server.Problem)
-			// The redirects exist as long as the routes.
+			// The redirects are written before the routes are announced, and removed after the
+			// routes.
 			if len(want) == 0 {
 				a.publish(nil)
 			}

@@ -7,11 +7,11 @@
 // readiness of the API servers. servers.go derives the readiness from the answers to probes. Both
 // are pure, and simulation_test.go verifies their guarantees. The decision uses neither etcd nor
 // Kubernetes objects: the holder announces itself on the link every 0.4 seconds, and the others
-// listen. They probe the link before another machine takes the place of a silent holder.
-// nat_linux.go makes the kernel redirect connections to the address to the API server.
+// listen. If the holder is silent, the others probe the link before another machine takes the
+// address. nat_linux.go makes the kernel redirect connections to the address to the API server.
 //
-// The address is on no link: machined's network code does not know it, and it is not an address of
-// the node.
+// The address is configured on no link: machined's network code does not know the address, and
+// Kubernetes does not count it among the addresses of the node.
 //
 // docs/decisions/0034-virtual-address.md and 0075-virtual-address-translation.md contain the
 // reasons.

@@ -17,8 +17,8 @@ import (
 // an address.
 const tableName = "orlop_virtual_address"
 
-// priority is before the chains of the service proxy (dstnat, -100): no Service can take the
-// address from the API server.
+// priority is before the chains of the service proxy (dstnat, -100): so no Service can redirect the
+// connections to the address.
 const priority = -110
 
 // redirect is the redirection of connections from an address of the API to the API server at an
@@ -56,7 +56,7 @@ func writeRedirects(all []redirect) error {
 
 // expressions returns the rule: TCP to the address at the API's port is translated.
 func (r redirect) expressions() []expr.Any {
-	// of the destination: RFC 791, section 3.1
+	// offset of the destination address in the header: RFC 791, section 3.1
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16)
 	if r.from.Is6() {
 		family, offset = unix.NFPROTO_IPV6, 24 // RFC 8200, section 3
@@ -78,9 +78,9 @@ func (r redirect) expressions() []expr.Any {
 	}
 }
 
-// staleFlows selects tracked connections to an address of the API with an outdated destination: if
-// this machine holds the address (here), the connections that do not go to its own API server, else
-// the connections that do.
+// staleFlows selects tracked connections to an address of the API that go to an outdated
+// destination. If this machine holds the address (here), these are the connections that do not go
+// to its own API server; if another machine holds it, the connections that do.
 type staleFlows struct {
 	redirect
 	here bool
@@ -96,12 +96,12 @@ func (m staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	return asked.Unmap() == m.from && (answers.Unmap() == m.to) != m.here
 }
 
-// dropFlows deletes stale connections from the kernel's connection tracking. The kernel decides on
-// the destination of a connection once, and keeps to it. After the deletion it decides again at the
-// next packet, and the new server rejects the unknown connection. Otherwise clients on this machine
-// would wait for a server that is gone, because no other machine sees their packets. Other
-// connections stay: they may be newer than the move of the address, and without an entry their
-// answers would leave from another address than the client expects.
+// dropFlows deletes stale connections from the kernel's connection tracking. The kernel chooses the
+// destination of a connection at its first packet only. After the deletion it chooses again at the
+// next packet, and the new server rejects the unknown connection. Without the deletion, clients on
+// this machine would wait for a server that is gone, because no other machine sees their packets.
+// Connections that are not stale stay: they may be newer than the move of the address, and without
+// an entry their answers would leave from another address than the client expects.
 func dropFlows(m staleFlows) error {
 	family := netlink.InetFamily(unix.AF_INET)
 	if m.from.Is6() {

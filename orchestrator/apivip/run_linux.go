@@ -28,7 +28,7 @@ import (
 const Name = "virtual-address"
 
 // Components describes the component without its Run function. It is empty without virtual
-// addresses, if they are announced by BGP, and on a worker.
+// addresses, with virtual addresses that BGP announces, and on a worker.
 func Components(spec nodespec.Spec) []component.Component {
 	if len(spec.VirtualAddresses) == 0 || spec.Network.AnnounceAPI || !spec.Node.ControlPlane {
 		return nil
@@ -36,7 +36,8 @@ func Components(spec nodespec.Spec) []component.Component {
 	return []component.Component{{Process: component.Node, Name: Name}}
 }
 
-// Run holds the addresses, while it is this machine's turn, until ctx is done.
+// Run makes this machine hold each address while the machine is chosen for it (state.go), until ctx
+// is done.
 func Run(ctx context.Context, env component.Env) error {
 	prober := &health.Prober{
 		CAFile: filepath.Join(env.Dirs.Node, nodespec.CA), Name: kubeconfig.Local().Name, Path: ReadyPath,
@@ -71,7 +72,7 @@ type agent struct {
 }
 
 // flowDropInterval is the shortest time between two passes over all tracked connections of the
-// kernel. A forger of claims must not cause more of them.
+// kernel. Forged claims must not cause more passes.
 const flowDropInterval = time.Second
 
 func newAgent(spec nodespec.Spec) *agent {
@@ -95,14 +96,14 @@ type probeAnswer struct {
 	server  APIServer
 }
 
-func (a *agent) run(ctx context.Context, ask func(context.Context, string) health.ProbeResult, links <-chan struct{}, announce component.Announce) error {
-	// A killed process has left its redirects.
+func (a *agent) run(ctx context.Context, probe func(context.Context, string) health.ProbeResult, links <-chan struct{}, announce component.Announce) error {
+	// A killed process leaves its redirects in the kernel.
 	if err := a.write(nil); err != nil {
 		return err
 	}
 	answers := make(chan probeAnswer)
 	for _, address := range a.spec.ControlPlanes {
-		go poll(ctx, address, address == a.spec.OwnAddress(), ask, answers)
+		go poll(ctx, address, address == a.spec.OwnAddress(), probe, answers)
 	}
 	announce(Name, false, "waiting for announcements on the link")
 	tick := time.NewTicker(neighbor.StepInterval)
@@ -130,7 +131,7 @@ func (a *agent) run(ctx context.Context, ask func(context.Context, string) healt
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
-			continue // it is reopened a moment later: the link may be disappearing
+			continue // a later step reopens the socket: now the link may be disappearing
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
@@ -144,7 +145,7 @@ func (a *agent) run(ctx context.Context, ask func(context.Context, string) healt
 }
 
 // poll probes an API server repeatedly.
-func poll(ctx context.Context, address netip.Addr, own bool, ask func(context.Context, string) health.ProbeResult, answers chan<- probeAnswer) {
+func poll(ctx context.Context, address netip.Addr, own bool, probe func(context.Context, string) health.ProbeResult, answers chan<- probeAnswer) {
 	at := netip.AddrPortFrom(address, paths.PortKubernetes).String()
 	if own {
 		at = kubeconfig.Loopback.String()
@@ -157,7 +158,7 @@ func poll(ctx context.Context, address netip.Addr, own bool, ask func(context.Co
 		case <-ctx.Done():
 			return
 		}
-		got := ask(ctx, at)
+		got := probe(ctx, at)
 		server = server.Answered(got.Problem, got.Late)
 		select {
 		case answers <- probeAnswer{address, server}:
@@ -168,8 +169,8 @@ func poll(ctx context.Context, address netip.Addr, own bool, ask func(context.Co
 	}
 }
 
-// step performs the decisions of this moment, and reports whether each address is held, and by
-// which machine.
+// step performs the decisions of this moment, and reports whether every address has a holder, and
+// which machine it is.
 func (a *agent) step(now time.Time) (works bool, detail string) {
 	own := a.spec.OwnAddress()
 	duties := map[netip.Addr]neighbor.Mode{}
@@ -221,7 +222,7 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	}
 	clear(a.claims)
 	err := a.redirect(redirects, now)
-	if err != nil { // connections to the address would fail
+	if err != nil { // without the redirects, connections to the address would fail
 		works, announced = false, nil
 		for address, duty := range duties {
 			duty.Role = neighbor.Listen
@@ -239,8 +240,9 @@ func (a *agent) step(now time.Time) (works bool, detail string) {
 	return works, strings.Join(parts, "; ")
 }
 
-// linkFor returns the link on which this machine would hold an address, and the machine's own
-// address for the API server, or the reason why there is none.
+// linkFor returns the link on which this machine would hold an address, and to, the machine's own
+// address to which connections are redirected. missing is the reason if the machine lacks the link
+// or the address.
 func (a *agent) linkFor(address netip.Addr) (place neighbor.Link, to netip.Addr, missing string) {
 	if to = ownAddress(a.spec, address); !to.IsValid() {
 		return neighbor.Link{}, netip.Addr{}, "this machine has no address of its family"
@@ -268,8 +270,8 @@ func (a *agent) redirect(want []redirect, now time.Time) error {
 	return nil
 }
 
-// dropMoved deletes the stale flows of addresses that have moved. The kernel may track a hundred
-// thousand other connections and lists them all, so nothing waits for the deletion.
+// dropMoved deletes the stale flows of addresses that have moved. The deletion runs in the
+// background, because the kernel lists all tracked connections for it, perhaps a hundred thousand.
 func (a *agent) dropMoved(now time.Time) {
 	if len(a.moved) == 0 || now.Sub(a.lastDrop) < flowDropInterval || !a.dropping.TryLock() {
 		return
@@ -297,8 +299,9 @@ func (a *agent) describe(address netip.Addr, s State, now time.Time) (answered b
 	return true, fmt.Sprintf("%s holds %s", a.machineName(s.Other), address)
 }
 
-// machineName names a machine by its hardware address. The machine is probed continuously, so the
-// kernel knows both its addresses.
+// machineName returns the IP address of the machine with a hardware address. This machine probes
+// the API servers of the others continuously, so the kernel has a neighbor entry with both
+// addresses.
 func (a *agent) machineName(mac neighbor.MAC) string {
 	if ip, known := a.machines[mac]; known {
 		return ip.String()

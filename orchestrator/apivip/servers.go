@@ -8,8 +8,8 @@ import (
 
 const (
 	// probeInterval is the time between an answer of another machine's API server and the next
-	// probe; ownProbeInterval is the same for this machine's. After a late answer the next probe
-	// follows at once.
+	// probe; ownProbeInterval is the same for the API server of this machine. After a late answer
+	// the next probe follows at once.
 	probeInterval    = time.Second
 	ownProbeInterval = 500 * time.Millisecond
 	// timeout is how long an API server may take to answer.
@@ -18,9 +18,9 @@ const (
 	maxLate = 1
 )
 
-// ReadyPath is the path of the probes. Two checks of readiness depend on etcd after the first
-// success, and are excluded here: without a quorum of etcd no API server can do more than another,
-// and reads from caches continue.
+// ReadyPath is the path of the probes. Two checks of readiness still depend on etcd after a server
+// was ready once; the path excludes them. Without a quorum of etcd no API server can do more than
+// another, so a move of the address gains nothing, and reads from caches continue.
 const ReadyPath = "/readyz?exclude=etcd&exclude=etcd-readiness"
 
 // APIServer is the state of an API server. The zero APIServer was not probed yet, and is not ready.
@@ -31,8 +31,8 @@ type APIServer struct {
 }
 
 // Answered returns the state after an answer. An answer that the server is not ready or not
-// reachable counts at once. A late answer may be due to a busy machine, so the first late answer
-// changes nothing.
+// reachable changes the state at once. A late answer may be due to a busy machine, so the first
+// late answer changes nothing.
 func (s APIServer) Answered(problem string, late bool) APIServer {
 	if !late {
 		return APIServer{Ready: problem == "", Problem: problem}

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// announceInterval is the time between two announcements of the holder. silence is how long no
-	// announcement must be received until another machine takes the address, and probeAfter how
-	// long until the link is probed. The loss of two consecutive announcements moves nothing.
+	// announceInterval is the time between two announcements of the holder. After silence without
+	// an announcement, another machine takes the address; after probeAfter, the other machines
+	// probe the link. The loss of two consecutive announcements has no consequence.
 	//
 	// A failed machine is noticed after 2 seconds or later. By then the others' etcd has noticed
 	// the loss, too, if the machine was the leader (orchestrator/etcd: 1 to 2 seconds). If the
 	// address moved earlier, the write of a client would be forwarded to a lost leader and fail
 	// after 7 seconds.
 	announceInterval, probeAfter, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
-	// stagger is how much longer a machine waits for each ready machine before it in the list, so
-	// that a single machine takes the address and the others hear it. If the earlier machines fail
-	// to take it for any reason, the later machines do.
+	// stagger is how much longer a machine waits for each ready machine that precedes it in the
+	// list, so that a single machine takes the address and the others hear its announcement. If the
+	// earlier machines fail to take it for any reason, the later machines do.
 	stagger = 500 * time.Millisecond
 	// holdTime is how long a machine with an API server that is not ready keeps the address, while
-	// it knows of no ready API server. It is limited, because another API server may be ready for
-	// all machines but this.
+	// it knows of no ready API server. It is limited, because another API server may be ready and
+	// only this machine may not reach it.
 	holdTime = time.Minute
-	// yieldDelay is how long, of two holders, the machine that must yield by its hardware address
-	// waits for the other to yield.
+	// Of two holders, the machine with the higher hardware address must yield. yieldDelay is how
+	// long it first waits for the other to yield.
 	yieldDelay = time.Second
-	// cutOff is how long a machine that saw no ready majority counts as cut off from the others.
+	// A machine counts as cut off from the others until it has seen a ready majority for cutOff.
 	cutOff = 3 * time.Second
 )
 
@@ -45,7 +45,7 @@ type State struct {
 	announced      time.Time    // last own announcement
 	lastEligible   time.Time    // last time that this machine was eligible
 	lastMinority   time.Time    // last time without a known ready majority
-	contestedSince time.Time    // another machine answers, too, since then
+	contestedSince time.Time    // since then another machine holds the address, too
 	lastStep       time.Time    // time of the last step
 }
 
@@ -100,7 +100,7 @@ func (s State) Step(v Observation) (State, Actions) {
 			s.contestedSince = v.Now
 		}
 		s.Other, s.Heard = other, v.Now
-		// the latter: both have not just begun
+		// the second condition excludes a machine that has just taken the address
 		apart := v.Now.Sub(s.lastMinority) < cutOff && v.Now.Sub(s.Since) >= cutOff
 		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contestedSince) >= yieldDelay
 		switch {
@@ -117,15 +117,15 @@ func (s State) Step(v Observation) (State, Actions) {
 		s.setActive(false, v.Now)
 		s.quietSince = v.Now
 	}
-	alone := v.Now.Sub(s.quietSince)
-	if !s.Active && alone >= silence+time.Duration(v.Ahead)*stagger {
+	quiet := v.Now.Sub(s.quietSince)
+	if !s.Active && quiet >= silence+time.Duration(v.Ahead)*stagger {
 		s.setActive(true, v.Now)
 		s.announced = time.Time{}
 	}
 	switch {
 	case s.Active && v.Now.Sub(s.announced) >= announceInterval:
 		s.announced, todo.Announce = v.Now, true
-	case !s.Active && alone >= probeAfter:
+	case !s.Active && quiet >= probeAfter:
 		todo.Probe = true
 	}
 	holder := s.holder
@@ -139,8 +139,8 @@ func (s State) Step(v Observation) (State, Actions) {
 	return s, todo
 }
 
-func (s *State) setActive(now bool, at time.Time) {
-	if s.Active != now || s.Since.IsZero() {
-		s.Active, s.Since, s.contestedSince = now, at, time.Time{}
+func (s *State) setActive(active bool, at time.Time) {
+	if s.Active != active || s.Since.IsZero() {
+		s.Active, s.Since, s.contestedSince = active, at, time.Time{}
 	}
 }

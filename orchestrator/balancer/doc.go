@@ -16,12 +16,12 @@
 //
 // # Times
 //
-// A server that has failed gets no new connection after 4 s (probeInterval, timeout). Its
-// connections are closed after 6.5 s (probeInterval, timeout, retryInterval, timeout), if another
-// server works. If the next server has also failed silently, and had no connections, that takes 2 s
-// more (timeout): it is probed as soon as it has a connection. A server that refuses connections is
-// noticed at the first connection, which goes to the next server at once. simulation_test.go
-// verifies these times.
+// A failed server gets no new connection from 4 s after its failure on (probeInterval, timeout).
+// Its connections are closed after 6.5 s (probeInterval, timeout, retryInterval, timeout), if
+// another server works. If the next server has also failed silently, while it had no connections, 2
+// s more pass (timeout): the balancer probes that server as soon as it has a connection. A server
+// that refuses connections is noticed at the first connection, which goes to the next server at
+// once. simulation_test.go verifies these times.
 //
 // docs/decisions/0032-balancer.md explains why the cluster's endpoint does not do this.
 package balancer

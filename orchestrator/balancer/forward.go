@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// connectTimeout bounds the connection to a server: the loss of the first packet costs a
-	// second, and may happen once.
+	// connectTimeout bounds the time to connect to a server. It permits a single loss of the first
+	// packet, which costs a second.
 	connectTimeout = 1500 * time.Millisecond
 	// silence is how long sent data or a keep-alive probe may stay unacknowledged before a
 	// connection ends. The probes notice a lost server earlier; this limit is for a server behind
 	// an address that other machines answer, too.
 	silence = 10 * time.Second
-	// drainTime is how long one direction may continue after the other was broken, for data that
-	// were sent before.
+	// drainTime is how long one direction may continue after a break of the other, for data that
+	// were sent before the break.
 	drainTime = 5 * time.Second
 )
 
@@ -38,9 +38,10 @@ func (c *connection) close() {
 	_ = c.upstream.Close()
 }
 
-// forward copies in both directions until both have ended, and closes both ends. If a direction
-// ends, it is ended at the other end, while the opposite direction continues. A broken direction
-// looks the same there: TLS inside distinguishes the two.
+// forward copies in both directions until both have ended, and closes both ends. If one direction
+// ends, forward ends it towards its receiver, while the opposite direction continues. A broken
+// direction ends towards its receiver in the same way; TLS inside the connection distinguishes an
+// end from a break.
 func (c *connection) forward() {
 	var both sync.WaitGroup
 	both.Go(func() { c.copyOneWay(c.client, c.upstream) })
@@ -57,7 +58,7 @@ func (c *connection) copyOneWay(to, from *net.TCPConn) {
 		_ = c.client.SetDeadline(soon) // a closed connection needs no deadline
 		_ = c.upstream.SetDeadline(soon)
 	}
-	_ = to.CloseWrite() // the opposite direction notices a closed end
+	_ = to.CloseWrite() // if to is closed already, the opposite direction notices
 }
 
 // dialer connects to API servers. It does not connect to listen, the address of the balancer: if

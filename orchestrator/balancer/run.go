@@ -102,7 +102,7 @@ func (b *balancer) run(ctx context.Context) error {
 	parts.Go(func() { refused <- b.accept(ctx, &parts) })
 	defer func() {
 		stop()
-		_ = b.socket.Close() // it ends accept; no data can be lost
+		_ = b.socket.Close() // ends accept; no data can be lost
 		parts.Wait()
 		b.prober.Close()
 	}()

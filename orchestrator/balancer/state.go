@@ -21,9 +21,9 @@ const (
 	// connections, is the first in the order of preference, or is not ready.
 	probeInterval = 2 * time.Second
 	// standbyInterval is the pause for the other servers. When a standby server gets its first
-	// connection, its pause becomes probeInterval, so it is usually probed at once. With three
-	// servers and a hundred nodes, each server gets 24 probes per second in total: a third of the
-	// nodes prefers it and probes it every 2 s, the other nodes probe it every 10 s. A probe is
+	// connection, its pause becomes probeInterval, so its next probe is usually due at once. With
+	// three servers and a hundred nodes, each server gets 24 probes per second in total: a third of
+	// the nodes prefers it and probes it every 2 s, the other nodes probe it every 10 s. A probe is
 	// small and uses an open connection.
 	standbyInterval = 10 * time.Second
 	// retryInterval is the pause after the first failure of a server, and for all servers while no
@@ -93,7 +93,7 @@ type Actions struct {
 // 1998).
 //
 // The endpoint is the last: it is another path to one of these servers, and the only known address
-// if no server is named.
+// if the description names no control-plane machine.
 func Servers(spec nodespec.Spec) ([]string, error) {
 	endpoint, err := url.Parse(spec.Endpoint)
 	if err != nil || endpoint.Hostname() == "" || endpoint.Port() == "" {
@@ -157,8 +157,8 @@ func (s *State) sorted() []server {
 }
 
 // ProbeDone records the result of a probe. A ready server is doubted after its first failed probe.
-// Every other server, also a doubted server, becomes unready if it has answered the failed probe,
-// and down if it has not.
+// After a failed probe, any other server, also a doubted server, becomes unready if it has
+// answered, and down if it has not.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem
@@ -176,8 +176,8 @@ func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 }
 
 // ConnectFailed records that a server did not accept a connection. The cause may be this machine,
-// so the other connections of the server stay, and it is probed at once. Until it has answered, new
-// connections prefer the other ready servers.
+// so the other connections of the server stay, and the server is probed at once. Until it has
+// answered, new connections prefer the other ready servers.
 func (s *State) ConnectFailed(address, problem string) {
 	if one := s.find(address); one.level == ready {
 		one.level, one.problem, one.lastProbe = doubted, problem, time.Time{}
@@ -191,8 +191,8 @@ func (s *State) ConnOpened(address string) { s.find(address).open++ }
 func (s *State) ConnClosed(address string) { s.find(address).open-- }
 
 // Next returns the actions of this moment, and assumes that they are performed. Next closes
-// connections only if there is a better server for them: otherwise a client gains nothing, and the
-// kernel itself ends a connection whose peer is lost.
+// connections only if there is a better server for them: without a better server, a client gains
+// nothing by a new connection, and the kernel itself ends a connection whose peer is lost.
 func (s *State) Next(now time.Time) Actions {
 	var todo Actions
 	better := s.count(ready) > 0

@@ -21,16 +21,16 @@ const (
 	// chunkSize is the number of elements in one message: an attribute has at most 64 KiB, and an
 	// element 28 bytes.
 	chunkSize = 1000
-	// bufferSize is the size in bytes of the socket's buffers, for a batch and the kernel's
-	// answers. It is sufficient for 100,000 addresses.
+	// bufferSize is the size in bytes of the socket's buffers, for all messages of a change and the
+	// kernel's answers. It is sufficient for 100,000 addresses.
 	bufferSize = 4 << 20
 	// timeout bounds the kernel's answer.
 	timeout = 30 * time.Second
 )
 
-// closeAddresses makes the kernel drop packets to the announced addresses that it would forward, in
-// the network namespace of the calling thread. The service proxy and package apivip translate the
-// packets to the ports in use before the kernel forwards them. Without the rule, a packet to
+// closeAddresses makes the kernel drop packets to announced addresses instead of forwarding them,
+// in the network namespace of the calling thread. The service proxy and package apivip translate
+// the packets to the ports in use before the kernel forwards them. Without the rule, a packet to
 // another port would return to the router by the default route, and go in circles.
 func closeAddresses(routes []netip.Prefix) error {
 	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {

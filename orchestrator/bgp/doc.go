@@ -11,7 +11,7 @@
 // cordoned or excluded, its last endpoint is gone (externalTrafficPolicy Local), its API server is
 // not ready, or the process ends. If a machine falls silent, routers drop its routes after the hold
 // time. A machine that is cut off from the API server keeps its routes: during an outage of the
-// control plane all machines are, and otherwise no machine would be reachable.
+// control plane all machines are cut off, and without routes no machine would be reachable.
 //
 // docs/decisions/0106-bgp.md gives the reasons.
 package bgp

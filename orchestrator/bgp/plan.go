@@ -11,7 +11,8 @@ import (
 type View struct {
 	Self   string // the name of the Node of this machine
 	BootID string // of the running kernel
-	// Nodes and Services are of the API server; Services have addresses of pools for BGP only.
+	// Nodes and Services describe the objects in the API server. A Service has only its addresses
+	// from pools for BGP here.
 	Nodes    []l2announcer.Node
 	Services []l2announcer.Service
 	API      []netip.Addr // virtual addresses of the API that this machine serves
@@ -34,14 +35,14 @@ func Plan(v View) []netip.Prefix {
 }
 
 // suitable reports whether this machine can serve a Service. A cordoned machine is about to leave,
-// so it is suitable only if all other machines are cordoned, too.
+// so it is suitable only if all other able machines are cordoned, too.
 func (v View) suitable(s l2announcer.Service) bool {
 	able := func(n l2announcer.Node) bool {
 		return n.Ready && !n.Excluded && (!s.Local || slices.Contains(s.Endpoints, n.Name))
 	}
 	own := slices.IndexFunc(v.Nodes, func(n l2announcer.Node) bool { return n.Name == v.Self })
-	// The status of an earlier boot says nothing about this one, in which the service proxy may
-	// not work yet.
+	// The status of an earlier boot says nothing about the present boot: its service proxy may not
+	// work yet.
 	if own < 0 || v.Nodes[own].BootID != v.BootID || !able(v.Nodes[own]) {
 		return false
 	}

@@ -54,7 +54,7 @@ func Run(ctx context.Context, env component.Env) error {
 		parts = append(parts, func(ctx context.Context) error { return apivip.RunAnnounced(ctx, env, a.api.Set) })
 	}
 	if pools := nodespec.AnnouncedBy(true, env.Spec.Network.Pools); len(pools) > 0 {
-		parts = append(parts, func(ctx context.Context) error { return a.follow(ctx, env, pools) })
+		parts = append(parts, func(ctx context.Context) error { return a.watchCluster(ctx, env, pools) })
 	}
 	return a.run(ctx, passwords, env.Announce, parts...)
 }
@@ -62,7 +62,7 @@ func Run(ctx context.Context, env component.Env) error {
 // run runs the sessions, and the parts that set the input of the plan, until ctx is done or a part
 // fails. The unused ports are closed until the sessions have ended.
 func (a *agent) run(ctx context.Context, passwords map[netip.Addr]string, announce component.Announce, parts ...func(context.Context) error) error {
-	// A killed process has left its rules.
+	// A killed process leaves its rules in the kernel.
 	if err := a.close(nil); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ type agent struct {
 	dial   func(context.Context, bgp.Peer) (net.Conn, error)
 	close  func([]netip.Prefix) error // closes the unused ports of addresses
 	api    *cell.Cell[[]netip.Addr]   // virtual addresses that this machine serves
-	view   *cell.Cell[View]           // without API
+	view   *cell.Cell[View]           // the input of the plan, without the field API
 	routes *cell.Cell[[]netip.Prefix]
 	peers  *cell.Cell[map[netip.Addr]peerState]
 }
@@ -123,8 +123,8 @@ func newAgent(spec nodespec.Spec, boot string, dial func(context.Context, bgp.Pe
 	}
 }
 
-// follow reads the cluster after each change.
-func (a *agent) follow(ctx context.Context, env component.Env, pools []nodespec.Pool) error {
+// watchCluster reads the Nodes and Services into view after each change, until ctx is done.
+func (a *agent) watchCluster(ctx context.Context, env component.Env, pools []nodespec.Pool) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {
 		return err
@@ -155,7 +155,7 @@ func (a *agent) follow(ctx context.Context, env component.Env, pools []nodespec.
 // has ended.
 func (a *agent) report(ctx context.Context, ended <-chan error, announce component.Announce) error {
 	api, view, peers := a.api.Watch(), a.view.Watch(), a.peers.Watch()
-	for told := ""; ; {
+	for reported := ""; ; {
 		v := view.Current()
 		v.API = api.Current()
 		if want, have := Plan(v), a.have(); !slices.Equal(want, have) {
@@ -165,8 +165,8 @@ func (a *agent) report(ctx context.Context, ended <-chan error, announce compone
 			}
 			a.routes.Set(want)
 		}
-		if text := describe(a.have(), a.spec.Network.BGP.Peers, peers.Current()); text != told && ctx.Err() == nil {
-			told = text
+		if text := describe(a.have(), a.spec.Network.BGP.Peers, peers.Current()); text != reported && ctx.Err() == nil {
+			reported = text
 			announce(Name, true, text)
 		}
 		select {
@@ -189,7 +189,8 @@ func (a *agent) have() []netip.Prefix {
 	return routes
 }
 
-// describe returns the status of the component. It is a problem if no router knows the machine.
+// describe returns the status of the component. The status is a problem if the machine has no
+// session with any router.
 func describe(routes []netip.Prefix, all []nodespec.BGPPeer, states map[netip.Addr]peerState) string {
 	parts := []string{fmt.Sprintf("announces %d addresses", len(routes))}
 	established := false

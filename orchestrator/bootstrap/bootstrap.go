@@ -1,8 +1,9 @@
 // Package bootstrap creates the few objects of Orlop's cluster beyond upstream's: the roles and
 // role bindings of the identities that machined issues, the cluster DNS Service, the registration
 // of the resource metrics API, the StorageClass of local volumes with its CSI driver, and the kinds
-// and the class of volume snapshots. It also labels the machine's Node as part of the control
-// plane, which a kubelet may not do for itself.
+// and the class of volume snapshots, and, if they are enabled, the namespace, kinds and rights of
+// machine objects. It also gives the machine's Node the label and taint of the control plane,
+// because a kubelet may not set this label itself.
 //
 // It runs in the process "api" over the API server's loopback connection, because before these
 // objects exist no other client has the right to create them. It creates missing objects and
@@ -40,9 +41,9 @@ import (
 // Name is the name of the component.
 const Name = "bootstrap"
 
-// A rejected object is retried after retryInterval: for a moment the server rejects Services, until
-// its address allocator is ready. After reportAfter rejections, which are normal during a start,
-// the reason is reported, and the delay grows up to maxBackoff.
+// A rejected object is retried after retryInterval: for a moment after its start the server rejects
+// Services, because its address allocator is not ready. After reportAfter rejections, which are
+// normal during a start, the reason is reported, and the delay grows up to maxBackoff.
 const (
 	retryInterval = 50 * time.Millisecond
 	reportAfter   = 100
@@ -57,8 +58,8 @@ func delay(refusals int) time.Duration {
 // labelRetry is the delay after a rejected change of a Node.
 const labelRetry = 10 * time.Second
 
-// Rights creates the roles and bindings. The API server calls it while it creates upstream's, so
-// that all RBAC rights exist at the same moment.
+// Rights creates the roles and bindings. The API server calls Rights while it creates upstream's
+// roles and bindings, so that all RBAC rights exist at the same moment.
 func Rights(ctx context.Context, client kubernetes.Interface) error {
 	wanted := rights()
 	failed := make(chan error, len(wanted))
@@ -74,9 +75,9 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 	return first
 }
 
-// Run creates the other objects as soon as the server answers and announces that. It then maintains
-// the objects and the Node's label until ctx is done. serving waits until the server answers;
-// loopback returns the server's privileged connection to itself.
+// Run creates the objects that Rights does not create, as soon as the server answers, and announces
+// itself ready. It then maintains all objects and the Node's label until ctx is done. serving waits
+// until the server answers; loopback returns the server's privileged connection to itself.
 func Run(ctx context.Context, env component.Env, serving func(context.Context) error, loopback func(context.Context) (*rest.Config, error)) error {
 	env.Announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
@@ -126,7 +127,7 @@ func Run(ctx context.Context, env component.Env, serving func(context.Context) e
 		ended <- labelNode(ctx, client, env.Spec.Node.Name, env.Spec.Node.Taint, labelRetry, found.of("node"))
 	}()
 	var late []managed
-	if !env.Spec.LocalVolumes.Disabled { // the last: no node and no pod waits for it
+	if !env.Spec.LocalVolumes.Disabled { // created last, because no node and no pod waits for them
 		if late, err = managedSnapshots(config); err != nil {
 			return err
 		}
@@ -172,8 +173,8 @@ func managedServices(spec nodespec.Spec, client kubernetes.Interface) []managed 
 	}
 }
 
-// problems collects the problems of several objects, which occur together after the start, and
-// announces them in one detail.
+// problems collects the problems of several objects and announces them in a single detail: after
+// the start several objects can have a problem at the same time.
 type problems struct {
 	announce component.Announce
 
@@ -215,10 +216,10 @@ func (t *problems) announceLocked() {
 	t.announce(Name, t.ready, detail)
 }
 
-// ensurePlaced creates a Service as retryUntilDone does. If another Service is in its place, only
-// the operator can change that. It then reports the problem aside and continues in the background,
-// and the start does not wait: machined would end an API server that never becomes ready, and the
-// operator needs it.
+// ensurePlaced creates a Service as retryUntilDone does. If another Service has its name or
+// address, only the operator can change that. ensurePlaced then reports the problem with aside,
+// returns, and continues in the background. The start must not wait: machined would end an API
+// server that never becomes ready, and the operator needs that server.
 func ensurePlaced(ctx context.Context, object string, do func() error, report, aside func(why string)) error {
 	blocked := false
 	err := retryUntilDone(ctx, object, func() error {

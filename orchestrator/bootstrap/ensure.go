@@ -30,7 +30,7 @@ type objects[T metav1.Object] interface {
 // ensureObject creates an object. If it exists, correct changes the differing parts and reports
 // whether there were any. A correct object is not written: an administrator's admission policy may
 // forbid even an unchanged update.
-func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, settle func(have T) (changed bool)) error {
+func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, correct func(have T) (changed bool)) error {
 	have, err := all.Get(ctx, want.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if _, err = all.Create(ctx, want, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
@@ -39,7 +39,7 @@ func ensureObject[T metav1.Object](ctx context.Context, all objects[T], want T, 
 		// another control-plane machine was faster
 		have, err = all.Get(ctx, want.GetName(), metav1.GetOptions{})
 	}
-	if err != nil || !settle(have) {
+	if err != nil || !correct(have) {
 		return err
 	}
 	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
@@ -55,9 +55,9 @@ func assign[T any](have *T, want T) bool {
 	return true
 }
 
-// LabelOwn is on the Services that this package creates. Another Service of the same name is from a
-// user who supplies this component; it may have no selector, either, if its endpoints are outside
-// the cluster.
+// LabelOwn is on the Services that this package creates. A Service of the same name without the
+// label is from a user who supplies this component. The missing selector is no sign of our Service:
+// a user's Service has none, either, if its endpoints are outside the cluster.
 const LabelOwn = "orlop.dev/own"
 
 func ours(s *corev1.Service) bool {
@@ -75,9 +75,9 @@ func (w conflictError) Error() string { return string(w) }
 // (ipallocator.ErrAllocated).
 const allocated = "provided IP is already allocated"
 
-// ensureService creates a Service or corrects its ports and traffic policy. Its addresses cannot be
-// changed: a Service with other addresses is a conflict. So is a Service of another owner with its
-// name or its address.
+// ensureService creates a Service or corrects its ports and traffic policy. The addresses of a
+// Service cannot be changed, so a Service with other addresses is a conflict. A Service of another
+// owner with the same name or address is a conflict, too.
 func ensureService(ctx context.Context, client kubernetes.Interface, want *corev1.Service) error {
 	all := client.CoreV1().Services(want.Namespace)
 	have, err := all.Get(ctx, want.Name, metav1.GetOptions{})
@@ -88,7 +88,8 @@ func ensureService(ctx context.Context, client kubernetes.Interface, want *corev
 		if _, err = all.Create(ctx, want, metav1.CreateOptions{}); err == nil {
 			return nil
 		}
-		// The server rejects a used address as invalid, even if this Service has it by now.
+		// The server rejects a used address as invalid, even if the user of the address is this
+		// Service, created by another machine a moment ago.
 		refusal, getErr := err, error(nil)
 		if have, getErr = all.Get(ctx, want.Name, metav1.GetOptions{}); apierrors.IsNotFound(getErr) && strings.Contains(refusal.Error(), allocated) {
 			return conflictError(fmt.Sprintf("Service %s/%s: another Service has one of its addresses %v: delete that Service, or change its address: %v",
@@ -135,9 +136,9 @@ func deleteService(ctx context.Context, client kubernetes.Interface, own *corev1
 const ControlPlaneKey = "node-role.kubernetes.io/control-plane"
 
 // labelPatch returns the merge patch by which a control-plane machine's Node gets its label and, if
-// tainted, its taint, or loses the taint; nil if no change is needed. It retains other taints: with
-// the resourceVersion the server rejects the patch if another client has changed the Node
-// meanwhile.
+// tainted, its taint, or loses the taint; nil if no change is needed. The patch replaces the list
+// of taints and retains the others in it. Its resourceVersion makes the server reject it if another
+// client has changed the Node meanwhile.
 func labelPatch(node *corev1.Node, tainted bool) []byte {
 	meta, patch := map[string]any{}, map[string]any{}
 	if _, labelled := node.Labels[ControlPlaneKey]; !labelled {
@@ -177,7 +178,7 @@ func labelNode(ctx context.Context, client kubernetes.Interface, name string, ta
 		if !ok {
 			return
 		}
-		select { // only the latest patch counts
+		select { // the latest patch replaces an earlier patch
 		case <-patches:
 		default:
 		}

@@ -63,8 +63,8 @@ func maintainMachines(ctx context.Context, env component.Env, config *rest.Confi
 	})
 }
 
-// managedMachines are the namespace, the kinds and the rights of machine objects, with or without
-// those of claims.
+// managedMachines are the namespace, the kinds and the rights of machine objects, if claims is
+// true, also the rights and kinds of claims.
 func managedMachines(api clientset.Interface, client kubernetes.Interface, version string, claims bool) ([]managed, error) {
 	wanted, err := definitions.All(claims)
 	if err != nil {
@@ -87,9 +87,9 @@ func managedMachines(api clientset.Interface, client kubernetes.Interface, versi
 	return append(all, managedRBAC(client, machineRights(claims))...), nil
 }
 
-// correctDefinition sets the specification of a definition and reports whether it changed. A
-// definition of another owner stays, for example of an installation of Cluster API, and so does a
-// definition of a newer version of the system.
+// correctDefinition sets the specification of a definition and reports whether it changed. Two
+// definitions stay as they are: that of another owner, for example an installation of Cluster API,
+// and that of a newer version of the system.
 func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) bool {
 	by := have.Annotations[definedBy]
 	if by == "" || semver.Compare("v"+by, "v"+want.Annotations[definedBy]) > 0 {
@@ -104,10 +104,10 @@ func correctDefinition(have, want *apiextensionsv1.CustomResourceDefinition) boo
 
 // machineRights are the rights on machine objects. A node reads the objects of the namespace except
 // for the waiting machines, and writes the status of an OrlopMachine; kubeapiserver.MachineAccess
-// limits it to its own. The controllers create and maintain the objects and name the machine of a
-// Node (spec.providerID). They also read MachineHealthChecks. With claims, they also maintain
-// MachineSets, approve by signed rules and claim the waiting machines, and delete Machines. They
-// write no rule: its signature is of an operator.
+// limits a node to the object of its own machine. The controllers create and maintain the objects
+// and name the machine of a Node (spec.providerID). They also read MachineHealthChecks. With
+// claims, they also maintain MachineSets, approve by signed rules and claim the waiting machines,
+// and delete Machines. They write no approval rule, because an operator signs each rule.
 func machineRights(claims bool) []runtime.Object {
 	const clusters, machines, checks, sets, deployments = "clusters", "machines", "machinehealthchecks", "machinesets", "machinedeployments"
 	group, infra, own, hosts := machineapi.GroupVersion.Group, machineapi.OrlopClusters.Resource, machineapi.OrlopMachines.Resource, machineapi.OrlopHosts.Resource
@@ -147,7 +147,7 @@ func machineRights(claims bool) []runtime.Object {
 			rule(group, ours, "list"),
 			rule(planes.Group, []string{planes.Resource, planes.Resource + "/status"}, write...),
 			rule(planes.Group, []string{planes.Resource}, "list"),
-			rule("batch", []string{"jobs"}, "create"), // of gates
+			rule("batch", []string{"jobs"}, "create"), // the jobs of gates
 		}, ofClaims...)},
 		bindIn(machineapi.Namespace, roleMachines, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: MachinesAccount, Namespace: metav1.NamespaceSystem}),
 		clusterRole(roleMachines, rule("", []string{"nodes"}, "patch")),

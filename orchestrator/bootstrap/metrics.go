@@ -14,7 +14,7 @@ const (
 	// MetricsAPI is the name of the registration of the resource metrics API.
 	MetricsAPI = "v1beta1.metrics.k8s.io"
 	// MetricsService is the Service in kube-system that the registration names.
-	// nodespec.MetricsHost is the host name that follows from both.
+	// nodespec.MetricsHost is the host name of this Service.
 	MetricsService = "orlop-metrics"
 
 	metricsPort = 443
@@ -47,7 +47,7 @@ func metricsAPI() *apiregistrationv1.APIService {
 }
 
 // IsBuiltinMetrics reports whether a registration of the resource metrics API names our own server.
-// If a user has installed another server, the registration names that server and stays so.
+// If a user has installed another server, the registration names that server and is left as it is.
 func IsBuiltinMetrics(r *apiregistrationv1.APIService) bool {
 	s := r.Spec.Service
 	return s != nil && s.Namespace == metav1.NamespaceSystem && s.Name == MetricsService

@@ -43,7 +43,7 @@ const (
 const GroupAdmins = "orlop:cluster-admins"
 
 // DNSService is the name of the cluster DNS Service in kube-system. Each node maintains its own
-// EndpointSlices of it.
+// EndpointSlices of this Service.
 const DNSService = "kube-dns"
 
 // DNSSlice returns the name of a node's EndpointSlice of one address family.
@@ -87,9 +87,9 @@ func serverRights() []runtime.Object {
 func controllerRights() []runtime.Object {
 	return []runtime.Object{
 		// The add-on controller grants the rights that the documents of add-ons state, so it may
-		// grant any right. It uses none of them itself: it grants itself the right to impersonate
-		// add-ons, because a rule for all namespaces could not be limited to them
-		// (docs/decisions/0035-addons.md).
+		// grant any right. It uses none of these rights itself. Its right to impersonate add-ons is
+		// not here, because a rule for all namespaces could not be limited to add-ons; the
+		// controller grants itself that right in their namespace (docs/decisions/0035-addons.md).
 		clusterRole(roleAddons,
 			rule("", []string{"namespaces"}, "get", "create"),
 			rule("", []string{"nodes"}, "get"),
@@ -98,8 +98,8 @@ func controllerRights() []runtime.Object {
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
 		// The controller of local volumes creates and deletes them, expands claims, and marks
-		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. The
-		// identity of its process has the rights to read.
+		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. It reads
+		// with another identity, that of its process.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
@@ -120,8 +120,8 @@ func controllerRights() []runtime.Object {
 		// its own Node.
 		clusterRole(roleNodeTaints, rule("", []string{"nodes"}, "patch")),
 		bindAccount(roleNodeTaints, roleNodeTaints, NodeTaintsAccount),
-		// A control-plane machine drains a node before it removes its machine. The node controller
-		// of Kubernetes has the right to delete any pod, too.
+		// A control-plane machine drains a node before it removes its machine. The right to delete
+		// any pod is not unusual: the node controller of Kubernetes has it, too.
 		clusterRole(roleDrain,
 			rule("", []string{"nodes"}, "get", "patch"),
 			rule("", []string{"nodes/status"}, "patch"),
@@ -131,8 +131,8 @@ func controllerRights() []runtime.Object {
 	}
 }
 
-// podSignerRights are the rights of the signer of pod certificates. It answers the requests for its
-// signer, publishes its trust bundle, and stores its CAs in a Secret.
+// podSignerRights are the rights of the signer of pod certificates. The signer answers the requests
+// for its certificates, publishes its trust bundle, and stores its CAs in a Secret.
 func podSignerRights() []runtime.Object {
 	return []runtime.Object{
 		clusterRole(rolePodSigner,

@@ -25,11 +25,11 @@ import (
 // chart that contains the same component. Watches notice a change at once; a periodic resync finds
 // missed changes.
 const (
-	// resyncPeriod is the time between two passes without a change. A pass reads some thirty
-	// objects, and the watches report every change at once.
+	// resyncPeriod is the time between two passes without a change. It is long, because a pass
+	// reads some thirty objects, and the watches report every change at once.
 	resyncPeriod = 10 * time.Minute
-	// firstResync is the time from the start to the first pass: the watches miss a deletion before
-	// their start.
+	// firstResync is the time from the start to the first pass. The pass is early, because the
+	// watches miss a deletion before their start.
 	firstResync = 10 * time.Second
 	// conflictPeriod is the time between two passes while another owner's Service has the name or
 	// the address of a Service of this package: no watch reports the end of every conflict.
@@ -74,7 +74,7 @@ func managedRBAC(client kubernetes.Interface, objects []runtime.Object) []manage
 	for _, object := range objects {
 		m, err := meta.Accessor(object)
 		if err != nil {
-			panic(err) // they are upstream's types
+			panic(err) // not for the types of rights
 		}
 		resource := map[bool]string{true: "clusterroles", false: "clusterrolebindings"}
 		_, role := object.(*rbacv1.ClusterRole)
@@ -89,7 +89,8 @@ func managedRBAC(client kubernetes.Interface, objects []runtime.Object) []manage
 }
 
 // resyncLoop restores the objects until ctx is done. A value from changed requests a pass. report
-// gets the reason for each object that cannot be restored, and "" when it can be again.
+// gets the reason for each object that cannot be restored, and "" when the object could be restored
+// again.
 func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, period, minBackoff time.Duration, report func(what, why string)) {
 	timer := time.NewTimer(min(period, firstResync))
 	defer timer.Stop()
@@ -114,7 +115,7 @@ func resyncLoop(ctx context.Context, all []managed, changed <-chan struct{}, per
 				report(k.name, fmt.Sprintf("%s: cannot restore: %v", k.text(), err))
 				failed[k.text()] = true
 				retry := min(period, conflictPeriod)
-				if !errors.As(err, new(conflictError)) { // which persists until the operator acts
+				if !errors.As(err, new(conflictError)) { // the operator has to act
 					retry = backoff.Backoff{Min: minBackoff, Max: retry}.Delay(failures)
 				}
 				next = min(next, retry)
@@ -153,12 +154,13 @@ func watchManaged(ctx context.Context, client metadata.Interface, all []managed,
 	}
 }
 
-// watchChanges calls wake whenever an object for which counts is true was changed or deleted, and
-// after each end of the watch, because it may have missed a change. It returns when ctx is done.
-func watchChanges(ctx context.Context, open func(context.Context) (watch.Interface, error), counts func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
+// watchChanges calls wake whenever an object for which selected is true was changed or deleted. It
+// also calls wake after each end of the watch, because a change may have been missed. It returns
+// when ctx is done.
+func watchChanges(ctx context.Context, open func(context.Context) (watch.Interface, error), selected func(metav1.Object) bool, reopenAfter time.Duration, wake func()) {
 	for {
 		if w, err := open(ctx); err == nil {
-			receive(ctx, w, counts, wake)
+			receive(ctx, w, selected, wake)
 			w.Stop()
 		}
 		if backoff.Sleep(ctx, reopenAfter) != nil {
@@ -168,15 +170,15 @@ func watchChanges(ctx context.Context, open func(context.Context) (watch.Interfa
 	}
 }
 
-// receive returns when the watch ends, or ctx is done.
-func receive(ctx context.Context, w watch.Interface, counts func(metav1.Object) bool, wake func()) {
+// receive calls wake for the events of a watch (watchChanges), until the watch ends or ctx is done.
+func receive(ctx context.Context, w watch.Interface, selected func(metav1.Object) bool, wake func()) {
 	for {
 		select {
 		case e, more := <-w.ResultChan():
 			if !more {
 				return
 			}
-			if o := objectOf(e.Object); o != nil && (e.Type == watch.Deleted || e.Type == watch.Modified) && counts(o) {
+			if o := objectOf(e.Object); o != nil && (e.Type == watch.Deleted || e.Type == watch.Modified) && selected(o) {
 				wake()
 			}
 		case <-ctx.Done():
@@ -188,7 +190,7 @@ func receive(ctx context.Context, w watch.Interface, counts func(metav1.Object) 
 func objectOf(o runtime.Object) metav1.Object {
 	m, err := meta.Accessor(o)
 	if err != nil {
-		return nil // an error of the watch, which ends it
+		return nil // the event is an error, and the watch ends
 	}
 	return m
 }

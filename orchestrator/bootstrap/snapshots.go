@@ -20,7 +20,7 @@ import (
 const (
 	// LocalSnapshotClass is the VolumeSnapshotClass that every new cluster has.
 	LocalSnapshotClass = "orlop-local"
-	// DefaultSnapshotClass marks the VolumeSnapshotClass of snapshots that name none.
+	// DefaultSnapshotClass marks the VolumeSnapshotClass of snapshots that name no class.
 	DefaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
 )
 
@@ -28,7 +28,8 @@ const (
 // group below k8s.io.
 const approved = "https://github.com/kubernetes-csi/external-snapshotter/pull/814"
 
-// localSnapshotClass deletes a snapshot together with its VolumeSnapshot.
+// localSnapshotClass returns the class of local snapshots: a snapshot is deleted together with its
+// VolumeSnapshot.
 func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	return &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: LocalSnapshotClass, Annotations: map[string]string{DefaultSnapshotClass: "true"}},
@@ -36,9 +37,9 @@ func localSnapshotClass() *snapshotv1.VolumeSnapshotClass {
 	}
 }
 
-// managedSnapshots are the kinds of snapshots and their class; missing objects are created.
-// Existing objects stay: the definitions may belong to an add-on with another driver, and be newer
-// than these.
+// managedSnapshots are the kinds of snapshots and their class. Missing objects are created.
+// Existing objects stay as they are: the definitions may belong to an add-on with another driver,
+// and be newer than the definitions of this package.
 func managedSnapshots(config *rest.Config) ([]managed, error) {
 	definitions, err := clientset.NewForConfig(config)
 	if err != nil {
@@ -57,7 +58,7 @@ func managedSnapshots(config *rest.Config) ([]managed, error) {
 			return ensureObject(ctx, definitions.ApiextensionsV1().CustomResourceDefinitions(), d.DeepCopy(), func(*apiextensionsv1.CustomResourceDefinition) bool { return false })
 		}})
 	}
-	// it is rejected until its kind is served
+	// the class is rejected until its kind is served
 	return append(all, managed{snapshotsResource, "", LocalSnapshotClass, func(ctx context.Context) error {
 		return ensureObject(ctx, snapshots.SnapshotV1().VolumeSnapshotClasses(), localSnapshotClass(), func(*snapshotv1.VolumeSnapshotClass) bool { return false })
 	}}), nil
@@ -167,11 +168,11 @@ func schemaOf(t reflect.Type) *apiextensionsv1.JSONSchemaProps {
 }
 
 // at changes the part of a schema at a path.
-func at(schema *apiextensionsv1.JSONSchemaProps, way string, change func(*apiextensionsv1.JSONSchemaProps)) {
-	name, rest, deeper := strings.Cut(way, ".")
+func at(schema *apiextensionsv1.JSONSchemaProps, path string, change func(*apiextensionsv1.JSONSchemaProps)) {
+	name, rest, deeper := strings.Cut(path, ".")
 	field, there := schema.Properties[name]
 	if !there {
-		panic("there is no field " + name) // as above
+		panic("there is no field " + name) // a test builds all schemas
 	}
 	if deeper {
 		at(&field, rest, change)
@@ -189,8 +190,8 @@ func either(a, b string) apiextensionsv1.ValidationRule {
 	return apiextensionsv1.ValidationRule{Rule: fmt.Sprintf("has(self.%s) != has(self.%s)", a, b), Message: fmt.Sprintf("must have exactly one of %s and %s", a, b)}
 }
 
-func rules(schema *apiextensionsv1.JSONSchemaProps, way string, all ...apiextensionsv1.ValidationRule) {
-	at(schema, way, func(s *apiextensionsv1.JSONSchemaProps) { s.XValidations = all })
+func rules(schema *apiextensionsv1.JSONSchemaProps, path string, all ...apiextensionsv1.ValidationRule) {
+	at(schema, path, func(s *apiextensionsv1.JSONSchemaProps) { s.XValidations = all })
 }
 
 // policies restricts a field to the deletion policies of a snapshot.

@@ -20,11 +20,11 @@ const (
 	LocalVolumesAccount = "orlop-local-volumes"
 )
 
-// defaultClass marks the StorageClass of claims that name none.
+// defaultClass marks the StorageClass of claims that name no class.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
-// csiDriver describes the driver: it attaches nothing, the scheduler checks the capacity of nodes,
-// and the kubelet assigns files to a pod's fsGroup.
+// csiDriver describes the driver: no volume needs to be attached, the scheduler checks the capacity
+// of nodes, and the kubelet assigns the files of a volume to a pod's fsGroup.
 func csiDriver() *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: VolumeDriver},
@@ -55,8 +55,8 @@ func NewLocalClass(name string) *storagev1.StorageClass {
 	}
 }
 
-// managedVolumes are both; missing objects are created. Changes of a user stay, above all another
-// default class.
+// managedVolumes are the driver and the class. Missing objects are created. Changes of a user stay,
+// above all another default class.
 func managedVolumes(client kubernetes.Interface) []managed {
 	return []managed{
 		{driversResource, "", VolumeDriver, func(ctx context.Context) error {

@@ -1,7 +1,7 @@
 // Package breakglass suspends an object that prevents the API from working, and resumes it later,
 // at the request of an admin (Cluster.Suspend, Cluster.Resume). It runs in a separate process, with
 // a certificate that machined issues for this call. Neither webhooks nor policies apply to its
-// requests (kubeapiserver/thirdparty.go). machined stores the objects that it has read.
+// requests (kubeapiserver/thirdparty.go). machined stores the objects that this process has read.
 package breakglass
 
 import (
@@ -100,8 +100,8 @@ func checkSuspendable(kind nodespec.SuspendKind, object *unstructured.Unstructur
 	return nil
 }
 
-// remove deletes the object. Of a CustomResourceDefinition it removes only the conversion webhook,
-// and each object retains its version.
+// remove deletes the object. From a CustomResourceDefinition it removes only the conversion
+// webhook; the objects of the kind stay in their stored version.
 func remove(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.SuspendKind, o nodespec.SuspendRequest) error {
 	if kind.Name == nodespec.DefinitionKind {
 		return patchConversion(ctx, all, o.Name, o.UID, map[string]any{"strategy": "None", "webhook": nil})
@@ -125,8 +125,8 @@ func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.S
 		if err != nil || !has {
 			return nil, errors.Join(fmt.Errorf("%s %s: the stored copy has no converter", kind.Name, o.Name), err)
 		}
-		// A definition that was deleted and created again has another UID. It gets its converter
-		// from the client that created it.
+		// A definition that was deleted and created again has another UID, so the patch fails. The
+		// webhook of that definition is the concern of the client that created it.
 		if err := patchConversion(ctx, all, o.Name, string(object.GetUID()), conversion); err != nil {
 			return nil, err
 		}

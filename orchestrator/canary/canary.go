@@ -19,7 +19,7 @@ import (
 // Namespace is the namespace of the sandbox. The API server has no such namespace.
 const Namespace = "orlop-canary"
 
-// uid is the UID of the canary; the UIDs of pods have the form of RFC 9562.
+// uid is the UID of the canary. No pod has it, because the UIDs of pods have the form of RFC 9562.
 const uid = "orlop-canary"
 
 // group is the kubelet's control group of all pods.
@@ -33,7 +33,7 @@ func Run(ctx context.Context, dirs dirs.Dirs) (err error) {
 	}
 	defer conn.Close()
 	runtime := cri.NewRuntimeServiceClient(conn)
-	if err := remove(ctx, runtime); err != nil { // of an interrupted run
+	if err := remove(ctx, runtime); err != nil { // the sandbox of an interrupted run
 		return err
 	}
 	made, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{

@@ -20,11 +20,11 @@ import (
 // The three processes, by failure domain and privilege.
 const (
 	API = "api" // etcd and kube-apiserver, user paths.UserAPI
-	// Controllers runs kube-controller-manager, kube-scheduler and resource metrics, as user
-	// paths.UserControllers.
+	// Controllers runs kube-controller-manager, kube-scheduler, resource metrics and controllers of
+	// Orlop OS, as user paths.UserControllers.
 	Controllers = "controllers"
-	// Node runs the kubelet, kube-proxy, CoreDNS, the pod network, its policies and the balancer
-	// for the API server, as root.
+	// Node runs the kubelet, kube-proxy, CoreDNS, the pod network, its policies, the balancer for
+	// the API server and other components of every node, as root.
 	Node = "node"
 )
 
@@ -44,13 +44,13 @@ type Component struct {
 	Name    string
 	Args    []string // upstream's flags, if the component is an upstream program
 	Files   []File
-	// Run works until ctx is done, then returns nil; any other return ends the process. It is nil
-	// in a description that is only printed.
+	// Run works until ctx is done, then returns nil; any other return ends the process. In a
+	// description that is only printed, Run is nil.
 	Run func(ctx context.Context, announce Announce) error
 }
 
-// External is a placeholder for a component that Cluster.spec.external replaces. It reports its
-// replacement and is always ready.
+// External is a placeholder for a component that Cluster.spec.external replaces. by names its
+// replacement in a few words. The placeholder reports these words and is always ready.
 func External(name, by string) Component {
 	return Component{Process: Node, Name: name, Run: func(ctx context.Context, announce Announce) error {
 		announce(name, true, ExternalDetail(by))
@@ -104,14 +104,14 @@ func WriteFile(f File) error {
 func YAML(value any) string {
 	text, err := yaml.Marshal(value)
 	if err != nil {
-		// cannot happen
+		// plain values always have a YAML form
 		panic(fmt.Sprintf("component: plain values have no YAML form: %v", err))
 	}
 	return string(text)
 }
 
-// ServingFlags are the flags of an upstream controller's server at a port of loopback, which asks
-// the API server about its clients with a kubeconfig.
+// ServingFlags are the flags of the server of an upstream controller at a port of loopback. The
+// server asks the API server, with a kubeconfig, which clients it may answer.
 func ServingFlags(dir, kubeconfig string, port int) []string {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	return []string{
@@ -130,8 +130,9 @@ func ServingFlags(dir, kubeconfig string, port int) []string {
 }
 
 // EmulationFlags are the flags with which an upstream component of the control plane emulates the
-// level of the cluster (docs/decisions/0096-two-phases.md); none at the own version. The minimum
-// compatibility version is upstream's default, one minor version below.
+// level of the cluster (docs/decisions/0096-two-phases.md); none if the level is the version of the
+// component itself. The minimum compatibility version is upstream's default, one minor version
+// below.
 func EmulationFlags(spec nodespec.Spec) []string {
 	if !spec.Emulated.Known() {
 		return nil

@@ -79,8 +79,8 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// GroupClient returns a client of a group's kinds, which scheme contains. They have no protocol
-// buffers.
+// GroupClient returns a client of a group's kinds; scheme contains the kinds. The client uses JSON,
+// because the kinds have no protocol buffers.
 func GroupClient(config *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
 	c := rest.CopyConfig(config)
 	c.APIPath, c.GroupVersion = "/apis", &group

@@ -15,7 +15,7 @@ import (
 
 // GateFlags are the flags of the configured feature gates for an upstream component of the control
 // plane. While the component emulates a former version, the gates that this version does not accept
-// are left out: the component would not start.
+// are left out: the component would not start with them.
 func GateFlags(spec nodespec.Spec) []string {
 	gates := map[string]bool(spec.Kubernetes.FeatureGates)
 	if spec.Emulated.Known() {
@@ -36,8 +36,8 @@ func GateFlag(gates config.FeatureGates) string {
 	return "--feature-gates=" + strings.Join(words, ",")
 }
 
-// acceptedGates returns the gates that a version accepts. A gate can depend on another, so the
-// gates that are rejected alone are tried again beside the accepted gates.
+// acceptedGates returns the gates that a version accepts. A gate can depend on another gate, so a
+// gate that is rejected alone is tried again together with the accepted gates.
 func acceptedGates(gates map[string]bool, emulated *version.Version) map[string]bool {
 	accepted := map[string]bool{}
 	for progress := true; progress; {

@@ -39,8 +39,8 @@ func NodesOf(ctx context.Context, client kubernetes.Interface) *Nodes {
 	return NewNodes(ctx, func() (kubernetes.Interface, error) { return client, nil })
 }
 
-// NodesClient returns a function that makes a client with a kubeconfig. It receives protocol
-// buffers, which take half of the time of JSON.
+// NodesClient returns a function that makes a client with a kubeconfig. The client receives
+// protocol buffers, which take half of the time of JSON.
 func NodesClient(kubeconfig string) func() (kubernetes.Interface, error) {
 	return func() (kubernetes.Interface, error) {
 		config, err := LoadConfig(kubeconfig)

@@ -7,7 +7,7 @@ import (
 
 // ResyncLoop calls pass until ctx is done: at once, after each change, and retryInterval after a
 // failed pass. It calls report with the detail or the error of a pass if it differs from the
-// previous report. A pass without a detail has no news.
+// previous report. An empty detail is not reported.
 func ResyncLoop(ctx context.Context, changed <-chan struct{}, retryInterval time.Duration, pass func(context.Context) (string, error), report func(detail string)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

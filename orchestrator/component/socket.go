@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// AwaitSocket waits until a server accepts connections at a socket. The kubelet waits for two
-// seconds after a connection that its container runtime refuses.
+// AwaitSocket waits until a server accepts connections at a socket. It saves time at the start of
+// the kubelet, which waits for two seconds after its container runtime has refused a connection.
 func AwaitSocket(ctx context.Context, socket string) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -51,10 +51,10 @@ func machineObjects(dir string) (nodespec.MachineObjects, error) {
 // WhileMachineObjects runs a function while Cluster.spec.kubernetes.machineObjects is enabled, and
 // ends it when the field is disabled, until ctx is done. It ends the function and runs it again
 // when another of the settings changes. dir is the directory of the process. The function returns
-// nil when its context is done; any other return ends WhileMachineObjects with the same value.
-// idle is called when the function does not run. It reads the value of the file each second, so it
-// misses no value that stays. A watch would cost more: each watcher of fsnotify has a stack of 131
-// KiB, and a read takes some 13 µs.
+// nil when its context is done; any other return ends WhileMachineObjects with the same value. idle
+// is called while the field is disabled. WhileMachineObjects reads the file each second, so it can
+// miss only a value that changes again within a second. A watch would cost more: each watcher of
+// fsnotify has a stack of 131 KiB, and a read takes some 13 µs.
 func WhileMachineObjects(ctx context.Context, dir string, idle func(), run func(context.Context, nodespec.MachineObjects) error) error {
 	now, err := machineObjects(dir)
 	if err != nil {

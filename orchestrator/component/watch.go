@@ -105,7 +105,7 @@ func Objects[T any](informer cache.SharedIndexInformer) []T {
 	return all
 }
 
-// Only is an option for informers of the objects with a value of a field.
+// Only is an option for informers: it selects the objects in which a field has a value.
 func Only(field, value string) informers.SharedInformerOption {
 	return informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(field, value).String()
@@ -118,7 +118,7 @@ type Factory interface {
 	Shutdown()
 }
 
-// Informers is a Factory of informers that were made before.
+// Informers is a Factory of existing informers.
 type Informers struct {
 	All     []cache.SharedIndexInformer
 	running sync.WaitGroup
@@ -156,7 +156,7 @@ func (r Reconciler) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer unwatch() // an informer of the process goes on
+	defer unwatch() // an informer that the process shares continues
 	for _, f := range r.Factories {
 		f.Start(ctx.Done())
 		defer f.Shutdown()
@@ -190,9 +190,9 @@ func wakeEvery(ctx context.Context, period time.Duration, changed cell.Signal) {
 	}
 }
 
-// Trimmed returns the metadata that every watch needs, and the named annotations: without the
-// other fields, the objects of a large cluster take little memory. The resource version
-// distinguishes a change from a repetition.
+// Trimmed returns the metadata that every watch needs, and the named annotations. It omits the
+// other fields, so that the objects of a large cluster take little memory. The resource version
+// distinguishes a changed object from a repetition of the same object.
 func Trimmed(o metav1.Object, annotations ...string) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 	for _, name := range annotations {

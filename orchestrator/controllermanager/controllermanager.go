@@ -1,10 +1,11 @@
 // Package controllermanager runs upstream's kube-controller-manager, with its flags as data, in a
-// separate process that the process "controllers" starts. It ends when one of its controllers
-// cannot start; it cannot start twice in the same process (cache.NewInformerName); and the
-// scheduler must not end with it. Every controller acts under its own service account.
+// separate process that the process "controllers" starts. The separate process has three reasons:
+// upstream's program ends when one of its controllers cannot start; it cannot start twice in the
+// same process (cache.NewInformerName); and the scheduler must not end with it. Every controller
+// acts under its own service account.
 //
-// The process prepares itself while the API server starts, and runs only when its rights exist: a
-// controller without rights backs off for seconds.
+// The process prepares itself while the API server starts, and runs the controllers only when their
+// rights exist: a controller without rights backs off for seconds.
 package controllermanager
 
 import (
@@ -31,7 +32,7 @@ import (
 // Name is the name of the component.
 const Name = "kube-controller-manager"
 
-// Port is the port of its health endpoint, on loopback.
+// Port is the port of the health endpoint of the controller manager, on loopback.
 const Port = 10257
 
 // Component describes the controller manager without its Run function.
@@ -61,14 +62,14 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs, client string) []string {
 		"--allocate-node-cidrs=false",
 		"--controller-start-interval=0s",
 		fmt.Sprintf("--terminated-pod-gc-threshold=%d", spec.Kubernetes.FinishedPods),
-		// Every controller has a separate limit; the default of 20 a second delays the first
-		// minute.
+		// Every controller has a separate limit; the default of 20 requests a second slows the
+		// controllers in their first minute.
 		"--kube-api-qps=100",
 		"--kube-api-burst=200",
 		"--profiling=false",
 	}, settingFlags(spec.Kubernetes.ControllerManager), component.EmulationFlags(spec), component.GateFlags(spec))
 	if spec.PodCertificates && spec.Emulated.Known() && spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
-		// the controller manager publishes the trust bundles
+		// the controller manager publishes trust bundles of pod certificates, and needs their gates
 		args = append(args, component.GateFlag(config.PodCertificateGates()))
 	}
 	return args

@@ -39,8 +39,8 @@ import (
 // Name is the name of the component.
 const Name = "coredns"
 
-// checkInterval is the period of queries for the cluster's own name, timeout the limit of each, and
-// startInterval the period until the first answer.
+// watch queries the cluster's own name: every startInterval until the first answer, and every
+// checkInterval after it. timeout is the limit of each query.
 const (
 	checkInterval = 10 * time.Second
 	timeout       = 2 * time.Second
@@ -61,7 +61,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return c
 }
 
-// Run answers on the addresses until ctx is done. addresses waits until the node has them.
+// Run answers on the addresses until ctx is done. addresses waits until the node has the addresses,
+// and returns them.
 func Run(ctx context.Context, env component.Env, addresses func(context.Context) ([]netip.Addr, error)) error {
 	listen, err := addresses(ctx)
 	if err != nil {
@@ -71,9 +72,9 @@ func Run(ctx context.Context, env component.Env, addresses func(context.Context)
 	registerRanges()
 	corefile := Corefile(env.Spec, component.KubeconfigPath(env.Dir, Name), listen)
 	server, err := caddy.Start(caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(corefile), ServerTypeName: "dns"})
-	// CoreDNS redirects Kubernetes' log of the whole process to its own. Its own goes to the
-	// standard log (see orchestrator/main.go, which must not send that back to Kubernetes' log: two
-	// locks, a deadlock).
+	// CoreDNS has redirected klog, the log of Kubernetes in the whole process, to its own log,
+	// which goes to the standard log. ClearLogger undoes that. Until then main.go must not redirect
+	// the standard log to klog: two locks, a deadlock.
 	klog.ClearLogger()
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", join(listen), err)
@@ -85,7 +86,8 @@ func Run(ctx context.Context, env component.Env, addresses func(context.Context)
 	return nil
 }
 
-// watch queries a name that every cluster has until ctx is done, and announces every change.
+// watch queries a name that every cluster has, and announces every change of the result, until ctx
+// is done.
 func watch(ctx context.Context, name string, listen []netip.Addr, announce component.Announce) {
 	server := net.JoinHostPort(listen[0].String(), dnsserver.Port)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -95,7 +97,7 @@ func watch(ctx context.Context, name string, listen []netip.Addr, announce compo
 	defer ticker.Stop()
 	last, ready := "starting", false
 	for {
-		problem := ask(ctx, resolver, name)
+		problem := query(ctx, resolver, name)
 		if problem == "" && !ready {
 			ready = true
 			ticker.Reset(checkInterval)
@@ -116,7 +118,7 @@ func watch(ctx context.Context, name string, listen []netip.Addr, announce compo
 	}
 }
 
-func ask(ctx context.Context, resolver *net.Resolver, name string) string {
+func query(ctx context.Context, resolver *net.Resolver, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if _, err := resolver.LookupHost(ctx, name); err != nil {

@@ -16,7 +16,8 @@ import (
 // their data are in memory anyway.
 const clusterTTL = 30
 
-// failover are the response codes after which the next resolver is used. NXDOMAIN is an answer.
+// failover are the response codes after which the next resolver is used. NXDOMAIN is not among
+// them, because it is an answer.
 const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 
 // Corefile returns the configuration of CoreDNS. The cluster's zone and the reverse zones come from
@@ -25,14 +26,15 @@ const failover = "SERVFAIL REFUSED NOTIMP NOTAUTH FORMERR"
 //
 // CoreDNS assigns a query to the server block with the longest matching zone. The reverse zones of
 // the cluster's ranges are zones of the cluster's block, so that a stub domain such as
-// 10.in-addr.arpa does not take over the cluster's addresses. Other addresses are in this block,
-// too, because an endpoint may have one; addresses without a name in the cluster are forwarded. The
-// denial of an external name for an address is not cached: an endpoint may get that address at any
-// time, and the cache is before the cluster.
+// 10.in-addr.arpa does not take over the cluster's addresses. The reverse zones of all other
+// addresses are in this block, too, because an endpoint may have any address; queries for addresses
+// without a name in the cluster are forwarded. If an external resolver denies a name for an
+// address, the denial is not cached: an endpoint may get that address at any time, and the cache
+// answers before the cluster's data.
 //
-// Resolvers are used in their order, as specified by resolv.conf(5): the next only if a resolver
-// does not answer or fails. They are not equivalent, because the first may know names that the
-// others deny.
+// Resolvers are used in their order, as specified by resolv.conf(5): the next resolver only if the
+// resolver before it does not answer or fails. They are not equivalent, because the first may know
+// names that the others deny.
 //
 // On a machine without resolvers an external name does not exist. NXDOMAIN at once is better than
 // REFUSED, after which clients take the server for broken and retry.
@@ -49,22 +51,22 @@ func Corefile(spec nodespec.Spec, client string, listen []netip.Addr) string {
 			return fmt.Sprintf(forwarder, "tls://"+strings.Join(words(dns.Upstreams), " tls://"), tlsOptions(*dns.TLS, filepath.Dir(client)), failover)
 		}
 	}
-	const balance = "    loadbalance\n" // many clients take the first address
+	const balance = "    loadbalance\n" // many clients use only the first address
 	cache := func(more string) string { return fmt.Sprintf("    cache %d%s\n", dns.CacheTTL, more) }
-	every, beyond, found := "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n", "", ""
+	external, passOn, forwardReverse := "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n", "", ""
 	if len(dns.Upstreams) > 0 {
-		every = balance + cache("") + upstreams()
+		external = balance + cache("") + upstreams()
 		own := strings.Join(reverse, " ")
-		beyond = "        fallthrough in-addr.arpa ip6.arpa\n"
-		found = fmt.Sprintf("    %s %s\n", rangesName, own) + upstreams() +
+		passOn = "        fallthrough in-addr.arpa ip6.arpa\n"
+		forwardReverse = fmt.Sprintf("    %s %s\n", rangesName, own) + upstreams() +
 			cache(fmt.Sprintf(" in-addr.arpa ip6.arpa {\n        disable success %s\n        disable denial\n    }", own))
 	}
-	// A second for the API server: a DNS server that listens later helps no client.
+	// CoreDNS waits a second for the API server: a DNS server that does not listen helps no client.
 	const kubernetes = "    kubernetes %s in-addr.arpa ip6.arpa {\n        kubeconfig %s\n        pods insecure\n" +
 		"        ttl %d\n        startup_timeout 1s\n%s    }\n"
 	zones := slices.Concat([]string{spec.Network.DNSDomain}, reverse, []string{"in-addr.arpa", "ip6.arpa"})
-	cluster := fmt.Sprintf(kubernetes, spec.Network.DNSDomain, client, clusterTTL, beyond)
-	out := block(strings.Join(zones, " "), balance+cluster+found) + block(".", every)
+	cluster := fmt.Sprintf(kubernetes, spec.Network.DNSDomain, client, clusterTTL, passOn)
+	out := block(strings.Join(zones, " "), balance+cluster+forwardReverse) + block(".", external)
 	for _, s := range dns.StubDomains {
 		out += block(s.Domain, balance+cache("")+forward(s.Servers))
 	}

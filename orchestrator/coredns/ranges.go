@@ -14,12 +14,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rangesName is the name of a CoreDNS plugin. It ends the search for names of addresses in the
-// cluster's own ranges, which are its arguments, as reverse zones.
+// rangesName is the name of a CoreDNS plugin. It answers last for names of addresses in the
+// cluster's own ranges. Its arguments are these ranges as reverse zones.
 //
-// The plugin kubernetes passes addresses without a name on, because external machines may have
-// names. It does so even before it has loaded any. External resolvers do not know the cluster's
-// ranges, would deny the name, and would learn the addresses of pods.
+// The plugin kubernetes, even before it has loaded names, passes on queries for addresses without a
+// name, because external machines may have names. For the cluster's own ranges that would be wrong:
+// external resolvers do not know the names, would deny them, and would learn the addresses of pods.
 const rangesName = "clusterranges"
 
 // registerRanges registers the plugin with CoreDNS, after kubernetes.

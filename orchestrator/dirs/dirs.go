@@ -37,8 +37,8 @@ type Kubelet struct{ Data, PodLogs string }
 // CNI holds the paths of the configuration and state of the network plugins.
 type CNI struct {
 	Config string
-	// State holds the address reservations of host-local. It is on a tmpfs, because no pod outlives
-	// a power cut of the machine.
+	// State holds the address reservations of host-local. It is on a tmpfs, because no pod, and so
+	// no reservation, outlives a boot of the machine.
 	State string
 }
 

@@ -1,5 +1,5 @@
 // Package diskselector evaluates a disk selector, a CEL expression over the disks of a machine; see
-// package nodespec. Compile serves other subjects, too.
+// package nodespec. Other packages use Compile for hosts.
 package diskselector
 
 import (
@@ -64,8 +64,8 @@ func match(q nodespec.DiskMatchRequest) ([]string, error) {
 // Program is a compiled expression about a subject.
 type Program struct{ program cel.Program }
 
-// Compile compiles an expression, which is true or false. example has the variables with values of
-// their types: string, int64, bool, []any or map[string]any. The constants for sizes are variables,
+// Compile compiles an expression, which is true or false. example maps each variable to any value
+// of its type: string, int64, bool, []any or map[string]any. The constants for sizes are variables,
 // too. The error contains the position of a mistake.
 func Compile(expression, subject string, example map[string]any) (*Program, error) {
 	variables := []cel.EnvOption{}

@@ -14,8 +14,8 @@ type stage string
 // The stages, in their order. A drain that is given up or fails goes to undone.
 const (
 	draining   stage = "draining"    // pods are evicted
-	drained    stage = "drained"     // no pod is left; the machine goes soon
-	incomplete stage = "incomplete"  // pods are left at the deadline; the machine goes soon
+	drained    stage = "drained"     // no pod is left; the machine is away soon
+	incomplete stage = "incomplete"  // pods are left at the deadline; the machine is away soon
 	leaving    stage = "leaving"     // the machine shuts down
 	undone     stage = "undone"      // the operation does not happen
 	booted     stage = "booted"      // the machine has booted
@@ -23,7 +23,7 @@ const (
 )
 
 // managed are the conditions of a Node that this package sets (the node lifecycle conditions of
-// Kubernetes, KEP 5683). A value for each stage: true, false, absent, or as it was before.
+// Kubernetes, KEP 5683). In each stage a condition is true, absent, false, or as it was before.
 //
 //	stage        Maintenance-  Drain-      Drained    Maintenance-  GracefulNode-
 //	             Planned       InProgress             InProgress    ShutdownInProgress
@@ -41,7 +41,8 @@ var managed = []corev1.NodeConditionType{
 	corev1.NodeMaintenancePlanned, corev1.NodeDrainInProgress, corev1.NodeDrained, corev1.NodeMaintenanceInProgress, corev1.NodeGracefulNodeShutdownInProgress,
 }
 
-// values has the row of each stage: t(rue), f(alse), -: absent, =: as before.
+// values has the row of each stage in the table of managed: t(rue), f(alse), -: absent, =: as
+// before.
 var values = map[stage]string{
 	draining:   "tt-==",
 	drained:    "t-t==",
@@ -65,13 +66,13 @@ func reasonOf(operation string) string {
 
 // cause explains the conditions of a stage.
 type cause struct {
-	reason  string // of reasonOf
+	reason  string // from reasonOf
 	message string
 }
 
 // conditionChanges returns the elements of a strategic merge patch that give a Node the conditions
-// of a stage; none if it has them. A condition with the right value and another message gets the
-// new message.
+// of a stage; none if the Node has them already. A condition with the right value and another
+// message gets the new message.
 func conditionChanges(n *corev1.Node, s stage, why cause, now time.Time) []any {
 	var changes []any
 	at := metav1.NewTime(now.Truncate(time.Second))

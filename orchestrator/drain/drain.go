@@ -1,6 +1,6 @@
 // Package drain empties a node before its machine is away or removed from the cluster. It cordons
-// the node, so that the scheduler assigns no more pods, and evicts the pods; their disruption
-// budgets may forbid it (PodDisruptionBudget, policy/v1). Pods that belong to the node (of
+// the node, so that the scheduler assigns no more pods, and evicts the pods; a disruption budget
+// may forbid an eviction (PodDisruptionBudget, policy/v1). Pods that belong to the node (of
 // DaemonSets, static pods) and pods that have ended stay. The conditions of the Node show each
 // stage (conditions.go).
 //
@@ -8,10 +8,11 @@
 // node. A control-plane machine drains a node before it removes the node from the cluster, with the
 // identity of the controllers.
 //
-// A drain outlasts the client that requested it, and the API server that it calls: it retries until
-// its timeout. If its process or its machine is lost, the drain ends by itself: the Node has an
-// annotation with the expiry of the drain, which the drain renews. Run, a component of every node,
-// undoes an expired drain, and the drain of a machine that has booted again.
+// A drain continues without the client that requested it, and during an outage of the API server:
+// the drain retries until its timeout. If its process or its machine is lost, the drain ends by
+// itself: the Node has an annotation with the expiry of the drain, and only a running drain renews
+// it. Run, a component of every node, undoes an expired drain, and the drain of a machine that has
+// booted again.
 //
 // docs/decisions/0102-drain.md gives the reasons.
 package drain
@@ -44,11 +45,12 @@ import (
 
 const (
 	// retryInterval is the time between two rounds. Upstream's controller updates the status of a
-	// budget as soon as a pod changes.
+	// budget as soon as a pod changes, so each round can evict more pods.
 	retryInterval = time.Second
 	// callTimeout bounds a request: the server may be gone.
 	callTimeout = 10 * time.Second
-	// undoTimeout bounds the undo of a failed drain. After it, the drain expires.
+	// undoTimeout bounds the undo of a failed drain. A drain that could not be undone in that time
+	// expires later.
 	undoTimeout = 10 * time.Second
 	// messageInterval is the time between two changes of the message in the conditions.
 	messageInterval = 10 * time.Second
@@ -61,8 +63,8 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.Timeout = callTimeout
-	// A node has at most some hundred pods, with one request for each in a round. The server has
-	// its own limits.
+	// A node has at most some hundred pods, with a request for each in a round. The client
+	// therefore has no rate limit; the server has its own limits.
 	config.QPS = -1
 	return component.NewClient(config)
 }
@@ -101,14 +103,14 @@ func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespe
 	return out, nil
 }
 
-// Reporter returns a function that writes each progress to a file, as a line of JSON. A reader that
-// is gone misses the progress only.
+// Reporter returns a function that writes each progress to a file, as a line of JSON. An error is
+// ignored: if the reader is gone, only the progress is lost.
 func Reporter(to io.Writer) func(nodespec.DrainProgress) {
 	out := json.NewEncoder(to)
 	return func(p nodespec.DrainProgress) { _ = out.Encode(p) }
 }
 
-// ignore drops a problem that matters only if it persists.
+// ignore reports no problem of an attempt to undo; retryUndo returns a problem that persists.
 func ignore(error) {}
 
 // drain is the state of a running drain.
@@ -124,7 +126,8 @@ type drain struct {
 }
 
 // work makes rounds until no pod is left or ctx is done. It returns the progress after the last
-// round that ctx has not ended, and whether a budget, or a busy server, forbids an eviction.
+// round that was complete before the end of ctx, and whether a budget, or a busy server, forbids an
+// eviction.
 func (d *drain) work(ctx context.Context) (now nodespec.DrainProgress, forbidden bool) {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
@@ -134,7 +137,7 @@ func (d *drain) work(ctx context.Context) (now nodespec.DrainProgress, forbidden
 		complete := failed == nil && len(pods) == 0
 		if complete || ctx.Err() == nil { // the result of a canceled call is not the progress
 			now, forbidden = d.progress(now, pods, failed), held
-			d.tell(now)
+			d.reportChange(now)
 		}
 		if complete {
 			return now, false
@@ -172,8 +175,8 @@ func rank(s nodespec.DrainPodState) int {
 	return 0
 }
 
-// tell reports a changed progress.
-func (d *drain) tell(now nodespec.DrainProgress) {
+// reportChange calls report if the progress has changed.
+func (d *drain) reportChange(now nodespec.DrainProgress) {
 	if now.Evicted == d.reported.Evicted && now.Left == d.reported.Left && now.Problem == d.reported.Problem && slices.Equal(now.Pods, d.reported.Pods) {
 		return
 	}
@@ -184,7 +187,8 @@ func (d *drain) tell(now nodespec.DrainProgress) {
 // round cordons the node, evicts every pod that is not ending yet, and returns the remaining pods;
 // nil if they are unknown. forbidden reports whether a budget forbids an eviction, as far as is
 // known. A pod that cannot be evicted does not stop the others, but is an error of the round. Each
-// round cordons the node: if process "node" restarts meanwhile, it undoes the drain (Run).
+// round cordons the node again, because process "node" undoes the drain if it restarts meanwhile
+// (Run).
 func (d *drain) round(ctx context.Context) (left []nodespec.DrainPod, forbidden bool, err error) {
 	if err := d.hold(ctx); err != nil {
 		return nil, false, err
@@ -197,12 +201,12 @@ func (d *drain) round(ctx context.Context) (left []nodespec.DrainPod, forbidden 
 	}
 	left = []nodespec.DrainPod{}
 	for _, p := range slices.DeleteFunc(list.Items, stays) {
-		pod, must, failed := nodespec.DrainPod{State: nodespec.DrainEnding}, false, error(nil)
+		pod, mustStay, failed := nodespec.DrainPod{State: nodespec.DrainEnding}, false, error(nil)
 		if p.DeletionTimestamp == nil {
-			pod, must, failed = d.evict(ctx, &p)
+			pod, mustStay, failed = d.evict(ctx, &p)
 		}
 		pod.Pod, pod.Message = p.Namespace+"/"+p.Name, head(pod.Message)
-		forbidden = forbidden || must
+		forbidden = forbidden || mustStay
 		if failed != nil {
 			err = cmp.Or(err, fmt.Errorf("pod %s: cannot evict: %w", pod.Pod, failed))
 		}
@@ -236,9 +240,9 @@ func (d *drain) hold(ctx context.Context) error {
 	return nil
 }
 
-// finish gives the Node the conditions at the end of the drain, and the time for the operation
-// behind the drain. The conditions only inform. A Node without that time is uncordoned early if the
-// machine does not go: the drain was complete all the same.
+// finish gives the Node the conditions of stage s at the end of the drain, and a later expiry, so
+// that the operation behind the drain has time. Failures are ignored: the conditions only inform,
+// and without the later expiry the Node is uncordoned early, but only if the machine stays.
 func (d *drain) finish(ctx context.Context, s stage, message string) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -252,7 +256,7 @@ func (d *drain) finish(ctx context.Context, s stage, message string) {
 }
 
 // maxMessage bounds the message of a condition, of a pod and of a problem, in bytes: a webhook that
-// denies an eviction chooses the text, and machined retains a limited output of a command.
+// denies an eviction chooses the text, and machined reads only a limited output of a command.
 const maxMessage = 1024
 
 // head returns the start of a message.
@@ -263,9 +267,9 @@ func head(text string) string {
 	return strings.ToValidUTF8(text[:maxMessage-len("…")], "") + "…"
 }
 
-// evict requests the eviction of a pod and returns its state. must reports whether the pod must
-// stay: because of a budget, or while the server has not checked the budget.
-func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod, must bool, failed error) {
+// evict requests the eviction of a pod and returns its state. mustStay reports whether the pod
+// cannot be evicted yet, because of a budget, or because the server has not checked the budget.
+func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod, mustStay bool, failed error) {
 	ending := nodespec.DrainPod{State: nodespec.DrainEnding}
 	only := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))}
 	err := d.api.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -286,7 +290,7 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod
 	// The pod ended by itself, or another pod has its name.
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return ending, false, nil
-	// It ends with its namespace.
+	// The pod ends with its namespace.
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return ending, false, nil
 	case apierrors.IsTooManyRequests(err): // the server is busy
@@ -295,9 +299,9 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod
 	return nodespec.DrainPod{State: nodespec.DrainFailed, Message: err.Error()}, false, err
 }
 
-// budgetName finds the name of the budget in the answer of the API server, which has it in the text
-// only (k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go). A kubelet may not list
-// budgets.
+// budgetName finds the name of the budget in the answer of the API server, which has the name in
+// the text only (k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go). A list of the
+// budgets is no way: a kubelet may not read it.
 var budgetName = regexp.MustCompile(`^The disruption budget (\S+) `)
 
 // budgetIn returns the name of the budget in an answer of the API server; empty if it names none.
@@ -320,9 +324,9 @@ func stays(p corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// retryUndo undoes the drain of a node until it succeeds, because the server may be gone for a
-// moment, or until ctx is done; then it returns the last problem. It reports each new problem when
-// it occurs.
+// retryUndo undoes the drain of a node. It repeats a failed attempt, because the server may be gone
+// for a moment, until ctx is done, and then returns the last problem. It reports each new problem
+// when it occurs.
 func retryUndo(ctx context.Context, api kubernetes.Interface, name string, s stage, report func(problem error)) error {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()

@@ -17,24 +17,25 @@ import (
 const (
 	// drainedAnnotation marks a Node that a drain, and not an operator, has cordoned.
 	drainedAnnotation = "orlop.dev/drained"
-	// expiresAnnotation is the end of the drain unless it is renewed (RFC 3339). After it, the node
-	// undoes the drain by itself: the process that drained it is gone.
+	// expiresAnnotation is the time at which the drain expires unless it renews the annotation (RFC
+	// 3339). After that time the node undoes the drain by itself, because the process that ran the
+	// drain is gone.
 	expiresAnnotation = "orlop.dev/drain-expires"
 )
 
 const (
 	// drainLife is the time from a renewal to the expiry of a drain that runs.
 	drainLife = 2 * time.Minute
-	// doneLife is the same after the end of a drain: the machine asks the cluster again, leaves
-	// etcd and shuts down within this time.
+	// doneLife is the same for a drain that has ended: within this time the machine asks the
+	// cluster for permission again, leaves etcd and shuts down.
 	doneLife = 10 * time.Minute
 	// maxSkew is the largest supported difference between the clocks of the machine that drains and
 	// of the drained machine.
 	maxSkew = time.Minute
 )
 
-// expiry returns the end of the drain of a Node; zero if none is recorded. The drain of a text that
-// is no time has ended.
+// expiry returns the end of the drain of a Node; zero if none is recorded. For a text that is not a
+// time, at is zero, so the drain has expired.
 func expiry(n *corev1.Node) (at time.Time, recorded bool) {
 	text, recorded := n.Annotations[expiresAnnotation]
 	at, err := time.Parse(time.RFC3339, text)
@@ -44,14 +45,15 @@ func expiry(n *corev1.Node) (at time.Time, recorded bool) {
 	return at, recorded
 }
 
-// expired reports whether the drain of a Node has ended without an undo.
+// expired reports whether a drain of a Node is recorded and has expired.
 func expired(n *corev1.Node, now time.Time) bool {
 	at, recorded := expiry(n)
 	return recorded && now.After(at.Add(maxSkew))
 }
 
-// mark cordons a Node, and sets the expiry of its drain if less than half of its life is left. It
-// does not mark a Node that an operator has cordoned, so that Node stays cordoned.
+// mark cordons a Node, and sets the expiry of its drain if less than half of its life is left, or
+// if the recorded expiry is later than any drain sets it. A Node that an operator has cordoned does
+// not get drainedAnnotation, so that Node stays cordoned.
 func mark(ctx context.Context, api kubernetes.Interface, n *corev1.Node, life time.Duration, now time.Time) error {
 	meta, change := map[string]string{}, map[string]any{}
 	if at, _ := expiry(n); at.Sub(now) < life/2 || at.Sub(now) > doneLife+maxSkew {
@@ -85,8 +87,8 @@ func setConditions(ctx context.Context, api kubernetes.Interface, n *corev1.Node
 }
 
 // undo ends the drain of a Node with the conditions of a stage, and makes the Node schedulable if a
-// drain has cordoned it. The mark is removed last: while it is there, the undo is repeated. A drain
-// that still runs cordons the Node again in its next round.
+// drain has cordoned it. The annotations are removed last: while they exist, the undo can be
+// repeated. A drain that still runs cordons the Node again in its next round.
 func undo(ctx context.Context, api kubernetes.Interface, name string, s stage, only func(*corev1.Node) bool) error {
 	n, err := getNode(ctx, api, name)
 	if err != nil || n == nil || only != nil && !only(n) {
@@ -107,8 +109,8 @@ func undo(ctx context.Context, api kubernetes.Interface, name string, s stage, o
 	return patchNode(ctx, api, n.Name, change)
 }
 
-// Undo ends the drain of a node: it removes its conditions, and makes the node schedulable if a
-// drain has cordoned it.
+// Undo ends the drain of a node: it removes the conditions of the drain, and makes the node
+// schedulable if a drain has cordoned it.
 func Undo(ctx context.Context, api kubernetes.Interface, name string) error {
 	return undo(ctx, api, name, undone, nil)
 }

@@ -28,9 +28,9 @@ const (
 	leaveTimeout = 2 * time.Second
 )
 
-// Run undoes the drain of the node, if the machine did not do so before it shut down, and each
-// later drain that expires. It sets the conditions of a machine that shuts down, and removes them
-// when the node is ready again, until ctx is done. registered waits for the Node object.
+// Run undoes a drain of the node from before the boot, and each later drain that expires. It sets
+// the conditions of a machine that shuts down, and removes them when the node is ready again, until
+// ctx is done. registered waits for the Node object.
 func Run(ctx context.Context, env component.Env, registered func(context.Context) error) error {
 	down := make(chan os.Signal, 1) // machined announces a shutdown by SIGPWR
 	signal.Notify(down, syscall.SIGPWR)
@@ -95,7 +95,7 @@ func (k *keeper) run(ctx context.Context, down <-chan os.Signal, report func(det
 }
 
 // leave reports that the machine shuts down. A report that fails does not delay the shutdown: the
-// Node becomes unready then.
+// Node becomes unready all the same.
 func (k *keeper) leave(ctx context.Context) {
 	k.leaving.Store(true)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
@@ -132,7 +132,7 @@ func (k *keeper) pass(ctx context.Context) (string, error) {
 
 // isBack reports whether the kubelet has reported since this start of the machine that the node is
 // ready. A Node can still have the report from before the shutdown. The clock can be wrong during a
-// boot, so a changed time of the report counts, too.
+// boot, so a report is also from this boot if its time differs from that of the first report.
 func (k *keeper) isBack(n *corev1.Node) bool {
 	c := condition(n, corev1.NodeReady)
 	if c == nil {

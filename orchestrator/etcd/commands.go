@@ -75,8 +75,8 @@ var Commands = map[string]Command{
 	"remove-member": with(func(ctx context.Context, l localMember, order *api.EtcdRemoveMemberRequest) (any, error) {
 		return l.members().remove(ctx, order.Member)
 	}),
-	// It removes the own member of this machine if there are others, returns the turn to be away,
-	// and writes its api.EtcdMember.
+	// It removes the member of this machine if there are other members, returns the turn to be
+	// away, and writes the removed api.EtcdMember.
 	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) {
 		left, err := l.members().leave(ctx)
 		if err == nil && left != nil {
@@ -84,10 +84,10 @@ var Commands = map[string]Command{
 		}
 		return left, err
 	}),
-	// It marks etcd to continue as the only member at its next start, and writes a
+	// It records that etcd continues as the only member at its next start, and writes a
 	// nodespec.EtcdRecovered.
 	"recover-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
-	// It marks the data to be dropped at the next start of etcd, so that the machine joins the
+	// It records that the data are dropped at the next start of etcd, so that the machine joins the
 	// cluster again.
 	"rejoin-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().rejoin(ctx) }),
 	// It reads a nodespec.ReencryptRequest, re-encrypts all Secrets with the current key, and
@@ -115,7 +115,7 @@ var Commands = map[string]Command{
 	"disarm-data": bare(func(ctx context.Context, l localMember) (any, error) { return disarm(ctx, l.dirs) }),
 }
 
-// with is a command with a request.
+// with makes a command of a function with a request.
 func with[Q any](do func(context.Context, localMember, Q) (any, error)) Command {
 	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (any, error) {
 		order, err := nodespec.ReadRequest[Q](request)
@@ -126,7 +126,7 @@ func with[Q any](do func(context.Context, localMember, Q) (any, error)) Command 
 	}
 }
 
-// bare is a command without a request.
+// bare makes a command of a function without a request.
 func bare(do func(context.Context, localMember) (any, error)) Command {
 	return func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, _ io.Reader) (any, error) {
 		return do(ctx, localMember{dirs, spec})
@@ -157,7 +157,7 @@ func connect(ctx context.Context, dirs dirs.Dirs) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint(dirs)}, Logger: nopLogger})
 }
 
-// nopLogger discards the log of clients: their errors contain all failures.
+// nopLogger discards the log of clients: the errors of their calls contain all failures.
 var nopLogger = zap.NewNop()
 
 // Leads reports whether the member of this machine is the leader of etcd.
@@ -216,7 +216,7 @@ func defragment(ctx context.Context, dirs dirs.Dirs) (done *api.EtcdDefragmentRe
 	for _, a := range alarms.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE && done.Compacted == 0 {
 			_, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical())
-			// They were compacted before, and nothing could be written since.
+			// The revisions were compacted before, and nothing could be written since.
 			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 				return done, fmt.Errorf("etcd: cannot compact old revisions: %w", err)
 			}
@@ -243,7 +243,7 @@ func disarm(ctx context.Context, dirs dirs.Dirs) (*api.EtcdDisarmResponse, error
 		return nil, err
 	}
 	defer c.Close()
-	raised, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // all
+	raised, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{}) // all alarms
 	if err != nil {
 		return nil, fmt.Errorf("etcd: cannot clear the alarms: %w", err)
 	}

@@ -50,14 +50,14 @@ func (l localMember) database() string { return filepath.Join(l.dirs.EtcdData, d
 // databaseFile is the path of the database in a data directory.
 const databaseFile = member + "/snap/db"
 
-// logDir is etcd's write-ahead log in the data directory. Without it, the member has taken part in
-// nothing.
+// logDir is etcd's write-ahead log in the data directory. A directory without a log has no data of
+// a member.
 const logDir = member + "/wal"
 
 func (l localMember) hasData() bool { return exists(filepath.Join(l.dirs.EtcdData, logDir)) }
 
-// bootstrapFile lies beside the data. It records that this machine bootstraps a cluster and that
-// its etcd has not served it yet.
+// bootstrapFile lies beside the data. It records that this machine bootstraps a cluster, and that
+// its etcd has not served the cluster yet.
 const bootstrapFile = "founding"
 
 // dropUncommittedBootstrap removes the data of a bootstrap that a power cut interrupted. etcd
@@ -86,8 +86,8 @@ func (l localMember) dropData() error {
 	return safefile.SyncDir(l.dirs.EtcdData)
 }
 
-// memberID returns the IDs of the member and of the cluster to which the data belong. Each file of
-// the log begins with them.
+// memberID returns the ID of the member to which the data belong, and the ID of its cluster. Each
+// file of the log begins with both.
 func (l localMember) memberID() (number, cluster uint64, err error) {
 	err = l.readLog(func(r *walpb.Record) (more bool, err error) {
 		if r.GetType() != wal.MetadataType {
@@ -121,7 +121,7 @@ func (l localMember) lastCommit() (term, index uint64, err error) {
 }
 
 // readLog calls do with each record of the newest log file, until do returns false. etcd may be
-// writing to the file: an incomplete record ends it.
+// writing to the file: an incomplete record counts as the end of the file.
 func (l localMember) readLog(do func(r *walpb.Record) (more bool, err error)) error {
 	files, err := filepath.Glob(filepath.Join(l.dirs.EtcdData, logDir, "*.wal"))
 	if err != nil || len(files) == 0 {
@@ -151,7 +151,7 @@ func (l localMember) readLog(do func(r *walpb.Record) (more bool, err error)) er
 	return nil
 }
 
-// storedMembers returns the members of the database, which no process has open.
+// storedMembers returns the members of the database. No process may have the database open.
 func (l localMember) storedMembers() (all []*api.EtcdMember, err error) {
 	err = viewDatabase(l.database(), func(tx *bolt.Tx) error {
 		members := tx.Bucket(schema.Members.Name())
@@ -171,15 +171,15 @@ func (l localMember) storedMembers() (all []*api.EtcdMember, err error) {
 }
 
 // build makes a data directory beside the data. It raises the revisions by bump and marks the
-// earlier ones as compacted, so that no client takes an older object for a newer one. A bare
-// database, unlike a snapshot, has no digest to check.
+// earlier ones as compacted, so that no client takes an older object for a newer one. database:
+// from is a bare database, which, unlike a snapshot, has no digest to check.
 func (l localMember) build(from, dir string, bump uint64, database bool) error {
 	url := peerURL(l.spec)
 	return etcdutl.NewV3(zap.NewNop()).Restore(etcdutl.RestoreConfig{
 		SnapshotPath: from, OutputDataDir: l.at(dir), SkipHashCheck: database,
 		Name: l.spec.Node.Name, PeerURLs: []string{url}, InitialCluster: l.spec.Node.Name + "=" + url,
-		// A new token makes it another cluster to etcd. A former member with the old data is not
-		// taken for a member of it.
+		// Because of the new token etcd takes the data for another cluster, and does not accept a
+		// former member with the old data.
 		InitialClusterToken: l.spec.Cluster + time.Now().UTC().Format(" 2006-01-02T15:04:05Z"),
 		RevisionBump:        bump, MarkCompacted: true,
 	})

@@ -69,8 +69,8 @@ func self(spec nodespec.Spec) etcdjoin.Self {
 	}
 }
 
-// identity returns the certificate of this machine for its peers and the CA that verifies theirs.
-// The files may have been renewed, so each connection reads them again.
+// identity returns the certificate of this machine for its peers, and the CA that verifies the
+// certificates of peers. The files may have been renewed, so each connection reads them again.
 func identity(dirs dirs.Dirs) transport.TLSInfo {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	return transport.TLSInfo{

@@ -4,12 +4,12 @@
 // The client of each member is the API server of the same process. It connects over a Unix socket
 // in a directory that only the user of the process may enter. If the configuration names
 // control-plane machines, two TCP ports listen on the address of the machine: the peer port, and a
-// client port for machines that join (discovery.go). Both require a certificate of the etcd CA.
-// Otherwise the peer port listens on loopback, and there is no TCP port for clients.
+// client port for machines that join (discovery.go). Both require a certificate of the etcd CA. If
+// it names none, the peer port listens on loopback, and no TCP port is open for clients.
 //
 // etcd flushes every write to disk before it answers; nothing here turns that off. The API server
-// compacts old revisions; defragment (commands.go) does it when the database is full. Package
-// etcdjoin decides which machine becomes a member.
+// compacts old revisions; when the database is full, defragment (commands.go) compacts them.
+// Package etcdjoin decides which machine becomes a member.
 package etcd
 
 import (
@@ -62,18 +62,20 @@ func peerURL(spec nodespec.Spec) string {
 // configFile returns the configuration file of etcd. The numbers and options:
 //   - The quota is 4 GiB, half of the maximum that etcd suggests. A full database stops writes; it
 //     never fills the disk.
-//   - etcd takes a raft snapshot every 5000 entries and retains 1000 of them. It holds the entries
-//     in memory, and a single machine has no slow follower that needs them.
+//   - etcd takes a raft snapshot every 5000 entries and retains 1000 entries for slow followers.
+//     The numbers are small, because etcd holds the entries in memory, and a single machine has no
+//     follower.
 //   - Health and metrics have a separate socket, so that the socket for requests speaks gRPC only
 //     and does not have to detect the protocol.
-//   - etcd requires an advertised client address; no client uses it.
+//   - etcd requires an advertised client address. On a machine alone no client uses the address.
 //   - A follower misses its leader after 1 to 2 seconds (etcd's default), before the address of the
 //     API moves (orchestrator/apivip). A request that a member has forwarded to a lost leader fails
 //     after 5 seconds plus twice the election timeout of 1 second.
 //   - etcd accepts a certificate of the etcd CA from any client address.
 //   - Several learners are permitted at once: machines that are switched on together all join, and
 //     learners are not part of a quorum. The number does not depend on the configuration: each
-//     member checks the additions that it knows against its own limit, and does not start above it.
+//     member checks the additions that it knows against its own limit, and does not start if there
+//     are more.
 //   - etcd logs requests that take longer than 300 ms. The unit is nanoseconds. Embedded etcd has
 //     no default and would log every request.
 //   - Pre-vote and the strict check of reconfigurations: a returning member never disturbs a
@@ -280,8 +282,8 @@ func promote(ctx context.Context, s *etcdserver.EtcdServer, url string) error {
 }
 
 // serveLevel ensures that this process serves the level of the cluster, and holds the version of
-// etcd there until the server stops. The level comes first: recordFormat replaces the record of the
-// version that ran here before.
+// etcd there until the server stops. The level comes first, because it may follow from the version
+// that ran here before, and recordFormat replaces the record of that version.
 func (l localMember) serveLevel(ctx context.Context, server *etcdserver.EtcdServer, local emulation.Minor, report func(why string)) error {
 	c := v3client.New(server)
 	if err := l.startLevel(ctx, c, local); err != nil {

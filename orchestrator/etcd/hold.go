@@ -23,28 +23,28 @@ import (
 // migrates its data.
 //
 // etcd's own API enables a downgrade from the present version of the cluster only, and the cluster
-// must never have the newer version: a version that fails its trial on the last machine would not
-// find a way back. So this member proposes the downgrade itself, as etcd does after its checks.
+// must never have the newer version: a version that fails its trial on the last machine could not
+// roll back. So this member proposes the downgrade itself, as etcd does after its checks.
 //
 // etcd's leader cancels a downgrade by itself when all members run the older version.
 
-// holdInterval is the time between two steps of holdVersion.
+// holdInterval is the time between two steps of a holder.
 const holdInterval = 2 * time.Second
 
-// joinSettle is the time without a joining member after which the version is held again: a member
-// is removed and added again after a failed start.
+// joinSettle is the time without a joining member after which the version is held again. It covers
+// the moment between the removal of a member that failed to start and its next addition.
 const joinSettle = 30 * time.Second
 
 // holder holds the version of etcd at the level of the cluster.
 type holder struct {
 	server  *etcdserver.EtcdServer
 	started emulation.Minor // the level with which the process has started
-	joining time.Time       // when a member was joining
+	joining time.Time       // the last time that a member was joining
 	settled bool            // no later step is possible
 }
 
-// hold performs the first step, before the machine is ready: the operator upgrades the next machine
-// then. It repeats a step that fails until ctx is done.
+// hold performs the first step before the machine is ready, because the operator upgrades the next
+// machine as soon as this machine is ready. It repeats a step that fails until ctx is done.
 func (h *holder) hold(ctx context.Context, report func(why string)) error {
 	ticker := time.NewTicker(holdInterval)
 	defer ticker.Stop()
@@ -121,7 +121,8 @@ func (h *holder) step(ctx context.Context) error {
 	return nil
 }
 
-// isJoining reports whether a member was added and has not started, or was a moment ago.
+// isJoining reports whether an added member has not started yet, or had not started a moment ago
+// (joinSettle).
 func (h *holder) isJoining(now time.Time) bool {
 	if slices.ContainsFunc(h.server.Cluster().Members(), func(m *membership.Member) bool { return m.Name == "" }) {
 		h.joining = now
@@ -129,8 +130,9 @@ func (h *holder) isJoining(now time.Time) bool {
 	return !h.joining.IsZero() && now.Sub(h.joining) < joinSettle
 }
 
-// wanted returns the version of etcd at a stored level. A full database stores none, and etcd
-// raises its version all the same: the level with which the process has started counts then.
+// wanted returns the version of etcd at a stored level. If the database is full, no level can be
+// stored, but etcd would raise its version all the same; the version is then that of the level with
+// which the process has started.
 func (h *holder) wanted(stored emulation.Minor) string {
 	if !stored.Known() {
 		stored = h.started

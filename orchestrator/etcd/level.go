@@ -36,8 +36,8 @@ type levelRecord struct {
 // the last start, or the version that has written the data of this machine, or the own version. It
 // writes the file for process "controllers".
 //
-// A machine alone can go back below the level. It then starts at its own version, and restores its
-// savepoint, which has an older level.
+// A machine that is the only member can roll back to a version below the level. It then starts at
+// its own version, and restores its savepoint, which has an older level.
 func StartLevel(spec nodespec.Spec, dirs dirs.Dirs) (emulation.Minor, error) {
 	last, err := level.Read(dirs)
 	switch {
@@ -57,7 +57,7 @@ func StartLevel(spec nodespec.Spec, dirs dirs.Dirs) (emulation.Minor, error) {
 }
 
 // localVersion returns the version of Kubernetes that has written the data of this machine; unknown
-// if there are none.
+// if the machine has no data.
 func (l localMember) localVersion() (emulation.Minor, error) {
 	if !l.hasData() {
 		return emulation.Minor{}, nil
@@ -74,7 +74,7 @@ func ensureLevel(ctx context.Context, c *clientv3.Client, local, own emulation.M
 	for {
 		have, err := readLevel(ctx, c)
 		if errors.Is(err, rpctypes.ErrLeaderChanged) && backoff.Sleep(ctx, retryInterval) == nil {
-			continue // as after the start of another member
+			continue // the leader changes, for example after the start of another member
 		}
 		if err != nil || have.level.Known() {
 			return have.level, err
@@ -132,8 +132,9 @@ func readLevel(ctx context.Context, c *clientv3.Client) (storedLevel, error) {
 	return out, nil
 }
 
-// store stores the level, and reports whether it did: not if another member has changed the level,
-// a member has recorded another version, or a machine has taken the turn since s was read.
+// store stores the level, and reports whether it was stored. It stores nothing if, since s was
+// read, another member has changed the level, a member has recorded another version, or a machine
+// has taken the turn.
 func (s storedLevel) store(ctx context.Context, c *clientv3.Client, next levelRecord) (bool, error) {
 	text, err := json.Marshal(next)
 	if err != nil {
@@ -150,8 +151,8 @@ func (s storedLevel) store(ctx context.Context, c *clientv3.Client, next levelRe
 	return done.Succeeded, nil
 }
 
-// startLevel stores the level of the cluster in the file, and returns an error if the process has
-// started with another level.
+// startLevel stores the level of the cluster in the file of package level, and returns an error if
+// the process has started with another level.
 func (l localMember) startLevel(ctx context.Context, c *clientv3.Client, local emulation.Minor) error {
 	now, err := ensureLevel(ctx, c, local, level.Own())
 	if err != nil {
@@ -169,7 +170,7 @@ func (l localMember) startLevel(ctx context.Context, c *clientv3.Client, local e
 	return nil
 }
 
-// observeLevel returns the cluster as package emulation needs it, and the level in etcd.
+// observeLevel returns the description of the cluster for package emulation, and the level in etcd.
 func (l turns) observeLevel(ctx context.Context) (emulation.Cluster, storedLevel, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -23,8 +23,8 @@ import (
 )
 
 // Operations of an operator on the members (docs/decisions/0069-etcd-operations.md): remove a
-// member, recover with a single member after a permanent loss of quorum, and rejoin with useless
-// data. None of them needs Kubernetes.
+// member, recover with a single member after a permanent loss of quorum, and rejoin with data that
+// no longer belong to the cluster. None of them needs Kubernetes.
 
 // members are the members of the cluster, as this machine knows them.
 type members struct{ localMember }
@@ -81,11 +81,11 @@ func (l members) checkWaiting(ctx context.Context, urls []string) error {
 
 // checkEach runs check for all members at once, records the errors as problems, and sorts the
 // members.
-func checkEach(all []*api.EtcdMember, ask func(i int) error) []*api.EtcdMember {
+func checkEach(all []*api.EtcdMember, check func(i int) error) []*api.EtcdMember {
 	var asking sync.WaitGroup
 	for i := range all {
 		asking.Go(func() {
-			if err := ask(i); err != nil {
+			if err := check(i); err != nil {
 				all[i].Problem = shortReason(err)
 			}
 		})
@@ -97,7 +97,8 @@ func checkEach(all []*api.EtcdMember, ask func(i int) error) []*api.EtcdMember {
 	return all
 }
 
-// check calls one member; it reaches the member of this machine over its socket.
+// check calls one member and returns the reason why the member does not answer. The call to the
+// member of this machine uses the local socket.
 func (l members) check(ctx context.Context, local *clientv3.Client, m *etcdserverpb.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -194,8 +195,8 @@ func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 
 // leave removes the member of this machine before its data are deleted. It does nothing if there is
 // no other member, or no reachable member with a quorum. It returns an error if the others would
-// lose their quorum. It also returns an error if that is not known: the etcd of this machine runs,
-// and neither it nor another member answers.
+// lose their quorum. It also returns an error if it cannot know whether they would: the etcd of
+// this machine runs, but neither that etcd nor another member answers.
 func (l members) leave(ctx context.Context) (left *api.EtcdMember, err error) {
 	s := &api.EtcdStatusResponse{}
 	mute := l.queryStatus(ctx, s)
@@ -340,9 +341,9 @@ func (l members) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}
 
 // forcesNewCluster reports whether etcd starts as the only member, because the operator requested a
 // recovery. It drops the request if the others have a quorum by now, or will have a quorum with
-// this machine: they would stop, and the writes that they have acknowledged would be lost. It also
-// drops the request if the data give this machine no vote. Only the database shows that: the etcd
-// of a new member reports a vote until it hears from the others.
+// this machine: a recovery would stop the others, and the writes that they have acknowledged would
+// be lost. It also drops the request if the data give this machine no vote. Only the database shows
+// that: the etcd of a new member reports a vote until it hears from the others.
 func (l members) forcesNewCluster(ctx context.Context) (bool, error) {
 	if !exists(l.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
@@ -383,10 +384,10 @@ func (l members) checkNoQuorumAhead(ctx context.Context, all []*api.EtcdMember, 
 }
 
 // checkCluster returns an error if another machine serves data of another cluster, and none serves
-// data of this machine's cluster. If a restore elsewhere has superseded the data of a former
-// member, it would otherwise form a second cluster with other former members. It probes only a
-// single time: a machine that is silent or waits may belong to this machine's cluster and wait for
-// it.
+// data of this machine's cluster. Without this check, a former member whose data were superseded by
+// a restore elsewhere would form a second cluster with other former members. checkCluster probes
+// only once and does not wait for an answer: a machine that is silent or waits may belong to this
+// machine's cluster and wait for this machine.
 func (l members) checkCluster(ctx context.Context) error {
 	_, own, err := l.memberID()
 	if err != nil {
@@ -409,12 +410,12 @@ func (l members) checkCluster(ctx context.Context) error {
 	return err
 }
 
-// recovered is called when etcd serves: the request to recover is done.
+// recovered removes the request to recover: it was performed, or is canceled.
 func (l members) recovered() error { return l.removeMarker(nodespec.ForceNewClusterFile) }
 
-// rejoin marks the data of this machine to be dropped at the next start of etcd, so that it joins
-// the others as a new member. The last database stays for `restore --undo`. It rejects the request
-// if the others need the vote of this member.
+// rejoin marks the data of this machine to be dropped at the next start of etcd, so that the
+// machine joins the others as a new member. The last database stays for `restore --undo`. It
+// rejects the request if the others need the vote of this member.
 func (l members) rejoin(ctx context.Context) (struct{}, error) {
 	none := struct{}{}
 	if len(l.spec.OtherControlPlanes()) == 0 {
@@ -443,11 +444,11 @@ func (l members) dropForRejoin() error {
 	if !exists(l.at(nodespec.RejoinFile)) {
 		return nil
 	}
-	// Nothing was dropped yet: the database goes first.
+	// The database is dropped first; while it exists, nothing was dropped yet.
 	if l.isStale(nodespec.RejoinFile) && exists(l.database()) {
 		return l.removeMarker(nodespec.RejoinFile)
 	}
-	// A member that rejoins does not recover alone.
+	// A request to rejoin cancels a request to recover.
 	if err := l.recovered(); err != nil {
 		return err
 	}
@@ -475,7 +476,8 @@ func (l members) dropForRejoin() error {
 			return err
 		}
 	}
-	// If the instruction reappeared, it would drop the data that this machine has got by then.
+	// The removal is durable: if the instruction reappeared after a power cut, it would drop the
+	// data that this machine has got by then.
 	return l.removeMarker(nodespec.RejoinFile)
 }
 

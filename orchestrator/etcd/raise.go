@@ -23,8 +23,8 @@ const (
 	// describeInterval is the time between two observations of the members, which cost a request
 	// to each machine, while the level can be raised.
 	describeInterval = 15 * time.Second
-	// maxRaises is the number of attempts to store a level. Another member changes its record at
-	// its start only.
+	// maxRaises is the number of attempts to store a level. A few are sufficient, because another
+	// member changes its record only when it starts.
 	maxRaises = 5
 )
 
@@ -67,8 +67,8 @@ func (l turns) storeLevel(ctx context.Context, have storedLevel, next levelRecor
 	return have.store(ctx, c, next)
 }
 
-// presentLevel returns the level of the cluster: of etcd, or if it does not answer, of the last
-// start of etcd on this machine.
+// presentLevel returns the level of the cluster: from etcd, or, if etcd does not answer, from the
+// last start of etcd on this machine.
 func (l localMember) presentLevel(ctx context.Context) (disruption.Level, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -95,7 +95,7 @@ type levelRunner struct {
 	announce func(detail string)
 	reported string
 	observed time.Time // of the last observation of the members
-	settled  bool      // the level is the version of this executable, and cannot rise meanwhile
+	settled  bool      // the level is this executable's version, so it cannot rise further
 }
 
 // RunLevel reports the level of the cluster until ctx is done. When the level is raised, it returns
@@ -110,9 +110,9 @@ func RunLevel(ctx context.Context, env component.Env, serving func(context.Conte
 	r := &levelRunner{turns: turns{localMember{env.Dirs, env.Spec}.members()}, announce: env.AnnounceReady(LevelName)}
 	ticker := time.NewTicker(levelInterval)
 	defer ticker.Stop()
-	for returned := false; !returned || !r.settled; {
-		if !returned {
-			returned = r.returnTurn(ctx) == nil
+	for turnReturned := false; !turnReturned || !r.settled; {
+		if !turnReturned {
+			turnReturned = r.returnTurn(ctx) == nil
 		}
 		if err := r.pass(ctx); err != nil {
 			return err
@@ -131,7 +131,7 @@ func RunLevel(ctx context.Context, env component.Env, serving func(context.Conte
 func (r *levelRunner) pass(ctx context.Context) error {
 	now, err := r.presentLevel(ctx)
 	switch {
-	case err != nil || !now.Level.Known(): // the health of etcd reports it
+	case err != nil || !now.Level.Known(): // the health of etcd reports the problem
 		return nil
 	case now.Level != r.spec.Level:
 		return r.restart(ctx, now.Level)
@@ -193,7 +193,7 @@ func (r *levelRunner) takeForRestart(ctx context.Context) string {
 		return ""
 	}
 	if control.Turn.Machine == m.Name {
-		_ = r.giveBack(ctx, m.Name) // or it ends by itself
+		_ = r.giveBack(ctx, m.Name) // a turn that cannot be returned expires by itself
 	}
 	return no.Reason
 }

@@ -18,8 +18,8 @@ import (
 const (
 	// secretsPrefix is the key prefix of Secrets in etcd (kubeapiserver: --etcd-prefix).
 	secretsPrefix = "/registry/secrets/"
-	// reencryptPage is the number of Secrets in one read. A Secret has at most 1 MiB and a little
-	// more.
+	// reencryptPage is the number of Secrets in a read. A Secret has at most about 1 MiB, so a read
+	// has at most 16 MiB.
 	reencryptPage = 16
 	// reencryptTimeout bounds the whole command. A thousand Secrets take a second on real hardware.
 	reencryptTimeout = 10 * time.Minute
@@ -28,7 +28,7 @@ const (
 // reencrypt rewrites all Secrets that are not encrypted with the current encryption key of the API
 // server (docs/decisions/0067-key-rotation.md), among them Secrets of former versions of the key of
 // a key manager. It works on etcd directly: no webhook can interfere, and the API server need not
-// run. With count it changes nothing.
+// run. With count it only counts these Secrets.
 func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.ReencryptResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, reencryptTimeout)
 	defer cancel()
@@ -37,7 +37,7 @@ func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.Reencry
 		return nodespec.ReencryptResult{}, err
 	}
 	defer stop()
-	seals, err := secretTransformer(ctx, file)
+	transformer, err := secretTransformer(ctx, file)
 	if err != nil {
 		return nodespec.ReencryptResult{}, err
 	}
@@ -55,16 +55,16 @@ func reencrypt(ctx context.Context, l localMember, count bool) (nodespec.Reencry
 	if _, err := c.Get(asking, secretsPrefix, clientv3.WithCountOnly()); err != nil {
 		return nodespec.ReencryptResult{}, fmt.Errorf("etcd has no quorum: %w", err)
 	}
-	r, err := reencryptAll(ctx, c, seals, count)
+	r, err := reencryptAll(ctx, c, transformer, count)
 	if reason := keyManager(); err != nil && reason != nil {
 		err = fmt.Errorf("%w; the key manager: %w", err, reason)
 	}
 	return r, err
 }
 
-// reencryptAll goes through all Secrets. If a client changes a Secret meanwhile, it reads that
-// Secret again.
-func reencryptAll(ctx context.Context, c *clientv3.Client, seals value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
+// reencryptAll goes through all Secrets. If a client changes a Secret between the read and the
+// write, reencryptAll reads that Secret again.
+func reencryptAll(ctx context.Context, c *clientv3.Client, transformer value.Transformer, count bool) (r nodespec.ReencryptResult, err error) {
 	end := clientv3.GetPrefixRangeEnd(secretsPrefix)
 pages:
 	for from, more := secretsPrefix, true; more; {
@@ -75,13 +75,13 @@ pages:
 		more = page.More
 		for _, kv := range page.Kvs {
 			key := string(kv.Key)
-			again, err := reencryptValue(ctx, seals, kv.Key, kv.Value)
+			renewed, err := reencryptValue(ctx, transformer, kv.Key, kv.Value)
 			if err != nil {
 				return r, fmt.Errorf("Secret %s: %w", strings.TrimPrefix(key, secretsPrefix), err)
 			}
-			if again != nil && !count {
+			if renewed != nil && !count {
 				same := clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
-				done, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, string(again), clientv3.WithIgnoreLease())).Commit()
+				done, err := c.Txn(ctx).If(same).Then(clientv3.OpPut(key, string(renewed), clientv3.WithIgnoreLease())).Commit()
 				if err != nil {
 					return r, fmt.Errorf("Secret %s: cannot write: %w", strings.TrimPrefix(key, secretsPrefix), err)
 				}
@@ -91,7 +91,7 @@ pages:
 				}
 			}
 			r.Secrets++
-			if again != nil {
+			if renewed != nil {
 				r.Reencrypted++
 			}
 			from = key + "\x00" // the smallest key after this key
@@ -100,17 +100,18 @@ pages:
 	return r, nil
 }
 
-// reencryptValue returns a value encrypted with the first key, or nil if it already is.
-func reencryptValue(ctx context.Context, seals value.Transformer, key, stored []byte) ([]byte, error) {
+// reencryptValue returns a value encrypted with the first key, or nil if it already is encrypted
+// with that key.
+func reencryptValue(ctx context.Context, transformer value.Transformer, key, stored []byte) ([]byte, error) {
 	where := value.DefaultContext(key)
-	plain, stale, err := seals.TransformFromStorage(ctx, stored, where)
+	plain, stale, err := transformer.TransformFromStorage(ctx, stored, where)
 	if err != nil {
 		return nil, fmt.Errorf("is encrypted with a key that this machine cannot use: %w", err)
 	}
 	if !stale {
 		return nil, nil
 	}
-	return seals.TransformToStorage(ctx, plain, where)
+	return transformer.TransformToStorage(ctx, plain, where)
 }
 
 // secretTransformer reads the EncryptionConfiguration of the API server in the same way as the API

@@ -39,8 +39,8 @@ import (
 
 // Names beside the data for a restore.
 const (
-	requestedDir = "asked"         // a data directory that was made from a snapshot
-	replacedDir  = "replaced"      // the data that it replaces, for the time of the swap
+	requestedDir = "asked"         // the data directory that was made from the snapshot
+	replacedDir  = "replaced"      // the replaced data, for the time of the swap
 	undoFile     = "undo.snapshot" // the database of the replaced data, until the next restore
 )
 
@@ -58,12 +58,12 @@ func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about *api.Etcd
 	if err := checkSpace(dirs.EtcdData, now.DbSize, reserve, "etcd: cannot take a snapshot"); err != nil {
 		return about, err
 	}
-	comes, err := c.Snapshot(ctx)
+	stream, err := c.Snapshot(ctx)
 	if err != nil {
 		return about, fmt.Errorf("etcd: cannot take a snapshot: %w", err)
 	}
-	defer comes.Close()
-	if _, err := io.Copy(to, comes); err != nil {
+	defer stream.Close()
+	if _, err := io.Copy(to, stream); err != nil {
 		return about, fmt.Errorf("etcd: cannot take a snapshot: %w", err)
 	}
 	about, _, err = checkSnapshot(to)
@@ -85,9 +85,10 @@ func checkSpace(dir string, bytes, spare int64, what string) error {
 }
 
 // checkSnapshot verifies a snapshot that etcd has sent, and returns its description and the format
-// of its writer. It compares the digest first: the code after it does not expect arbitrary bytes.
+// of its writer. It compares the digest first: the code that reads the database does not expect
+// arbitrary bytes.
 func checkSnapshot(f *os.File) (about *api.EtcdSnapshotInfo, writer format, err error) {
-	defer runtime.KeepAlive(f) // its path does not keep it open
+	defer runtime.KeepAlive(f) // fdPath does not keep the file open
 	info, err := f.Stat()
 	if err != nil {
 		return about, writer, fmt.Errorf("etcd: cannot stat the snapshot: %w", err)
@@ -201,8 +202,9 @@ type formatRecord struct {
 	By map[string]format `json:"by,omitempty"`
 }
 
-// withMember returns the record after member by has reported format own. A present member without
-// an entry may have written the newest format of the old record; a removed member does not count.
+// withMember returns the record after member by has reported format own. Any of members without an
+// entry may have written the newest format of the old record. A removed member is not in members,
+// so its format is dropped.
 func (s formatRecord) withMember(own format, by string, members []string) formatRecord {
 	next := formatRecord{own, map[string]format{by: own}}
 	for _, m := range members {
@@ -311,7 +313,7 @@ func (l restores) buildRequested(ctx context.Context, order nodespec.EtcdRestore
 	from := l.at(undoFile)
 	var about *api.EtcdSnapshotInfo
 	var writer format
-	defer runtime.KeepAlive(file) // its path does not keep it open
+	defer runtime.KeepAlive(file) // fdPath does not keep the file open
 	if order.Undo {
 		if !exists(from) {
 			return r, errors.New("etcd: cannot undo: no restore on this machine has replaced data")
@@ -383,9 +385,9 @@ func (l restores) drop() error {
 	return nil
 }
 
-// complete performs a requested restore. Without a request it removes the rest of an
-// incomplete restore. The next call completes the work after a power cut at any moment. Once
-// nodespec.PendingRestoreFile exists:
+// complete performs a requested restore. Without a request it removes the rest of an incomplete
+// restore. The next call completes the work after a power cut at any moment. Once
+// nodespec.PendingRestoreFile exists, the directories show which step was interrupted:
 //
 //	live data   replaced/   asked/member   interrupted
 //	there       -           there          nothing yet
@@ -428,7 +430,7 @@ func (l restores) swapSteps() []func() error {
 	live, made, old := filepath.Join(l.dirs.EtcdData, member), l.at(requestedDir+"/"+member), l.at(replacedDir+"/snap/db")
 	madeBy := l.at(requestedDir + "/" + formatFile)
 	return []func() error{
-		func() error { // while both exist
+		func() error { // records the last revision of the data that are replaced next
 			if !exists(live) || !exists(made) {
 				return nil
 			}
@@ -459,7 +461,8 @@ func (l restores) swapSteps() []func() error {
 			}
 			return move(old, l.at(undoFile))
 		},
-		// ensureFormat reads it next, and must not apply the format of the replaced data.
+		// ensureFormat reads formatFile next, and must not find the format of the replaced data
+		// there.
 		func() error {
 			if !exists(madeBy) {
 				return nil

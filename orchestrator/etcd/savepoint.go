@@ -33,8 +33,8 @@ import (
 //   - Before it opens the data, each version records its versions of etcd and Kubernetes (format).
 //   - A version that finds data of a newer minor version restores its own savepoint (ensureFormat)
 //     and records the loss. The replaced data are retained for `restore --undo`. With other members
-//     it does not: the data of a single member cannot roll back. They count as data of this version
-//     once etcd serves them (recordServed).
+//     it does not restore, because the data of a single member cannot roll back. These data count
+//     as data of this version once etcd serves them (recordServed).
 //
 // An upgrade within the minor versions changes no format: nothing is restored and nothing is lost.
 
@@ -44,8 +44,8 @@ type format struct {
 	Kubernetes string `json:"kubernetes"` // such as "v1.37.2"
 }
 
-// ownFormat returns the format that this executable writes. version.Version is of the module of
-// etcd's API; all modules of etcd have one version (TestOneEtcd).
+// ownFormat returns the format that this executable writes. version.Version is the version of the
+// module with etcd's API; all modules of etcd have one version (TestOneEtcd).
 func ownFormat() format {
 	own := format{Etcd: version.Version, Kubernetes: kubernetes.Get().GitVersion}
 	if !emulation.Of(own.Kubernetes).Known() { // a build without the version of the release
@@ -119,10 +119,10 @@ func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, 
 	return nodespec.Savepoint{Revision: status.Revision, Size: status.TotalSize}, nil
 }
 
-// removePartial removes the rest of a savepoint that was interrupted. The file has the
-// name of the version that ran then, so the savepoint of another version would not replace it. A
-// savepoint that is still being written fails: ensureFormat calls this method only when the etcd
-// that sends it is gone.
+// removePartial removes the rest of a savepoint that was interrupted. The file has the name of the
+// version that ran then, so the savepoint of another version would not replace it. A savepoint that
+// is still being written fails by the removal. ensureFormat can call this method, because the etcd
+// that sends the savepoint is gone by then.
 func (l savepoints) removePartial() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix + partialSuffix))
 	if err != nil {
@@ -168,7 +168,7 @@ const (
 	formatFile   = "format.json"
 	member       = "member"    // etcd's name for the directory with all of its data
 	restoringDir = "restoring" // an incomplete data directory
-	droppedDir   = "dropped"   // the data that it replaces, for the time of the swap
+	droppedDir   = "dropped"   // the replaced data, for the time of the swap
 )
 
 // ensureFormat ensures that this version can serve the data, and records this version's format. If
@@ -220,7 +220,7 @@ func (l savepoints) ensureFormat(own format) error {
 			return err
 		}
 	}
-	// A version that understands them again can restore them (restore.go).
+	// A later version that understands the dropped data can restore them (restore.go).
 	if old := l.at(droppedDir + "/snap/db"); exists(old) {
 		if err := move(old, l.at(undoFile)); err != nil {
 			return err
@@ -230,9 +230,9 @@ func (l savepoints) ensureFormat(own format) error {
 }
 
 // recordServed is called when etcd serves. It records newer data that ensureFormat has left alone
-// as data of this version, and removes the savepoint of this version, which is older. Otherwise
-// ensureFormat would still find the data newer at a later time when this machine is the only
-// member.
+// as data of this version, and removes the savepoint of this version, which is older than these
+// data. Without that, ensureFormat would still find the data newer, and restore the savepoint, once
+// this machine is the only member.
 func (l savepoints) recordServed(own format) error {
 	last, err := l.lastFormat()
 	if err != nil || !last.newer(own) {
@@ -244,8 +244,8 @@ func (l savepoints) recordServed(own format) error {
 	return l.removeAll(nodespec.SavepointFile(l.spec.Version))
 }
 
-// shared reports whether other members have the data, too. If a swap has begun, the answer
-// was no, from data that have since been moved.
+// shared reports whether other members have the data, too. After a swap has begun, the answer stays
+// no: the swap began with that answer, and the database that it came from has been moved.
 func (l savepoints) shared() bool {
 	if len(l.spec.OtherControlPlanes()) == 0 || exists(l.at(droppedDir)) {
 		return false
@@ -273,9 +273,9 @@ func (l savepoints) lastFormat() (format, error) {
 // revisionMargin is added for revisions that are in etcd's log and not yet in its database.
 const revisionMargin = 1_000_000
 
-// restore makes a data directory from the savepoint of this version. Its revisions
-// continue above the revisions of the data that it replaces. A client that remembers a replaced
-// revision gets the error that it is compacted, and does not take an older object for a newer one.
+// restore makes a data directory from the savepoint of this version. Its revisions continue above
+// the revisions of the data that it replaces. A client that asks for a replaced revision gets the
+// error that the revision is compacted, and so does not take an older object for a newer one.
 func (l savepoints) restore(last, own format) error {
 	if !exists(l.file()) {
 		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and there is no savepoint for version %s of the system; upgrade again, or reset the machine and its data",
@@ -293,7 +293,7 @@ func (l savepoints) restore(last, own format) error {
 		return fmt.Errorf("etcd: cannot read the savepoint of version %s: %w", l.spec.Version, err)
 	}
 	now, err := lastRevision(l.database())
-	if err != nil { // the data are about to be dropped; only the count of lost revisions is missing
+	if err != nil { // without the last revision only the number of lost revisions is unknown
 		now = then.Revision
 	}
 	lost := max(now-then.Revision, 0)

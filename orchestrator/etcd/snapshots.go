@@ -30,7 +30,8 @@ import (
 
 const (
 	snapshotDir = "snapshots"
-	// partialFile, in that directory, is a snapshot that is incomplete, or was at a power cut.
+	// partialFile, in that directory, is a snapshot that is being written, or that a power cut has
+	// interrupted.
 	partialFile     = "coming"
 	snapshotTime    = "20060102T150405Z"
 	encryptedSuffix = ".age" // ends the names of encrypted snapshots
@@ -89,8 +90,8 @@ func parseSnapshotName(name string) (s storedSnapshot, ok bool) {
 // snapshots are the stored snapshots, with the record of their uploads.
 type snapshots struct{ localMember }
 
-// list returns the stored snapshots, the newest first, and for each the time of its upload
-// to a target. With an empty target none counts as uploaded.
+// list returns the stored snapshots, the newest first, and for each the time of its upload to the
+// target place (nodespec.EtcdTarget.Place). For an empty place no snapshot counts as uploaded.
 func (l snapshots) list(place string) ([]storedSnapshot, error) {
 	files, err := os.ReadDir(l.at(snapshotDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -119,8 +120,8 @@ func (l snapshots) list(place string) ([]storedSnapshot, error) {
 	return all, nil
 }
 
-// take writes, verifies and encrypts a snapshot, and then applies retention. When it
-// returns, the snapshot is durable. It leaves free percent of DATA free.
+// take writes, verifies and encrypts a snapshot, and then applies retention. When it returns, the
+// snapshot is durable. At least free percent of DATA stays free.
 func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made storedSnapshot, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
@@ -170,8 +171,8 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 	return made, nil
 }
 
-// applyRetention removes the snapshots beyond the limit, counting a snapshot that was taken or is
-// about to be taken. It returns the list from before the removal.
+// applyRetention removes the oldest snapshots, so that most snapshots remain. made, which was taken
+// or is about to be taken, is among them. It returns the list from before the removal.
 func (l snapshots) applyRetention(made storedSnapshot, most int) ([]storedSnapshot, error) {
 	all, err := l.list("")
 	if err != nil {
@@ -207,8 +208,9 @@ func (l snapshots) write(ctx context.Context, name string, readers []age.Recipie
 	return about, nil
 }
 
-// writeEncrypted first writes the snapshot to a file without a name, beside the database, which has
-// the same content in plain text. A snapshot that fails verification is not encrypted.
+// writeEncrypted first writes the snapshot to a file without a name beside the database; the plain
+// text adds no risk there, because the database has the same content in plain text. A snapshot that
+// fails verification is not encrypted.
 func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about *api.EtcdSnapshotInfo, err error) {
 	fd, err := unix.Open(l.dirs.EtcdSnapshots, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -228,7 +230,7 @@ func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []a
 	return about, nil
 }
 
-// encrypt copies from to to, encrypted for the recipients.
+// encrypt reads a text from from, and writes it to to, encrypted for the recipients.
 func encrypt(to io.Writer, from io.Reader, readers []age.Recipient) error {
 	w, err := age.Encrypt(to, readers...)
 	if err != nil {
@@ -276,14 +278,14 @@ func (l snapshots) checkSpace(copies, percent int) error {
 		return fmt.Errorf("etcd: cannot read the free space of DATA: %w", err)
 	}
 	takes := int64(copies) * info.Size()
-	if free, must := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize/100*int64(percent); free < takes+must {
+	if free, reserved := int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize/100*int64(percent); free < takes+reserved {
 		return fmt.Errorf("etcd: DATA has no space for a snapshot: it needs %d MiB; %d MiB are free, of which %d MiB are reserved for images and pods; delete unused images or volumes, or lower Cluster.spec.etcd.snapshots.keep",
-			(takes+1<<20-1)>>20, free>>20, must>>20)
+			(takes+1<<20-1)>>20, free>>20, reserved>>20)
 	}
 	return nil
 }
 
-// copyTo copies a stored snapshot to a file, still encrypted if it is.
+// copyTo copies a stored snapshot to a file, and does not decrypt it.
 func (l snapshots) copyTo(name string, to *os.File) (about *api.EtcdSnapshotInfo, err error) {
 	f, err := l.open(name)
 	if err != nil {
@@ -300,7 +302,7 @@ func (l snapshots) copyTo(name string, to *os.File) (about *api.EtcdSnapshotInfo
 	if _, err := io.Copy(to, f); err != nil {
 		return about, fmt.Errorf("etcd: cannot read the snapshot: %w", err)
 	}
-	s, _ := parseSnapshotName(name) // it was opened by this name
+	s, _ := parseSnapshotName(name) // open has checked the name
 	return &api.EtcdSnapshotInfo{Revision: s.Revision, Version: s.Version}, nil
 }
 

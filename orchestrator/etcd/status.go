@@ -27,7 +27,7 @@ func (l members) status(ctx context.Context) *api.EtcdStatusResponse {
 			s.Size = info.Size()
 		}
 		s.Revision, _ = lastRevision(l.database()) // 0: not known
-		// The operator compares them to choose the machine that recovers with one member.
+		// The operator compares term and index to choose the machine that recovers.
 		s.RaftTerm, s.RaftIndex, _ = l.lastCommit()
 	}
 	return s

@@ -34,8 +34,8 @@ const turnKey = "/orlop/turn"
 type turns struct{ members }
 
 // take takes the turn for this machine, unless another machine has it or the absence of this
-// machine does not matter. It returns the control plane as it is with that turn: a machine that had
-// the turn before may be away or back.
+// machine does not matter. It observes the control plane again after it has taken the turn, because
+// a machine that had the turn before may be away or back by then, and returns the result.
 func (l turns) take(ctx context.Context, order disruption.TurnRequest) disruption.ControlPlane {
 	seen := l.observe(ctx)
 	if !seen.Counts() {
@@ -58,7 +58,7 @@ func (l turns) observe(ctx context.Context) disruption.ControlPlane {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return disruption.ControlPlane{Problem: "etcd does not run on this machine", Stopped: true}
-	case err != nil: // an etcd that hangs may still count
+	case err != nil: // an etcd that hangs may still have a vote
 		return disruption.ControlPlane{Problem: "etcd does not answer: " + err.Error()}
 	}
 	socket.Close()
@@ -74,7 +74,7 @@ func (l turns) observe(ctx context.Context) disruption.ControlPlane {
 			member.Name = m.Id
 		}
 		if m.Problem == waitsForQuorum {
-			member.Problem = "" // it counts as soon as there is a quorum
+			member.Problem = "" // the member votes as soon as there is a quorum
 		}
 		seen.Members = append(seen.Members, member)
 	}
@@ -124,12 +124,12 @@ func (l turns) acquire(ctx context.Context, order disruption.TurnRequest) (held 
 		return disruption.Turn{}, err
 	}
 	held, renewed, err := store(ctx, c, order, lease.ID)
-	// After an error the turn may be stored all the same, and its machine would not know. It
-	// retains a turn that it had before.
+	// After an error the turn may be stored all the same, and the machine would not know, so the
+	// lease is revoked. A machine that had the turn before retains it.
 	if err != nil && !renewed || err == nil && held.OfAnother(order.Turn.Machine) {
 		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 		defer cancel()
-		_, _ = c.Revoke(revoking, lease.ID) // or it ends by itself
+		_, _ = c.Revoke(revoking, lease.ID) // a lease that is not revoked ends by itself
 	}
 	return held, err
 }
@@ -176,8 +176,8 @@ func (l turns) giveBack(ctx context.Context, machine string) error {
 	return remove(ctx, c, machine)
 }
 
-// giveBackElsewhere is giveBack for a machine that is no member any more. Without an answer, the
-// turn ends by itself.
+// giveBackElsewhere is giveBack for a machine that is no member any more. It calls another machine;
+// if none answers, the turn ends by itself.
 func (l turns) giveBackElsewhere(ctx context.Context, machine string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -235,8 +235,9 @@ func decodeTurn(kvs []*mvccpb.KeyValue) storedTurn {
 	return out
 }
 
-// ended reports whether no lease ends the turn, as in restored data: a restore restores no leases.
-// Clocks do not count, because machines differ in their time.
+// ended reports whether the lease of the turn has ended, or the turn has no lease: in restored
+// data, because a restore restores no leases. The times in the turn are not compared, because the
+// clocks of machines differ.
 func (s storedTurn) ended(ctx context.Context, c *clientv3.Client) (bool, error) {
 	if s.lease == clientv3.NoLease {
 		return true, nil
@@ -264,8 +265,8 @@ func (s storedTurn) unchanged() clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(turnKey), "=", s.revision)
 }
 
-// revoke revokes the lease of a turn that was replaced or deleted: no key has it any more, so an
-// error has no consequence but a lease that ends later.
+// revoke revokes the lease of a turn that was replaced or deleted: no key uses the lease any more,
+// so after an error the lease only ends later.
 func (s storedTurn) revoke(ctx context.Context, c *clientv3.Client) {
 	if s.lease != clientv3.NoLease {
 		_, _ = c.Revoke(ctx, s.lease)

@@ -16,9 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// machined uploads each stored and encrypted snapshot once to the target of the configuration. It
-// decides when, and repeats the command until no snapshot remains. A file beside the snapshots
-// records the uploads.
+// machined uploads each stored and encrypted snapshot once to the target of the configuration.
+// machined decides when, and repeats the command until no snapshot remains to be uploaded. A file
+// beside the snapshots records the uploads.
 
 // uploadsFile holds the uploadRecord.
 const uploadsFile = "sent.json"

@@ -26,8 +26,9 @@ type authorizer struct {
 	connect func() (kubernetes.Interface, error)
 }
 
-// connector returns a function that makes a client with the identity of the kubelet once. The
-// kubelet writes its kubeconfig after the start of the process.
+// connector returns a function that makes a client with the identity of the kubelet at its first
+// success, and returns the same client from then on. A client cannot be made earlier, because the
+// kubeconfig of the kubelet is written after the start of the process.
 func connector(dirs dirs.Dirs) func() (kubernetes.Interface, error) {
 	var mu sync.Mutex
 	var client kubernetes.Interface
@@ -65,33 +66,33 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(status)
 }
 
-// review returns the status for a token. The token is for the API server, as the tokens of pods
-// are: one for another audience is not valid.
+// review returns the status for a token. The token must be for the API server, like the tokens of
+// pods; a token for another audience is not valid.
 func (a *authorizer) review(ctx context.Context, token string) (status int, err error) {
 	client, err := a.connect()
 	if err != nil {
 		return 0, err
 	}
-	who, err := client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	tokenReview, err := client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, err
 	}
-	if !who.Status.Authenticated {
+	if !tokenReview.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
-	user := who.Status.User
+	user := tokenReview.Status.User
 	extra := map[string]authorizationv1.ExtraValue{}
 	for key, values := range user.Extra {
 		extra[key] = authorizationv1.ExtraValue(values)
 	}
-	may, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+	accessReview, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: nodespec.MetricsResource, Verb: "get"},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, err
 	}
-	if !may.Status.Allowed {
+	if !accessReview.Status.Allowed {
 		return http.StatusForbidden, nil
 	}
 	return http.StatusNoContent, nil

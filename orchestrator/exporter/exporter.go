@@ -1,10 +1,10 @@
 // Package exporter serves the metrics of a process of the orchestrator to metricsd, on the socket
-// that the process inherits (pkg/service/exposition): those of etcd, of the scheduler, of the other
-// controllers, of the controller manager and, for containerd, those that it serves on loopback. The
-// API server and the kubelet serve their own metrics at their ports.
+// that the process inherits (pkg/service/exposition): the metrics of etcd, of the scheduler, of the
+// other controllers and of the controller manager. It also passes on the metrics that containerd
+// serves on loopback. The API server and the kubelet serve their own metrics at their ports.
 //
 // The process "node" also checks the tokens of the callers of metricsd, with the identity of the
-// kubelet: TokenReview and SubjectAccessReview. It stores no answer; metricsd does.
+// kubelet: TokenReview and SubjectAccessReview. metricsd stores the answers.
 package exporter
 
 import (
@@ -45,8 +45,8 @@ func Run(process string, dirs dirs.Dirs) error {
 }
 
 // RunControllerManager serves the metrics of the controller manager in the background. Its process
-// is a child of the process "controllers", which passes them on. The controller manager also runs
-// without metrics.
+// is a child of the process "controllers", which passes them on. If that fails, the controller
+// manager runs without metrics.
 func RunControllerManager(dirs dirs.Dirs) {
 	var listener net.Listener
 	socket, err := safefile.Listen(controllerManagerSocket(dirs), 0, 0o700)
@@ -68,7 +68,7 @@ func controllerManagerSocket(dirs dirs.Dirs) string {
 }
 
 func serve(l net.Listener, h http.Handler) {
-	klog.ErrorS(exposition.Serve(l, h), "The process continues without metrics") // until it ends
+	klog.ErrorS(exposition.Serve(l, h), "The process continues without metrics") // ended
 }
 
 // Handler returns the handler of a process.
@@ -79,7 +79,7 @@ func Handler(process string, dirs dirs.Dirs) http.Handler {
 		// etcd uses the registry of the library, the API server that of Kubernetes.
 		mux.Handle(nodespec.MetricsOfEtcd, gather(prometheus.DefaultGatherer, everything))
 	case component.Controllers:
-		// One process has one registry.
+		// All components of the process share a registry, so the names select the metrics.
 		ofScheduler := func(name string) bool { return strings.HasPrefix(name, "scheduler_") }
 		mux.Handle(nodespec.MetricsOfScheduler, gather(legacyregistry.DefaultGatherer, ofScheduler))
 		mux.Handle(nodespec.MetricsOfControllers, gather(legacyregistry.DefaultGatherer, func(name string) bool { return !ofScheduler(name) }))
@@ -93,8 +93,8 @@ func Handler(process string, dirs dirs.Dirs) http.Handler {
 
 func everything(string) bool { return true }
 
-// gather answers with the metrics of a registry whose names are selected. A metric that cannot be
-// gathered is missing, and the log says why.
+// gather answers with the metrics of a registry that selected selects by name. A metric that cannot
+// be gathered is missing, and the log contains the reason.
 func gather(from prometheus.Gatherer, selected func(name string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		families, err := from.Gather()
@@ -128,7 +128,7 @@ func relay(client *http.Client, url string) http.Handler {
 }
 
 const (
-	fetchTimeout = 10 * time.Second // as metricsd waits
+	fetchTimeout = 10 * time.Second // metricsd waits as long
 	maxText      = 16 << 20         // bytes of the metrics of another process
 )
 

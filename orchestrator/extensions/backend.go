@@ -37,8 +37,8 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// reach returns the reason why the backend accepts no connection, or "" if it does or if that
-// cannot be determined.
+// reach returns the reason why the backend accepts no connection, or "" if the backend accepts a
+// connection or if the state cannot be determined.
 func (r reacher) reach(ctx context.Context, b backend) string {
 	if b.url != "" {
 		return r.reachURL(ctx, b.url)
@@ -86,7 +86,7 @@ func (r reacher) reachURL(ctx context.Context, text string) string {
 	return r.try(ctx, []string{net.JoinHostPort(u.Hostname(), port)}, "")
 }
 
-// try dials until an address accepts.
+// try dials the addresses until one accepts, and otherwise returns the last reason.
 func (r reacher) try(ctx context.Context, addresses []string, service string) string {
 	var last error
 	for _, a := range addresses[:min(len(addresses), maxTried)] {
@@ -103,7 +103,8 @@ func (r reacher) try(ctx context.Context, addresses []string, service string) st
 	return last.Error()
 }
 
-// portOf returns the name of a Service's port in its endpoints.
+// portOf returns the name of the port with a number of a Service; endpoints are listed by that
+// name.
 func portOf(s *corev1.Service, number int32) (name string, there bool) {
 	for _, p := range s.Spec.Ports {
 		if p.Port == number {

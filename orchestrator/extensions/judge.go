@@ -133,8 +133,9 @@ const (
 	priorityLevel = "PriorityLevelConfiguration"
 )
 
-// addThrottled adds the objects by which the server rejects requests of the system. If both are
-// Kubernetes' own, the server has too much work, and no object is the cause.
+// addThrottled adds the objects by which the server rejects requests of the system. If the
+// FlowSchema and the priority level are Kubernetes' own, the server has too much work, and no
+// object is the cause.
 func addThrottled(all []throttle, add func(kind, name, why string)) {
 	callers := map[[2]string][]string{}
 	for _, t := range all {
@@ -181,9 +182,9 @@ func some(kind string, names []string) string {
 	return kind + "s " + strings.Join(names, ", ")
 }
 
-// lasting returns the obstacles that have persisted for some time: a restarting backend does not
-// count. first holds the time of the first sighting by object, and is updated.
-func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience time.Duration) []obstacle {
+// lasting returns the obstacles that have persisted for minAge, so that a backend that restarts is
+// not reported. first holds the time of the first sighting by object, and is updated.
+func lasting(all []obstacle, first map[string]time.Time, now time.Time, minAge time.Duration) []obstacle {
 	var out []obstacle
 	present := map[string]bool{}
 	for _, o := range all {
@@ -191,7 +192,7 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience
 		if _, known := first[o.object]; !known {
 			first[o.object] = now
 		}
-		if now.Sub(first[o.object]) >= patience {
+		if now.Sub(first[o.object]) >= minAge {
 			out = append(out, o)
 		}
 	}
@@ -203,7 +204,8 @@ func lasting(all []obstacle, first map[string]time.Time, now time.Time, patience
 // (pkg/service/notify), and the remedy follows it.
 const maxText = 420
 
-// reasonLengths are the lengths to which reasons are cut, in bytes, until all objects fit.
+// reasonLengths are the lengths to which reasons are cut, in bytes; text tries them in order until
+// all objects fit.
 var reasonLengths = []int{150, 80, 40, 0}
 
 // text returns the announced text: each object by name, with as much of the reasons as fits, and

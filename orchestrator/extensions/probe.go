@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// prober sends requests to the server as the system and as its admins. None of them changes an
-// object. It sends no requests of a kind for which the cluster has no objects.
+// prober sends requests to the server as the system and as its admins. No request changes an
+// object. A request is not sent if the cluster has no object that could block it.
 type prober struct {
 	accounts kubernetes.Interface // as the controller manager
 	callers  []caller
@@ -89,7 +89,7 @@ func newProber(config *rest.Config, node string) (*prober, error) {
 }
 
 // run sends the requests in intervals. While a result names an obstacle, it sends them at each
-// call, so that the end is noticed soon.
+// call, so that the end of the obstacle is noticed soon.
 func (p *prober) run(ctx context.Context, now observation) {
 	if time.Since(p.last) < probeInterval && p.refused == (refusal{}) && len(p.unconverted) == 0 && !slices.ContainsFunc(p.classified, func(c classification) bool { return c.rejected }) {
 		return
@@ -121,8 +121,8 @@ func (p *prober) create(ctx context.Context) refusal {
 	return refusal{}
 }
 
-// classify returns the answers of priority and fairness to the callers. It answers before
-// authorization.
+// classify returns the answers of priority and fairness to the callers. Priority and fairness
+// answers before authorization, so the callers need no rights.
 func (p *prober) classify(ctx context.Context) []classification {
 	results := make([]classification, len(p.callers))
 	var all sync.WaitGroup
@@ -145,9 +145,10 @@ func (p *prober) classify(ctx context.Context) []classification {
 const maxReads = 4
 
 // read returns the definitions with objects that the server cannot read, because the call of their
-// converter fails: one object in each served version, of which at most one version is stored. The
-// other converters can be so slow that a definition is not read before ctx ends; its
-// earlier result remains then.
+// converter fails. It reads one object of each definition in each served version: at most one
+// version is the stored version, and the others need the converter. Other converters can be so slow
+// that a definition is not read before ctx ends; the earlier result of that definition then
+// remains.
 func (p *prober) read(ctx context.Context, definitions []conversion) map[string]string {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -177,7 +178,7 @@ func (p *prober) read(ctx context.Context, definitions []conversion) map[string]
 }
 
 // readVersions returns why the server cannot convert an object of one of the collections, or "".
-// known is false if ctx has ended before.
+// known is false if ctx has ended before the result.
 func (p *prober) readVersions(ctx context.Context, collections []string) (why string, known bool) {
 	for _, path := range collections {
 		if why := p.readOne(ctx, path); why != "" {

@@ -57,9 +57,9 @@ func (r *RejectionLog) recent(now time.Time) map[string]string {
 // refusal is a parsed error of admission.
 type refusal struct {
 	webhook         string // its name within its configuration
-	failed          bool   // it could not be called
+	failed          bool   // the webhook could not be called
 	policy, binding string
-	mutates         bool // it is a MutatingAdmissionPolicy
+	mutates         bool // the policy is a MutatingAdmissionPolicy
 	why             string
 }
 

@@ -30,8 +30,7 @@ import (
 const Name = nodespec.Extensions
 
 const (
-	// interval is the time between two passes. Checks without a request to the network or the
-	// server cost nothing.
+	// interval is the time between two passes. It is short, because most checks only read memory.
 	interval = 10 * time.Second
 	// gracePeriod is how long an obstacle must persist before it is reported.
 	gracePeriod = 15 * time.Second
@@ -126,7 +125,8 @@ func newWatcher(config *rest.Config, node string, refusals *RejectionLog) (*watc
 	}, nil
 }
 
-// strip retains the fields of a definition that are read here; schemas are large.
+// strip removes the fields of a definition that this package does not read, above all the large
+// schemas.
 func strip(object any) (any, error) {
 	d, is := object.(*apiextensionsv1.CustomResourceDefinition)
 	if !is {
@@ -152,7 +152,7 @@ func withoutSchemas(all []apiextensionsv1.CustomResourceDefinitionVersion) []api
 // start starts the informers and waits until their caches are complete.
 func (w *watcher) start(ctx context.Context) {
 	admission, flows := w.kube.Admissionregistration().V1(), w.kube.Flowcontrol().V1()
-	// The call registers the informer with its factory, which starts it.
+	// Each call of Informer registers the informer with its factory, and the factory starts it.
 	for range []cache.SharedIndexInformer{
 		admission.ValidatingWebhookConfigurations().Informer(), admission.MutatingWebhookConfigurations().Informer(),
 		admission.ValidatingAdmissionPolicyBindings().Informer(), admission.MutatingAdmissionPolicyBindings().Informer(),
@@ -185,7 +185,7 @@ func (w *watcher) check(ctx context.Context) []obstacle {
 	return judge(now, reach, calls{failed: w.refusals.recent(time.Now()), refused: w.probes.refused, unconverted: w.probes.unconverted})
 }
 
-// observe returns the state of the informers.
+// observe returns the state of the extensions, from the caches of the informers.
 func (w *watcher) observe(now time.Time) observation {
 	var out observation
 	admission := w.kube.Admissionregistration().V1()
@@ -252,7 +252,8 @@ func seatless(l *flowcontrolv1.PriorityLevelConfiguration) bool {
 	return limited != nil && zero(limited.NominalConcurrencyShares) && zero(limited.BorrowingLimitPercent)
 }
 
-// throttles returns the objects by which requests of the system have no seat.
+// throttles returns the requests of the system that have no seat, with the objects that are the
+// cause.
 func (w *watcher) throttles(all []classification) (out []throttle) {
 	schemas, levels := w.flows()
 	for _, r := range all {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// starting is the interval until the first success. It bounds the time that a watcher of the
-	// boot loses.
+	// starting is the interval until the first success. It bounds how late a boot notices that a
+	// component is ready.
 	starting = 300 * time.Millisecond
 	// steady is the interval afterwards. A component that exits is detected at once by other means.
 	steady = 10 * time.Second
@@ -70,7 +70,7 @@ func (c Check) Watch(ctx context.Context, announce component.Announce) error {
 
 // client returns the HTTP client and the content of CAFile that it trusts. It returns last while
 // that content is unchanged.
-func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte, error) {
+func (c Check) client(last *http.Client, trusted []byte) (*http.Client, []byte, error) {
 	transport := &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 2 * steady}
 	var pem []byte
 	if c.CAFile != "" {
@@ -80,8 +80,8 @@ func (c Check) client(last *http.Client, believed []byte) (*http.Client, []byte,
 		}
 	}
 	if last != nil {
-		if bytes.Equal(pem, believed) {
-			return last, believed, nil
+		if bytes.Equal(pem, trusted) {
+			return last, trusted, nil
 		}
 		last.CloseIdleConnections()
 	}

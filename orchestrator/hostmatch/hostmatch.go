@@ -1,5 +1,5 @@
-// Package hostmatch evaluates CEL expressions over the inventory of a machine that waits for a
-// configuration: of worker templates (docs/decisions/0107-claims.md) and of approval rules
+// Package hostmatch evaluates CEL expressions over the inventory of a waiting machine. The
+// expressions are from worker templates (docs/decisions/0107-claims.md) and from approval rules
 // (docs/decisions/0120-approval-rules.md). The cost of an evaluation is bounded (package
 // diskselector).
 package hostmatch
@@ -36,8 +36,8 @@ func Facts(i machineapi.HostInventory) map[string]any {
 	}
 }
 
-// Compile compiles an expression over an inventory alone: without the labels and the address of an
-// OrlopHost, which no operator has signed and no machine has sent.
+// Compile compiles an expression over an inventory. The labels and the address of an OrlopHost are
+// not among its variables, because no operator has signed them and no machine has sent them.
 func Compile(expression string) (*diskselector.Program, error) {
 	return diskselector.Compile(expression, "a host", Facts(machineapi.HostInventory{}))
 }
@@ -56,7 +56,7 @@ func Answer(from io.Reader, to io.Writer) error {
 }
 
 func match(q nodespec.HostMatchRequest) (bool, error) {
-	// An inventory.Host has the same names in JSON.
+	// The JSON of inventory.Host has the same field names.
 	var i machineapi.HostInventory
 	if err := json.Unmarshal(q.Inventory, &i); err != nil {
 		return false, fmt.Errorf("cannot be evaluated: the inventory cannot be parsed: %w", err)

@@ -72,7 +72,7 @@ func (c *checker) ruleFor(name string) (rule, error) {
 }
 
 // repositoryOf returns the full name of a repository without tag and digest; a text that is no name
-// unchanged.
+// is returned unchanged.
 func repositoryOf(name string) string {
 	if named, err := reference.ParseNormalizedNamed(name); err == nil {
 		return named.Name() // index.docker.io/library/nginx:1 is docker.io/library/nginx
@@ -143,8 +143,8 @@ type search struct {
 	reasons  []string
 }
 
-// note adds a reason, each once.
-func (s *search) note(reason string) {
+// addReason adds a reason, unless the list contains it.
+func (s *search) addReason(reason string) {
 	if !slices.Contains(s.reasons, reason) {
 		s.reasons = append(s.reasons, reason)
 	}
@@ -155,15 +155,15 @@ func (s *search) fetched(ctx context.Context, name string, _ imagestore.Subject)
 	return s.accepts(ctx, true, name)
 }
 
-// imported reports whether imported signatures cover the image. Their use pins them: the kubelet
-// could delete them before the image.
+// imported reports whether imported signatures cover the image. Signatures that are used are
+// pinned, because the kubelet could delete them before the image.
 func (s *search) imported(ctx context.Context, name string, subject imagestore.Subject) bool {
 	if !s.accepts(ctx, false, name) {
 		return false
 	}
 	err := s.store.PinSignatures(ctx, name, subject.Target)
 	if err != nil {
-		s.note(err.Error())
+		s.addReason(err.Error())
 	}
 	return err == nil
 }
@@ -176,7 +176,7 @@ func (s *search) fetch(ctx context.Context, name string, subject imagestore.Subj
 	case errors.Is(err, fs.ErrNotExist):
 		return false
 	case err != nil:
-		s.note(err.Error())
+		s.addReason(err.Error())
 		return false
 	}
 	return s.accepts(ctx, true, name)
@@ -195,14 +195,14 @@ func (s *search) accepts(ctx context.Context, fetched bool, name string) bool {
 	case errors.Is(err, fs.ErrNotExist):
 		return false
 	case err != nil:
-		s.note(name + ": " + err.Error())
+		s.addReason(name + ": " + err.Error())
 		return false
 	}
 	for _, signature := range all {
 		if err := s.covers(signature); err == nil {
 			return true
 		} else {
-			s.note(name + ": " + err.Error())
+			s.addReason(name + ": " + err.Error())
 		}
 	}
 	return false

@@ -6,8 +6,8 @@
 //
 //	CreateContainer   the image of the container and those of its image volumes need a
 //	                  signature, also if they are present already or were imported. The proxy
-//	                  replaces the names by the ID that it has checked, so a tag cannot move
-//	                  meanwhile.
+//	                  replaces each name by the ID that it has checked, so a tag that moves
+//	                  meanwhile has no effect.
 //	PullImage         an image that no rule accepts is not pulled; a pulled image without an
 //	                  accepted signature is an error of the pull.
 //

@@ -28,8 +28,8 @@ const Name = "image-policy"
 // maxMessage is the kubelet's limit of a message in bytes (k8s.io/cri-client, maxMsgSize).
 const maxMessage = 16 << 20
 
-// reconnect is the delay of connections to containerd after its restart, that of the kubelet
-// (k8s.io/cri-client, maxBackoffDelay).
+// reconnect has the delays between attempts to connect to containerd after its restart. They equal
+// the delays of the kubelet (k8s.io/cri-client, maxBackoffDelay).
 var reconnect = backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
 // Components returns the component on a node with rules.
@@ -52,7 +52,7 @@ func RuntimeSocket(spec nodespec.Spec, dirs dirs.Dirs) string {
 // the kubelet waits for the socket.
 func Run(ctx context.Context, env component.Env) error {
 	if err := component.AwaitSocket(ctx, env.Dirs.ContainerdSocket); err != nil {
-		return nil // stopped before
+		return nil // stopped before the start
 	}
 	conn, err := grpc.NewClient("unix://"+env.Dirs.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
@@ -74,7 +74,7 @@ func Run(ctx context.Context, env component.Env) error {
 	return nil
 }
 
-// newServer returns the proxy before containerd.
+// newServer returns the gRPC server of the proxy; conn is its connection to containerd.
 func newServer(conn *grpc.ClientConn, c *checker) *grpc.Server {
 	p := &proxy{conn: conn, checker: c}
 	return grpc.NewServer(
@@ -89,7 +89,7 @@ type proxy struct {
 	checker *checker
 }
 
-// handle handles every call.
+// handle checks and forwards a call that the policy concerns, and copies every other call.
 func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	headers, _ := metadata.FromIncomingContext(down.Context())
@@ -121,7 +121,7 @@ func (p *proxy) createContainer(ctx context.Context, down grpc.ServerStream) err
 		}
 	}
 	for _, image := range images {
-		if err := p.fix(ctx, image); err != nil {
+		if err := p.checkImage(ctx, image); err != nil {
 			return err
 		}
 	}
@@ -132,10 +132,10 @@ func (p *proxy) createContainer(ctx context.Context, down grpc.ServerStream) err
 	return down.SendMsg(answer)
 }
 
-// fix checks an image, and replaces its name by its ID. The name in the pod, by which a rule is
-// selected, must be a name of the image in the store: containerd also finds an image by a part of
-// its ID, and a pod could name an image of any repository so.
-func (p *proxy) fix(ctx context.Context, image *cri.ImageSpec) error {
+// checkImage checks an image, and replaces its name by its ID. The name in the pod, by which a rule
+// is selected, must be a name of the image in the store: containerd also finds an image by a part
+// of its ID, so a pod could use an image of another repository by a name that a rule accepts.
+func (p *proxy) checkImage(ctx context.Context, image *cri.ImageSpec) error {
 	name := image.GetUserSpecifiedImage()
 	if name == "" {
 		name = image.GetImage()
@@ -190,8 +190,8 @@ func (p *proxy) pullImage(ctx context.Context, down grpc.ServerStream) error {
 	return down.SendMsg(answer)
 }
 
-// invalid returns the error by which the kubelet recognizes a missing signature. It reads the code
-// Unknown only.
+// invalid returns the error by which the kubelet recognizes a missing signature. The kubelet looks
+// for this error only behind the code Unknown.
 func invalid(err error) error {
 	return status.Errorf(codes.Unknown, "%v: %v", crierrors.ErrSignatureValidationFailed, err)
 }

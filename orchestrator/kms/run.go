@@ -31,7 +31,7 @@ func configured(spec nodespec.Spec) bool {
 }
 
 // Run serves the plugin for the API server of the process, and announces the state of the key
-// manager. The component is ready without the key manager, and then reports a problem.
+// manager. The component is ready even if the key manager fails, and then reports a problem.
 func Run(ctx context.Context, env component.Env, serving func()) error {
 	file := filepath.Join(env.Dirs.API, nodespec.KMSFile)
 	s := New(file, forwarder(env.Spec), func(version string, err error) {
@@ -91,7 +91,7 @@ func ForCommand(ctx context.Context, spec nodespec.Spec, d dirs.Dirs) (file stri
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = s.serve(ctx, listener) // the requests of the command fail
+		_ = s.serve(ctx, listener) // after an error the requests of the command fail
 	}()
 	return copied, s.LastError, func() {
 		cancel()

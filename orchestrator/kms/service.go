@@ -35,8 +35,8 @@ func New(file, forwarder string, report func(version string, err error)) *Servic
 const apiVersion = "v2"
 
 // Status checks that the key encrypts and decrypts, and returns its present version as the ID. The
-// API server calls it every minute, and every ten seconds after an error. With another ID it
-// encrypts further Secrets with another key of its own.
+// API server calls it every minute, and every ten seconds after an error. When the ID changes, the
+// API server encrypts further Secrets with a new key of its own.
 func (s *Service) Status(ctx context.Context) (*plugin.StatusResponse, error) {
 	version, err := s.check(ctx)
 	s.mu.Lock()
@@ -108,7 +108,7 @@ func (s *Service) serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("KMS: cannot serve: %w", err)
 	case <-ctx.Done():
 		server.Stop()
-		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) { // it ended before it served
+		if err := <-ended; !errors.Is(err, grpc.ErrServerStopped) { // it had begun to serve
 			return err
 		}
 		return nil

@@ -24,12 +24,12 @@ import (
 
 const (
 	// requestTimeout bounds a request to the server. The API server waits nodespec.KMSTimeout for
-	// the plugin, in which a login and a request have time.
+	// the plugin, long enough for a login and a request.
 	requestTimeout = 4 * time.Second
 	// maxAnswer is the maximum size of an answer, in bytes. An encrypted key has about 100 bytes.
 	maxAnswer = 64 << 10
-	// minTokenAge is the age of a token from which a rejected request leads to another login.
-	// Without a limit, a role without rights would get a token every ten seconds.
+	// minTokenAge is the smallest age of a token at which a rejected request leads to another
+	// login. Without a limit, a role without rights would get a token every ten seconds.
 	minTokenAge = time.Minute
 )
 
@@ -125,22 +125,22 @@ func (t *transit) call(ctx context.Context, operation string, in, out any) error
 	return s.explain(err, path)
 }
 
-// isForbidden reports whether the server rejects a token or lacks a right of it; it does not tell
-// the two apart.
+// isForbidden reports whether the server does not know the token, or the token lacks a right; the
+// answer to both is the same.
 func isForbidden(err error) bool {
 	var r *refusal
 	return errors.As(err, &r) && r.status == http.StatusForbidden
 }
 
-// login returns a session. It logs in if there is no token, if two thirds of the time of the token
-// are over, or if the server has rejected the token.
+// login returns a session. It logs in if there is no token, if two thirds of the lifetime of the
+// token are over, or if the server has rejected the token.
 func (t *transit) login(ctx context.Context, rejected string) (*session, error) {
 	release, err := limits.Acquire(ctx, t.lock, "login")
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s, err := t.present()
+	s, err := t.currentSession()
 	if err != nil {
 		return nil, &problem{err, "apply the configuration again (Cluster.spec.kubernetes.apiServer.kms)"}
 	}
@@ -179,8 +179,9 @@ func (t *transit) login(ctx context.Context, rejected string) (*session, error) 
 	return t.open, nil
 }
 
-// present returns the session of the present settings.
-func (t *transit) present() (*session, error) {
+// currentSession returns the session for the settings in the file. It makes a session without a
+// token if the file has changed.
+func (t *transit) currentSession() (*session, error) {
 	content, err := os.ReadFile(t.file)
 	if err != nil {
 		return nil, err
@@ -216,14 +217,14 @@ func (t *transit) transport(k nodespec.KMS) (*http.Transport, error) {
 	dialer := &net.Dialer{Timeout: requestTimeout}
 	transport := &http.Transport{
 		DialContext: dialer.DialContext, TLSHandshakeTimeout: requestTimeout, IdleConnTimeout: 2 * time.Minute, MaxConnsPerHost: 8, MaxResponseHeaderBytes: maxAnswer,
-		DisableCompression: true, // otherwise a small answer could become large
+		DisableCompression: true, // a small compressed answer could become large
 	}
-	way := egress.Config{}
-	roots, err := way.Roots(k.CAs, false)
+	egressConfig := egress.Config{}
+	roots, err := egressConfig.Roots(k.CAs, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := way.Complete(transport, roots); err != nil {
+	if err := egressConfig.Complete(transport, roots); err != nil {
 		return nil, err
 	}
 	if c := k.Certificate; c != nil {

@@ -22,8 +22,8 @@ import (
 const maxAuditEvent = 256 << 10
 
 // newAuditBackend returns upstream's audit log for the flags --audit-log-…, as a chain of lines
-// (package kubeaudit). Upstream's own backend for these flags, which has written nothing yet, is
-// not used: it accepts no other writer.
+// (package kubeaudit). Upstream's own backend for these flags is not used, because it accepts no
+// other writer; it has written nothing yet.
 func newAuditBackend(o options.AuditLogOptions) (auditing.Backend, error) {
 	chain, err := kubeaudit.NewWriter(filepath.Dir(o.Path), &lumberjack.Logger{
 		Filename: o.Path, MaxAge: o.MaxAge, MaxBackups: o.MaxBackups, MaxSize: o.MaxSize, Compress: o.Compress,

@@ -48,9 +48,10 @@ import (
 const resync = 10 * time.Minute
 
 // newConfig makes the configuration of the three servers of kube-apiserver: the core, the custom
-// resources and the aggregator. It opens the listening socket and, after etcd returns, the
-// connections to etcd. The core's OpenAPI documents are not part of it: attach them to the core
-// server. metricsAt are the addresses of the resource metrics API.
+// resources and the aggregator. It opens the listening socket and, when the function etcd has
+// returned, the connections to etcd. The configuration does not contain the OpenAPI documents of
+// the core; the caller attaches the returned documents to the core server. metricsAt are the
+// addresses of the resource metrics API.
 func newConfig(opts options.CompletedOptions, etcd func() error, revoked *revocations, metricsAt []netip.AddrPort) (*app.Config, *documents, error) {
 	generic, shared, storage, err := genericConfig(opts, etcd, revoked)
 	if err != nil {
@@ -148,9 +149,9 @@ func genericConfig(opts options.CompletedOptions, etcd func() error, revoked *re
 	return config, shared, storage, nil
 }
 
-// serve opens the port and gives the server a client to itself, with a random bearer token and a
-// certificate of its own. The server presents this certificate only for a server name that no other
-// client uses.
+// serve opens the port and gives the server a client for requests to itself, with a random bearer
+// token and a separate certificate. The server presents this certificate only for a server name
+// that no other client uses.
 func serve(opts options.CompletedOptions, config *genericapiserver.Config) error {
 	if err := opts.SecureServing.SecureServingOptions.ApplyTo(&config.SecureServing); err != nil {
 		return err
@@ -175,7 +176,8 @@ func serve(opts options.CompletedOptions, config *genericapiserver.Config) error
 	return nil
 }
 
-// describe sets the OpenAPI definitions of the types; server-side apply needs them too.
+// describe sets the OpenAPI definitions of the types, which server-side apply needs, too, and the
+// kinds of requests that run long.
 func describe(config *genericapiserver.Config) {
 	definitions := enabledopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme, aggregatorscheme.Scheme)
@@ -210,8 +212,8 @@ func store(opts options.CompletedOptions, config *genericapiserver.Config) (*ser
 }
 
 // withoutKMS removes upstream's check of the key manager from the health of the server: without the
-// key manager, the server still serves everything but Secrets, so no balancer may avoid it. The
-// component kms reports the key manager.
+// key manager, the server still serves all objects but Secrets, so no balancer may avoid the
+// server. The component kms reports the state of the key manager.
 func withoutKMS(checks []healthz.HealthChecker) []healthz.HealthChecker {
 	return slices.DeleteFunc(slices.Clone(checks), func(c healthz.HealthChecker) bool { return c.Name() == kmsCheck })
 }
@@ -219,8 +221,8 @@ func withoutKMS(checks []healthz.HealthChecker) []healthz.HealthChecker {
 // kmsCheck is the name of upstream's check of the key manager (package encryptionconfig).
 const kmsCheck = "kms-providers"
 
-// applyAccess sets authentication and authorization. It needs the OpenAPI configurations for their
-// security definitions.
+// applyAccess sets authentication and authorization. The OpenAPI configurations must exist, because
+// upstream writes security definitions into them.
 func applyAccess(opts options.CompletedOptions, config *genericapiserver.Config, client kubernetes.Interface, shared informers.SharedInformerFactory) error {
 	ctx := wait.ContextForChannel(config.DrainedNotify())
 	opts.Authentication.ServiceAccounts.OptionalTokenGetter = func(shared informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
@@ -233,10 +235,10 @@ func applyAccess(opts options.CompletedOptions, config *genericapiserver.Config,
 	return authorize(ctx, opts, config, shared)
 }
 
-// tokenObjects reads the objects to which tokens of service accounts are bound, as upstream's does,
-// but without a cache of all Secrets: the server becomes ready only when its caches are filled, and
-// without the key manager no Secret can be read. A token of a Secret causes a request, whose result
-// the authenticator remembers.
+// tokenObjects reads the objects to which tokens of service accounts are bound, as upstream's
+// getter does, but without a cache of all Secrets: the server becomes ready only when its caches
+// are filled, and without the key manager no Secret can be read. A token that is bound to a Secret
+// causes a request for the Secret; the authenticator caches the result.
 func tokenObjects(client kubernetes.Interface, shared informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
 	core, webhooks := shared.Core().V1(), shared.Admissionregistration().V1()
 	noSecrets := corelisters.NewSecretLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))

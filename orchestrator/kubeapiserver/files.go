@@ -42,7 +42,8 @@ func files(spec nodespec.Spec, dirs dirs.Dirs) []component.File {
 }
 
 // egressConfig makes the server reach webhooks with a URL, and issuers of tokens, by the forwarder
-// of machined. Without an entry for them, nodes, pods, Services and etcd are reached directly.
+// of machined. Nodes, pods, Services and etcd have no entry here, so the server reaches them
+// directly.
 var egressConfig = fmt.Sprintf(`apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -55,11 +56,11 @@ egressSelections:
 `, paths.ForwarderSocket)
 
 // admissionConfig enforces the cluster's Pod Security level in namespaces without their own. The
-// same level warns a client that applies a Deployment or another object with a pod template: only
-// the controller that creates the pods receives the rejection itself, as an event of a ReplicaSet.
-// A stricter warning level would warn about nearly every chart and hide that warning. The
-// configuration also lists the addresses that no Service may have. sealed is the directory of
-// sealed policies.
+// same level warns a client that applies a Deployment or another object with a pod template. The
+// warning is the only sign for this client, because the controller that creates the pods receives
+// the rejection itself, as an event of a ReplicaSet. A stricter warning level would warn about
+// nearly every chart and hide this warning. The configuration also lists the addresses that no
+// Service may have. sealed is the directory of sealed policies.
 func admissionConfig(spec nodespec.Spec, sealed string) string {
 	exempt := "[]"
 	if len(spec.Kubernetes.PodSecurity.ExemptNamespaces) > 0 {
@@ -164,17 +165,18 @@ func auditPolicy(rules []config.AuditRule) string {
 	return auditFirst + component.YAML(items) + auditRest
 }
 
-// auditFirst is the begin of the audit policy of every cluster, and auditRest its end; the first
-// rule that matches a request decides. The rules of the configuration are between them: no rule of
-// it can hide the access to Secrets, a command in a pod or a change of rights, or record a token.
+// auditFirst is the beginning of the audit policy of every cluster, and auditRest its end; the
+// first rule that matches a request decides. The configured rules are between them, so no
+// configured rule can hide the access to Secrets, a command in a pod or a change of rights, or
+// record a token.
 //
-// The policy records nothing for the server's own reads, leases and health, and nothing for the
-// constant reads of the cluster's topology by system components. Their reads of users' objects
-// produce one line (docs/decisions/0053-audit-of-reads.md). Changes of RBAC objects are recorded in
-// full. For all other requests the policy records the user, the verb and the object, never its
-// content: a Secret's content, a token or a command line must not end in a log (for URLs see
-// auditlog.go). Reads of Secrets are audited for all users, because after the theft of a machine
-// the operator has to know which Secrets to replace.
+// The policy records nothing for the server's own requests, leases and health, and nothing for the
+// constant reads of the cluster's topology by system components. A read of users' objects by these
+// components produces one line (docs/decisions/0053-audit-of-reads.md). Changes of RBAC objects are
+// recorded in full. For all other requests the policy records the user, the verb and the object,
+// never its content: a Secret's content, a token or a command line must not end in a log (for URLs
+// see auditlog.go). Reads of Secrets are audited for all users, because after the theft of a
+// machine the operator has to know which Secrets to replace.
 const auditFirst = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages:

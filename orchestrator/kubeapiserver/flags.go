@@ -52,8 +52,8 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 		args = append(args, "--egress-selector-config-file="+at(egressFile))
 	}
 	if spec.Kubernetes.APIServer.KMS != nil {
-		// The server is not ready before it has read its objects, or after this time: it cannot
-		// read Secrets while the key manager is away.
+		// The server becomes ready when it has read its objects, and at the latest after this time:
+		// it cannot read Secrets while the key manager is away.
 		args = append(args, "--storage-initialization-timeout=10s")
 	}
 	if spec.PodCertificates {
@@ -69,7 +69,7 @@ func flags(spec nodespec.Spec, dirs dirs.Dirs) []string {
 	return args
 }
 
-// requestFlags are the flags of the served versions, and of the requests that are served at a time.
+// requestFlags are the flags for the served API versions, and for the number of requests at a time.
 func requestFlags(a config.APIServer) []string {
 	args := []string{
 		fmt.Sprintf("--enable-priority-and-fairness=%t", a.Requests.PriorityAndFairness),
@@ -82,7 +82,7 @@ func requestFlags(a config.APIServer) []string {
 	return args
 }
 
-// admissionFlags switch the admission plugins. The flags have no order.
+// admissionFlags switch the admission plugins. The order of the names in a flag has no effect.
 func admissionFlags(k config.Kubernetes) []string {
 	a := k.APIServer.Admission
 	on := []string{"NodeRestriction", NodeAgentAccess, NodeAnnotations, ReservedNamespaces, MachineAccess, MachinePorts}
@@ -111,7 +111,7 @@ func admissionFlags(k config.Kubernetes) []string {
 // podCertificateFlags serve the API of certificates of pods: v1beta1, with which kubelets of
 // Kubernetes 1.36 request certificates, and v1 for this version's kubelet and signer. The control
 // plane is upgraded before the kubelets. Before 1.37 the features are off by default, and v1 does
-// not exist, so an emulation needs both.
+// not exist, so a server that emulates an earlier version needs flags for both.
 func podCertificateFlags(spec nodespec.Spec) []string {
 	const v1beta1 = "--runtime-config=certificates.k8s.io/v1beta1=true"
 	if !spec.Emulated.Known() || !spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
@@ -188,8 +188,8 @@ func auditFlags(spec nodespec.Spec, dirs dirs.Dirs, at func(name string) string)
 		"--audit-log-mode=blocking",
 		fmt.Sprintf("--audit-log-maxsize=%d", spec.Kubernetes.Audit.MaxFileSize>>20),
 		fmt.Sprintf("--audit-log-maxbackup=%d", spec.Kubernetes.Audit.MaxFiles),
-		// Compression reduces old files to a tenth. Their number limits them; the CIS benchmark
-		// also requires an age.
+		// Compression reduces old files to a tenth. The number of files is the limit; the age is
+		// set because the CIS benchmark requires an age.
 		"--audit-log-compress=true",
 		"--audit-log-maxage=3650",
 	}

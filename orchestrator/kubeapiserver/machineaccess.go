@@ -14,9 +14,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// MachineAccess is the admission plugin that limits a node, among the objects of machines, to the
-// status of the OrlopMachine with its own name, as NodeAgentAccess limits a node agent. It holds
-// also if an administrator grants nodes further rights.
+// MachineAccess is the admission plugin that limits the writes of a node to the objects of
+// machines: it may write only the status of the OrlopMachine with its own name. The limit also
+// holds if an administrator grants nodes further rights. NodeAgentAccess limits node agents in the
+// same way.
 const MachineAccess = "OrlopMachineAccess"
 
 // kubeletUser is the prefix of the user name of a kubelet.

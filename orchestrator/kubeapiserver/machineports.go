@@ -227,9 +227,9 @@ func (p *machinePorts) serviceRange(ranges []string) error {
 	return nil
 }
 
-// hostPorts rejects a pod that takes a port of the system: the machine would forward the packets
-// for this port to the pod. A pod with hostNetwork declares its listening ports and could bind a
-// port before the system does.
+// hostPorts rejects a pod that requests a port of the system. The machine would forward the packets
+// for a hostPort to the pod. A pod with hostNetwork declares the ports on which it listens, and
+// could bind a port before the system does.
 func hostPorts(spec *core.PodSpec) error {
 	host := spec.HostNetwork
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -246,9 +246,9 @@ func hostPorts(spec *core.PodSpec) error {
 	return nil
 }
 
-// takenPorts returns the ports of a protocol that no pod may have. The machine does not rewrite
-// packets to the ports of a pod with hostNetwork. This pod may have the ports of loopback and of
-// tunnels, because it can replace a component of the system (Cluster.spec.external).
+// takenPorts returns the ports of a protocol that no pod may have. A pod with hostNetwork (host)
+// may have the ports of loopback and of tunnels, because the machine rewrites no packets for it,
+// and it can replace a component of the system (Cluster.spec.external).
 func takenPorts(p core.Protocol, host bool) []int {
 	switch {
 	case p == core.ProtocolUDP && !host:

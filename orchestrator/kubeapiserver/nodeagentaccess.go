@@ -17,10 +17,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAgentAccess is the admission plugin that restricts a node's agent to the cluster DNS's
-// endpoints of its own node, as upstream's NodeRestriction restricts a kubelet to its own Node.
-// RBAC cannot express this: one role for all agents names no object, and separate roles would
-// require a role for each node.
+// NodeAgentAccess is the admission plugin that restricts the agent of a node to the endpoints of
+// the cluster DNS on its own node, as upstream's NodeRestriction restricts a kubelet to its own
+// Node. RBAC cannot express this: one role for all agents cannot name the objects of each node, and
+// separate roles would require a role for each node.
 const NodeAgentAccess = "OrlopNodeAgentAccess"
 
 type nodeAgents struct{ *admission.Handler }

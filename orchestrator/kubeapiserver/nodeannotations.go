@@ -14,13 +14,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeAnnotations is the admission plugin that protects the control plane's annotations of Nodes
-// from kubelets. The control plane removes only taints that these annotations list; a machine that
-// could add taints to the list would get rid of them. Upstream's NodeRestriction protects the
-// taints of a Node and leaves annotations alone. It also leaves the Node's share of the pod range
-// alone, and the API lets every client with the right to change a Node set a missing share: with a
-// share outside the range the controllers would not start, and with the whole range no other node
-// would get a share.
+// NodeAnnotations is the admission plugin that protects the control plane's annotations of Nodes,
+// and the pod ranges of Nodes, from kubelets. The control plane removes the taints that these
+// annotations list, so a machine that could add a taint to the list would get rid of that taint.
+// Upstream's NodeRestriction protects the taints of a Node and leaves annotations alone.
+// NodeRestriction also leaves the Node's share of the pod range (spec.podCIDRs) alone, and the API
+// lets every client with the right to change a Node set a missing share. With a share outside the
+// range the controllers would not start, and with the whole range as its share no other node would
+// get a share.
 const NodeAnnotations = "OrlopNodeAnnotations"
 
 type nodeAnnotations struct{ *admission.Handler }

@@ -40,8 +40,8 @@ const (
 // resources and aggregated APIs and merges all documents.
 //
 // The server itself requests the list of documents every five seconds for mutating admission
-// policies (upstream's patch.typeConverterManager). This request only counts if the cluster has a
-// policy: see watchPolicies.
+// policies (upstream's patch.typeConverterManager). This request does not start the build; a policy
+// in the cluster does (watchPolicies).
 type documents struct {
 	v2 *openapi.Config
 	v3 *openapi.OpenAPIV3Config
@@ -55,14 +55,14 @@ type documents struct {
 	aggregator http.Handler
 }
 
-// The server builds the documents ahead of the first client: otherwise a client that applies an
-// object waits for them, for half a minute on a slow processor, and some clients give up. The build
+// The server builds the documents ahead of the first client: a client that applies the first object
+// would wait for them, for half a minute on a slow processor, and some clients give up. The build
 // begins after the start is complete, and yields to the server's requests.
 const (
 	aheadAfter = 90 * time.Second
-	// lowPriority is the niceness of the thread that builds them (setpriority(2)): it gets a third
-	// of the share of a serving thread. The niceness is not higher, because a client that arrives
-	// meanwhile waits for the thread.
+	// lowPriority is the niceness of the thread that builds the documents (setpriority(2)). With it
+	// the thread gets a third of the processor time of a serving thread. The niceness is not
+	// higher, because a client that requests a document meanwhile waits for the thread.
 	lowPriority = 5
 )
 
@@ -70,9 +70,9 @@ const (
 // it.
 const documentsHook = "orlop/documents"
 
-// none is the response to the aggregator before the first request of a client: an OpenAPI v3 root
-// document without groups. The aggregator repeats its request every second.
-const none = `{"paths":{}}`
+// noDocuments is the response to the aggregator before the first request of a client: an OpenAPI v3
+// root document without groups. The aggregator repeats its request every second.
+const noDocuments = `{"paths":{}}`
 
 // pollInterval is the interval at which await polls the aggregator.
 const pollInterval = 50 * time.Millisecond
@@ -96,7 +96,7 @@ func (d *documents) attach(core *genericapiserver.GenericAPIServer) {
 func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !d.requested.Load() {
 		w.Header().Set("Content-Type", "application/json")
-		w.Write([]byte(none)) // the aggregator's buffer accepts every write
+		w.Write([]byte(noDocuments)) // the aggregator's buffer accepts every write
 		return
 	}
 	d.make.Do(d.makeNow)

@@ -28,7 +28,7 @@ func TestDocumentsAhead(t *testing.T) {
 		after := time.Millisecond
 		if client {
 			after = 0
-			if got := ask(); got == none || builds != 1 {
+			if got := ask(); got == noDocuments || builds != 1 {
 				t.Errorf("a client gets %q after %d builds", got, builds)
 			}
 		}
@@ -42,7 +42,7 @@ func TestDocumentsAhead(t *testing.T) {
 		if builds != 1 || !d.complete.Load() {
 			t.Errorf("with a client before: %t: %d builds, known to the aggregator: %t", client, builds, d.complete.Load())
 		}
-		if got := ask(); got == none || builds != 1 {
+		if got := ask(); got == noDocuments || builds != 1 {
 			t.Errorf("then a client gets %q, after %d builds", got, builds)
 		}
 	}

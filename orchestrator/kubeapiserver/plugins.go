@@ -10,7 +10,7 @@ import (
 const enablePlugins, disablePlugins = "--enable-admission-plugins=", "--disable-admission-plugins="
 
 // AdmissionPlugins returns the admission plugins of a server with these flags, in the order in
-// which the server calls them. It needs no server.
+// which the server calls them. No server has to run.
 func AdmissionPlugins(args []string) []string {
 	off, order := kubeoptions.DefaultOffAdmissionPlugins(), slices.Clone(kubeoptions.AllOrderedPlugins)
 	for _, own := range ownPlugins {

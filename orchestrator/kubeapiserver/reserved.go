@@ -39,7 +39,7 @@ func (reservedNamespaces) Validate(_ context.Context, a admission.Attributes, _ 
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	// A generated name (generateName) has this prefix.
+	// A name that the server generates begins with generateName.
 	if !strings.HasPrefix(object.GetName(), nodespec.ReservedPrefix) && !strings.HasPrefix(object.GetGenerateName(), nodespec.ReservedPrefix) {
 		return nil
 	}

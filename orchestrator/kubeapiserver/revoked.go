@@ -29,7 +29,7 @@ type revocations struct {
 // activeRequest is a request in progress.
 type activeRequest struct {
 	cert          *x509.Certificate // nil: the request has none
-	authenticated bool              // it was authenticated; guarded by revocations.mu
+	authenticated bool              // guarded by revocations.mu
 	// the zero value: the request does not come from a pod, or its Node is not known yet
 	on  node
 	end context.CancelCauseFunc
@@ -123,28 +123,28 @@ func (r *revocations) track(next http.Handler) http.Handler {
 			end(nil)
 		}()
 		if request.ProtoMajor == 1 && request.Header.Get("Upgrade") != "" {
-			w = &ended{w, ctx}
+			w = &closingWriter{w, ctx}
 		}
 		next.ServeHTTP(w, request.WithContext(ctx))
 	})
 }
 
-// ended is the response writer of a request that switches the protocol (exec, attach, port-forward
-// by SPDY). The later protocol on the connection does not end with the request's context, so ended
-// closes the connection.
-type ended struct {
+// closingWriter is the response writer of a request that switches the protocol (exec, attach,
+// port-forward by SPDY). The new protocol on the connection does not end with the request's
+// context, so closingWriter closes the connection.
+type closingWriter struct {
 	http.ResponseWriter
 	ctx context.Context
 }
 
 // Unwrap gives http.ResponseController access to the other methods of the writer.
-func (e *ended) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+func (e *closingWriter) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 // Flush implements http.Flusher. A writer without Flush has no buffered data.
-func (e *ended) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
+func (e *closingWriter) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
 
 // CloseNotify implements http.CloseNotifier, which upstream requires.
-func (e *ended) CloseNotify() <-chan bool {
+func (e *closingWriter) CloseNotify() <-chan bool {
 	//lint:ignore SA1019 upstream's handlers require it
 	if n, ok := e.ResponseWriter.(http.CloseNotifier); ok {
 		return n.CloseNotify()
@@ -153,7 +153,7 @@ func (e *ended) CloseNotify() <-chan bool {
 }
 
 // Hijack implements http.Hijacker.
-func (e *ended) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (e *closingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
 	if err == nil {
 		// the request has ended, or its caller is revoked

@@ -47,9 +47,9 @@ const rightsTimeout = 30 * time.Second
 // ensureRights creates upstream's roles and bindings, about 140 objects, and the system's own. In a
 // new cluster it creates them in parallel and at once; upstream's own hook waits for a second and
 // then creates them in sequence, which on a slow disk takes longer than the rest of the server's
-// start. In an existing cluster, upstream's hook updates old objects in the background if there are
-// any, and the server is ready before, because every user still has the rights from before the
-// machine's shutdown.
+// start. In an existing cluster, upstream's hook updates outdated objects in the background. The
+// server does not wait for that before it is ready, because every user still has the rights from
+// before the machine's shutdown.
 func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
@@ -115,16 +115,16 @@ func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, f
 }
 
 // restoreProbeRights restores the last binding and its role whenever they were deleted or lack a
-// rule, until ctx is done. Without them, every machine considers every server unready, the shared
-// address has no owner, and starting components wait; upstream would restore them only at the next
-// start of a server. Objects with the annotation rbac.authorization.kubernetes.io/autoupdate:
-// "false" stay as they are. A value on missed reports that the objects may have been missing since
-// before the watch.
-func restoreProbeRights(ctx context.Context, client kubernetes.Interface, have rbacinformers.Interface, again time.Duration, missed <-chan struct{}) {
+// rule, until ctx is done. Without them, every machine considers every server unready, no machine
+// holds the virtual address, and starting components wait. Upstream would restore the two objects
+// only at the next start of a server. Objects with the annotation
+// rbac.authorization.kubernetes.io/autoupdate: "false" stay as they are. A value on missed reports
+// that the objects may have been missing since before the watch.
+func restoreProbeRights(ctx context.Context, client kubernetes.Interface, have rbacinformers.Interface, retryDelay time.Duration, missed <-chan struct{}) {
 	role, binding := probeRights()
 	changed := cell.NewSignal()
 	own := func(o metav1.Object) bool { return o.GetName() == lastBinding }
-	// In a new cluster, makeRights creates these objects last, and additions do not count.
+	// In a new cluster, makeRights creates these objects last; additions cause no signal here.
 	if err := watchChanges(own, changed.Wake, have.ClusterRoles().Informer(), have.ClusterRoleBindings().Informer()); err != nil {
 		klog.ErrorS(err, "Cannot watch the right to read the server's health", "name", lastBinding)
 		return
@@ -144,8 +144,8 @@ func restoreProbeRights(ctx context.Context, client kubernetes.Interface, have r
 			err = bootstrap.Ensure(client, binding.DeepCopy())
 		}
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot restore the right to read the server's health; it is retried", "name", lastBinding, "after", again)
-			late = time.After(again)
+			klog.ErrorS(err, "Cannot restore the right to read the server's health; it is retried", "name", lastBinding, "after", retryDelay)
+			late = time.After(retryDelay)
 		}
 	}
 }

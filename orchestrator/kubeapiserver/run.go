@@ -28,7 +28,7 @@ type Server struct {
 	Revoked func(error)
 
 	args    []string
-	revoked string // path of the file
+	revoked string // path of the file of revoked certificates
 	metrics []netip.AddrPort
 	etcd    func(context.Context) error
 	rights  func(context.Context, kubernetes.Interface) error
@@ -41,10 +41,11 @@ type Server struct {
 	registrations registrations.SharedInformerFactory
 }
 
-// New returns a server with upstream's flags args. etcd waits until etcd answers: the server
-// retries a refused connection only a second later. revoked is the file of revoked client
-// certificates. metricsAt are the addresses of the resource metrics API (metrics.Addresses). rights
-// creates the system's own roles and bindings, beside upstream's.
+// New returns a server with upstream's flags args. etcd is a function that waits until etcd
+// answers, because the server retries a refused connection only a second later. revoked is the file
+// of revoked client certificates. metricsAt are the addresses of the resource metrics API
+// (metrics.Addresses). rights is a function that creates the system's own roles and bindings,
+// beside upstream's.
 func New(args []string, revoked string, metricsAt []netip.AddrPort, etcd func(context.Context) error, rights func(context.Context, kubernetes.Interface) error) *Server {
 	return &Server{args: args, revoked: revoked, metrics: metricsAt, etcd: etcd, rights: rights, started: make(chan struct{})}
 }
@@ -109,7 +110,7 @@ func (s *Server) Loopback(ctx context.Context) (*rest.Config, error) {
 
 // Informers returns the informers of the server itself, of the built-in kinds and of APIServices.
 // Components of the process share them, so that the server sends its objects once to itself. No
-// component may change an object. It waits until the server is about to serve.
+// component may change an object. Informers waits until the server is about to serve.
 func (s *Server) Informers(ctx context.Context) (informers.SharedInformerFactory, registrations.SharedInformerFactory, error) {
 	if err := component.Wait(ctx, s.started); err != nil {
 		return nil, nil, err
@@ -119,10 +120,10 @@ func (s *Server) Informers(ctx context.Context) (informers.SharedInformerFactory
 
 // parse turns upstream's flags into upstream's options, completed and validated. rejected is
 // Server.Revoked.
-func parse(ctx context.Context, args []string, refused func(error)) (options.CompletedOptions, error) {
+func parse(ctx context.Context, args []string, rejected func(error)) (options.CompletedOptions, error) {
 	opts := options.NewServerRunOptions()
 	registerPlugins(opts)
-	exemptSystemRequests(opts, refused)
+	exemptSystemRequests(opts, rejected)
 	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
 	for _, set := range opts.Flags().FlagSets {
 		flags.AddFlagSet(set)

@@ -25,19 +25,19 @@ import (
 )
 
 // Sealed policies are in a file of the server, which upstream's plugin reads at its start
-// (docs/decisions/0118-sealed-policies.md). All are in a single file: a file of a former
-// configuration would stay effective.
+// (docs/decisions/0118-sealed-policies.md). All are in a single file, because a file of a former
+// configuration would stay in the directory, and effective.
 const (
 	sealedDir  = "sealed"
 	sealedFile = "policies.yaml"
 )
 
 // systemPolicy is the sealed policy of the system, a text/template. It applies to all requests
-// except the requests in exemptions, which skip the plugin: of the API server itself, by which
-// upstream and package bootstrap create their objects; of kubelets; of the controllers of
-// Kubernetes about their own objects; and of the repair by an administrator of the machines. The
-// policy itself lets the controller of add-ons pass, because an operator of the machines writes the
-// documents of add-ons.
+// except the requests in exemptions, which skip the plugin. These are requests of the API server
+// itself, by which upstream and package bootstrap create their objects; of kubelets; of the
+// controllers of Kubernetes about their own objects; and of an administrator of the machines for a
+// repair. The policy itself lets the controller of add-ons pass, because an operator of the
+// machines writes the documents of add-ons.
 //
 //go:embed sealed.yaml
 var systemPolicy string
@@ -85,7 +85,7 @@ func sealedConfig(dir string) object {
 }
 
 // sealedFlags are the flags of sealed policies. The gate is on by default since Kubernetes 1.37, so
-// an emulation of a former version needs it.
+// a server that emulates a former version needs the flag.
 func sealedFlags(spec nodespec.Spec) []string {
 	if spec.Kubernetes.SealedPolicies.IsZero() || !spec.Emulated.Known() || !spec.Emulated.OlderThan(emulation.Minor{Major: 1, Minor: 37}) {
 		return nil

@@ -13,15 +13,16 @@ import (
 )
 
 // SystemSubjects is the admission plugin that rejects requests for certificates of the system's
-// identities: policies do not apply to them. machined issues their certificates, without a request.
-// The sealed policy of the system enables it, because an expression of a policy cannot read the
-// subject of a request.
+// identities, because policies do not apply to these identities. machined issues their
+// certificates, without a request. The sealed policy of the system enables the plugin, because an
+// expression of a policy cannot read the subject of a request.
 const SystemSubjects = "OrlopSystemSubjects"
 
 type systemSubjects struct{ *admission.Handler }
 
-// Validate implements admission.ValidationInterface. The signers of kubelets check the subject
-// themselves, and signers of others have CAs of their own.
+// Validate implements admission.ValidationInterface. It checks no request for two groups of
+// signers: the signers of kubelets check the subject themselves, and the signers of other projects
+// have CAs of their own.
 func (systemSubjects) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	request, is := a.GetObject().(*certificates.CertificateSigningRequest)
 	if !is || a.GetSubresource() != "" || !strings.HasPrefix(request.Spec.SignerName, "kubernetes.io/") ||

@@ -25,20 +25,20 @@ import (
 )
 
 // thirdParty are upstream's admission plugins that consult the users' objects: webhooks and
-// policies. A webhook without a backend rejects its requests, so some requests of the system skip
-// these plugins (docs/decisions/0054-system-requests.md).
+// policies. A webhook without a backend rejects all requests in its scope, so some requests of the
+// system skip these plugins (docs/decisions/0054-system-requests.md).
 var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName}
 
-// exemptSystemRequests wraps these plugins with upstream's own mechanism
+// exemptSystemRequests wraps the third-party plugins with upstream's own mechanism
 // (options.AdmissionOptions.Decorators). rejected receives each error with which a plugin rejects a
 // request.
-func exemptSystemRequests(opts *options.ServerRunOptions, refused func(error)) {
+func exemptSystemRequests(opts *options.ServerRunOptions, rejected func(error)) {
 	generic := opts.Admission.GenericAdmission
 	generic.Decorators = append(slices.Clone(generic.Decorators), admission.DecoratorFunc(func(inner admission.Interface, name string) admission.Interface {
 		if !slices.Contains(thirdParty, name) {
 			return inner
 		}
-		return exempting{inner, name, refused}
+		return exempting{inner, name, rejected}
 	}))
 }
 
@@ -126,7 +126,7 @@ var exemptions = []exemption{
 		"/serviceaccounts/token", "certificates.k8s.io/podcertificaterequests",
 		"authentication.k8s.io/tokenreviews", "authorization.k8s.io/subjectaccessreviews",
 	}},
-	// a pod that has ended
+	// A kubelet deletes a pod that has ended.
 	{group: user.NodesGroup, operations: []admission.Operation{remove}, resources: []string{"/pods"}},
 	{group: nodespec.NodeAgentGroup, resources: []string{"discovery.k8s.io/endpointslices"}, namespace: "kube-system"},
 
@@ -146,11 +146,12 @@ var exemptions = []exemption{
 	// A Node gets its share of the pod range and loses the taint of an unready node; its pods are
 	// marked as ready.
 	{user: account("node-controller"), operations: []admission.Operation{update}, resources: []string{"/nodes", "/nodes/status", "/pods/status"}},
-	// The Node of a removed machine is deleted at once: other pods would connect to its pods.
+	// The Node of a removed machine is deleted at once: until then other pods would connect to its
+	// pods.
 	{user: account("node-controller"), operations: []admission.Operation{remove}, resources: []string{"/nodes"}},
 	{user: account(bootstrap.NodeTaintsAccount), operations: []admission.Operation{update}, resources: []string{"/nodes"}},
-	// After a boot, pods have other addresses than the endpoints of their Services, the backend of
-	// the broken webhook among them.
+	// After a boot, pods have other addresses than the endpoints of their Services. One of these
+	// pods can be the backend of the webhook that fails.
 	{user: account("endpointslice-controller"), resources: []string{"discovery.k8s.io/endpointslices"}},
 	{user: account("endpoint-controller"), resources: []string{"/endpoints"}},
 	// Every namespace needs these two objects to start pods.
@@ -215,7 +216,8 @@ func nameOf(a admission.Attributes) string {
 // the name of the client that impersonates.
 type impersonating struct{}
 
-// markImpersonation precedes all filters, because upstream's filter removes the headers.
+// markImpersonation marks requests with impersonation headers. It precedes all filters, because
+// upstream's filter removes the headers.
 func markImpersonation(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.Header.Values(authenticationv1.ImpersonateUserHeader)) > 0 {
@@ -225,8 +227,8 @@ func markImpersonation(next http.Handler) http.Handler {
 	})
 }
 
-// recordImpersonator wraps the authenticator, which precedes upstream's filter: after the filter,
-// nothing but the audit event names the client itself.
+// recordImpersonator records the name of the client that impersonates. It wraps the authenticator,
+// which precedes upstream's filter: after the filter, only the audit event contains this name.
 func recordImpersonator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateRequest(r)
@@ -241,8 +243,8 @@ func recordImpersonator(next authenticator.Request) authenticator.Request {
 // impersonates this user: request.userInfo.extra in expressions. No client can set it.
 const impersonatorKey = "orlop.dev/impersonator"
 
-// withImpersonator sets this field, or removes a field that the authenticator has accepted from the
-// client.
+// withImpersonator sets the field impersonatorKey, or removes this field if the authenticator has
+// accepted it from the client.
 func withImpersonator(ctx context.Context, a admission.Attributes) admission.Attributes {
 	who := a.GetUserInfo()
 	if who == nil {

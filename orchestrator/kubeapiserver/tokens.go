@@ -138,9 +138,9 @@ func (r *revocations) checkNode(ctx context.Context, on node) error {
 	if g, ok := ctx.Value(activeRequestKey{}).(*activeRequest); ok {
 		g.on = on
 	}
-	out := r.removed[on.name]
+	removed := r.removed[on.name]
 	r.mu.Unlock()
-	if out {
+	if removed {
 		return errRemoved(on.name)
 	}
 	if r.nodes == nil {

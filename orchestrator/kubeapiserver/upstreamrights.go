@@ -29,13 +29,13 @@ const (
 // deleted, until ctx is done; upstream itself does so only at each start. A controller without its
 // role fails with errors that name no role. reconcile, which reads every object, runs only if the
 // caches of the authorizer lack a part.
-func reconcileUpstream(ctx context.Context, have rbacinformers.Interface, again time.Duration, reconcile func() error) {
+func reconcileUpstream(ctx context.Context, have rbacinformers.Interface, retryDelay time.Duration, reconcile func() error) {
 	changed, err := watchUpstream(have)
 	if err != nil {
 		klog.ErrorS(err, "Cannot watch upstream's roles; the next start restores them")
 		return
 	}
-	restoreUpstream(ctx, have, changed, again, reconcile)
+	restoreUpstream(ctx, have, changed, retryDelay, reconcile)
 }
 
 // watchUpstream returns the signal of updates and deletions of upstream's objects.
@@ -46,7 +46,7 @@ func watchUpstream(have rbacinformers.Interface) (cell.Signal, error) {
 }
 
 // restoreUpstream calls updateUpstream after changes, until ctx is done.
-func restoreUpstream(ctx context.Context, have rbacinformers.Interface, changed cell.Signal, again time.Duration, reconcile func() error) {
+func restoreUpstream(ctx context.Context, have rbacinformers.Interface, changed cell.Signal, retryDelay time.Duration, reconcile func() error) {
 	for {
 		select {
 		case <-changed:
@@ -54,11 +54,11 @@ func restoreUpstream(ctx context.Context, have rbacinformers.Interface, changed 
 			return
 		}
 		if err := updateUpstream(ctx, have, reconcile); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", again)
+			klog.ErrorS(err, "Cannot restore upstream's roles; it is retried", "after", retryDelay)
 			changed.Wake()
 		}
-		// Changes come in groups.
-		if backoff.Sleep(ctx, again) != nil {
+		// Changes come in groups, so the next pass waits for the rest of a group.
+		if backoff.Sleep(ctx, retryDelay) != nil {
 			return
 		}
 	}
@@ -85,24 +85,24 @@ func rightsCaches(have rbacinformers.Interface) []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{have.ClusterRoles().Informer(), have.ClusterRoleBindings().Informer(), have.Roles().Informer(), have.RoleBindings().Informer()}
 }
 
-// watchChanges calls change after each update and deletion of an object for which counts is true,
+// watchChanges calls change after each update and deletion of an object for which selected is true,
 // before or after the update.
-func watchChanges(counts func(metav1.Object) bool, change func(), all ...cache.SharedIndexInformer) error {
-	is := func(object any) bool {
+func watchChanges(selected func(metav1.Object) bool, change func(), all ...cache.SharedIndexInformer) error {
+	matches := func(object any) bool {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = gone.Obj
 		}
 		o, err := meta.Accessor(object)
-		return err == nil && counts(o)
+		return err == nil && selected(o)
 	}
 	handler := cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, now any) {
-			if is(before) || is(now) {
+			if matches(before) || matches(now) {
 				change()
 			}
 		},
 		DeleteFunc: func(object any) {
-			if is(object) {
+			if matches(object) {
 				change()
 			}
 		},
@@ -166,7 +166,7 @@ func hasNamespacedRights(have rbacinformers.Interface, roles map[string][]rbacv1
 	return true, nil
 }
 
-// cachedRole and cachedBinding are clients of a reconciliation that only reads.
+// cachedRole and cachedBinding are the clients of a reconciliation that only reads the caches.
 type cachedRole struct {
 	rbac.RuleOwnerModifier
 	get func() (rbac.RuleOwner, error)

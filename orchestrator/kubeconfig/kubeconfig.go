@@ -25,9 +25,9 @@ type Server struct {
 // balancer on a worker. So every machine reaches an API server at this address.
 var Loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortKubernetes)
 
-// beside is the address of package balancer on a control-plane machine, where the machine's own API
-// server listens at Loopback and on all other addresses.
-var beside = netip.AddrPortFrom(Loopback.Addr(), 6444)
+// besideLoopback is the address of package balancer on a control-plane machine. The port is
+// another, because the machine's own API server listens at Loopback and on all other addresses.
+var besideLoopback = netip.AddrPortFrom(Loopback.Addr(), 6444)
 
 // Local returns the API server at Loopback. The control-plane processes use only this machine's own
 // server.
@@ -41,13 +41,14 @@ func Balancer(spec nodespec.Spec) (listen netip.AddrPort, there bool) {
 	case !spec.Node.ControlPlane:
 		return Loopback, true
 	case len(spec.OtherControlPlanes()) > 0:
-		return beside, true
+		return besideLoopback, true
 	}
 	return netip.AddrPort{}, false
 }
 
-// Node returns the API server for the components of process "node": the balancer, if the machine
-// has one. So the components depend neither on the machine's address nor on a particular server.
+// Node returns the API server for the components of process "node": the balancer, or, without a
+// balancer, the machine's own API server. With a balancer the components depend neither on the
+// machine's address nor on a particular server.
 func Node(spec nodespec.Spec) Server {
 	if listen, there := Balancer(spec); there {
 		return at(listen)
@@ -65,8 +66,8 @@ func Authorities(spec nodespec.Spec, dirs dirs.Dirs) string {
 	return filepath.Join(dirs.Node, nodespec.CA)
 }
 
-// at returns the server at a loopback address. Every server behind it has a certificate for
-// localhost.
+// at returns the server at a loopback address. Every API server that answers there has a
+// certificate for localhost.
 func at(address netip.AddrPort) Server {
 	return Server{URL: "https://" + address.String(), Name: "localhost"}
 }

@@ -15,9 +15,9 @@ import (
 )
 
 // The kubelet stores its assignments of processors and memory in two files below its directory
-// (pkg/kubelet/cm/cpumanager and memorymanager), and does not start if they are of another policy
-// or of other reserved processors. Upstream's remedy is to delete the files. This package does it,
-// and records the settings of the files.
+// (pkg/kubelet/cm/cpumanager and memorymanager), and does not start if the files are from another
+// policy or from other reserved processors. Upstream's remedy is to delete the files. This package
+// deletes them when the settings change, and so records the settings with which they were written.
 const (
 	cpuAssignments    = "cpu_manager_state"
 	memoryAssignments = "memory_manager_state"

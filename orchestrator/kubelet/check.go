@@ -33,7 +33,7 @@ func Check(ctx context.Context, spec nodespec.Spec) error {
 	if err := gates.SetFromMap(config.FeatureGates); err != nil {
 		return err
 	}
-	config.FailCgroupV1 = false // a property of the machine
+	config.FailCgroupV1 = false // would check the machine, not the settings
 	if err := validation.ValidateKubeletConfiguration(config, gates); err != nil {
 		return err
 	}

@@ -63,9 +63,9 @@ func nodeIPs(own []netip.Addr) string {
 }
 
 // resolvConf returns the resolv.conf of pods that use the machine's name resolution. For all other
-// pods, the kubelet appends its search domains, as far as they fit, after the cluster's domains.
-// The machine's own resolv.conf is unsuitable, because it may name the cluster's DNS server, which
-// would then query itself.
+// pods, the kubelet appends the search domains of this file, as far as they fit, after the
+// cluster's domains. The machine's own resolv.conf is unsuitable, because it may name the cluster's
+// DNS server, which would then query itself.
 func resolvConf(spec nodespec.Spec) string {
 	var b strings.Builder
 	for _, ip := range spec.DNS.NodeUpstreams {
@@ -186,9 +186,10 @@ func serverSettings(dirs dirs.Dirs) map[string]any {
 	}
 }
 
-// swapSettings are the settings of swap. Without swap, and for all containers but those of
-// Burstable pods with a memory request, the behavior is NoSwap. The kubelet runs with swap in any
-// case: the end of its use takes time, and can fail for lack of memory.
+// swapSettings are the settings of swap. Only containers of Burstable pods with a memory request
+// can use swap; the behavior for all others, and without configured swap, is NoSwap. failSwapOn is
+// false, so that the kubelet also starts while the machine still has swap that was disabled: to
+// empty a swap device takes time, and can fail for lack of memory.
 func swapSettings(spec nodespec.Spec) map[string]any {
 	settings := map[string]any{"failSwapOn": false}
 	if spec.Node.Swap > 0 {
@@ -198,7 +199,7 @@ func swapSettings(spec nodespec.Spec) map[string]any {
 }
 
 // resourceSettings are the reservations for the system, and the thresholds at which the kubelet
-// evicts pods and removes images to preserve them.
+// evicts pods and removes images to preserve these reservations.
 func resourceSettings(spec nodespec.Spec) map[string]any {
 	kube := spec.Kubernetes.Kubelet
 	settings := map[string]any{
@@ -237,7 +238,8 @@ func quantities(all map[string]config.Threshold) map[string]string {
 }
 
 // managerSettings are the settings of the managers of processors, memory and topology. The static
-// policy of the memory manager requires the NUMA nodes of all memory that pods cannot use.
+// policy of the memory manager requires the distribution over NUMA nodes of all memory that pods
+// cannot use.
 func managerSettings(spec nodespec.Spec) map[string]any {
 	kube := spec.Kubernetes.Kubelet
 	settings := map[string]any{

@@ -12,19 +12,19 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/revocation"
 )
 
-// guard makes the kubelet reject revoked client certificates. Upstream's authentication accepts
-// every certificate of the CA until it expires and consults the API server only about the name in
-// it. Running requests (exec, logs) are not interrupted.
-func guard(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, revoked string) error {
+// rejectRevoked makes the kubelet reject revoked client certificates. Upstream's authentication
+// accepts every certificate of the CA until it expires and asks the API server only for the rights
+// of the name in it. Running requests (exec, logs) are not interrupted.
+func rejectRevoked(ctx context.Context, s *options.KubeletServer, parts *kubelet.Dependencies, revoked string) error {
 	list, err := revocation.Open(revoked, nil)
 	if err != nil {
 		return err
 	}
-	auth, follow, err := app.BuildAuth(types.NodeName(s.HostnameOverride), parts.KubeClient, s.KubeletConfiguration)
+	auth, watchCA, err := app.BuildAuth(types.NodeName(s.HostnameOverride), parts.KubeClient, s.KubeletConfiguration)
 	if err != nil {
 		return err
 	}
-	follow(ctx.Done())
+	watchCA(ctx.Done())
 	go list.Watch(ctx)
 	parts.Auth = server.NewKubeletAuth(list.WrapAuthenticator(auth), auth, auth, auth)
 	return nil

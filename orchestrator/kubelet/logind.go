@@ -148,7 +148,7 @@ func (l *logind) reply(call *dbus.Message) *dbus.Message {
 }
 
 // inhibit makes a lock, which is a file descriptor. The client is in this process, so the reply
-// carries only its number.
+// carries only the number of the descriptor.
 func (l *logind) inhibit() (uint32, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {

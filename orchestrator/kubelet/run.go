@@ -59,7 +59,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 	if err != nil {
 		return err
 	}
-	if err := guard(ctx, server, parts, revoked); err != nil {
+	if err := rejectRevoked(ctx, server, parts, revoked); err != nil {
 		return err
 	}
 	if offlineAPI {
@@ -67,7 +67,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 			return err
 		}
 	}
-	var stopped atomic.Bool
+	var podsEnded atomic.Bool
 	go func() {
 		select {
 		case <-down:
@@ -77,7 +77,7 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		if err := logind.shutdown(ctx); err != nil {
 			return
 		}
-		stopped.Store(true)
+		podsEnded.Store(true)
 		if err := awaitReports(ctx, parts.KubeClient, server.HostnameOverride); err != nil {
 			fmt.Fprintf(os.Stderr, "kubelet: the pods have ended, but the API server may not know about all of them: %v\n", err)
 		}
@@ -87,16 +87,16 @@ func Run(ctx context.Context, args []string, labels nodespec.NodeLabels, gate *a
 		return nil // stopped before the kubelet began
 	}
 	err = app.Run(ctx, server, parts, utilfeature.DefaultFeatureGate)
-	if stopped.Load() {
-		// The version after the boot may be one that knows no assignments (a rollback).
+	if podsEnded.Load() {
+		// After a rollback, the next boot may run a version that knows no assignments.
 		return errors.Join(err, resetAssignments(server.RootDirectory, ""))
 	}
 	return err
 }
 
 // reportTimeout bounds the time in which the kubelet reports the ends of the pods to the API
-// server. silence bounds the time without an answer of the API server. After either, the machine
-// shuts down anyway.
+// server. silenceTimeout bounds the time without an answer of the API server. After either time the
+// machine shuts down in any case.
 const (
 	reportTimeout  = 15 * time.Second
 	silenceTimeout = 5 * time.Second
@@ -107,12 +107,12 @@ const (
 func awaitReports(ctx context.Context, client kubernetes.Interface, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	still := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
+	notEnded := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",status.phase!=Succeeded,status.phase!=Failed"}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for answered := time.Now(); ; {
 		asking, done := context.WithTimeout(ctx, silenceTimeout)
-		list, err := client.CoreV1().Pods("").List(asking, still)
+		list, err := client.CoreV1().Pods("").List(asking, notEnded)
 		done()
 		switch {
 		case err != nil && time.Since(answered) > silenceTimeout:
@@ -173,7 +173,8 @@ func prepare(ctx context.Context, server *options.KubeletServer) (*kubelet.Depen
 }
 
 // registerLabels makes the kubelet create a new Node with the configured labels. If the
-// configuration has taints, the Node also gets a taint that keeps pods off until they are set.
+// configuration has taints, the Node also gets a taint that keeps pods off until the configured
+// taints are set.
 func registerLabels(server *options.KubeletServer, labels nodespec.NodeLabels) {
 	for key, value := range labels.Labels {
 		server.NodeLabels[key] = value
@@ -183,8 +184,8 @@ func registerLabels(server *options.KubeletServer, labels nodespec.NodeLabels) {
 	}
 }
 
-// connect gives the kubelet its three clients as upstream makes them, each behind gate, and returns
-// the configuration of the first client.
+// connect gives the kubelet its three clients as upstream makes them, and returns the configuration
+// of the first client. The requests of each client wait for gate.
 func connect(server *options.KubeletServer, parts *kubelet.Dependencies, gate *apiready.Waiter) (*rest.Config, error) {
 	config, err := component.LoadConfig(server.KubeConfig)
 	if err != nil {

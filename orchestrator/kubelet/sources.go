@@ -36,7 +36,7 @@ const settleTime = 10 * time.Second
 // sends no list of pods, does not end this state. config is the configuration of the kubelet's
 // client.
 func holdRemovals(ctx context.Context, parts *kubelet.Dependencies, config *rest.Config, node string) error {
-	answered, told := make(chan struct{}), make(chan struct{})
+	answered, forwarded := make(chan struct{}), make(chan struct{})
 	config = rest.CopyConfig(config)
 	first := sync.OnceFunc(func() { close(answered) })
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return answerListener{next, first} })
@@ -50,15 +50,15 @@ func holdRemovals(ctx context.Context, parts *kubelet.Dependencies, config *rest
 	parts.PodStartupLatencyTracker = util.NewPodStartupLatencyTracker()
 	parts.PodConfig = podconfig.NewPodConfig(parts.Recorder, parts.PodStartupLatencyTracker)
 
-	own := informers.NewSharedInformerFactoryWithOptions(parts.KubeClient, 0, component.Only(metav1.ObjectNameField, node))
-	there := own.Core().V1().Nodes().Informer().HasSynced
-	own.Start(ctx.Done())
-	pods := forward(ctx, parts.PodConfig.Channel(ctx, kubetypes.ApiserverSource), answered, told)
-	podconfig.NewSourceApiserver(klog.FromContext(ctx), client, types.NodeName(node), there, pods)
+	nodeInformers := informers.NewSharedInformerFactoryWithOptions(parts.KubeClient, 0, component.Only(metav1.ObjectNameField, node))
+	nodeSynced := nodeInformers.Core().V1().Nodes().Informer().HasSynced
+	nodeInformers.Start(ctx.Done())
+	pods := forward(ctx, parts.PodConfig.Channel(ctx, kubetypes.ApiserverSource), answered, forwarded)
+	podconfig.NewSourceApiserver(klog.FromContext(ctx), client, types.NodeName(node), nodeSynced, pods)
 	other := parts.PodConfig.Channel(ctx, "offline-api")
 	go func() {
 		select {
-		case <-told:
+		case <-forwarded:
 		case <-ctx.Done():
 			return
 		}
@@ -87,40 +87,40 @@ func (l answerListener) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// forward returns a channel and forwards its values to to. It closes told after it has forwarded
-// the first value that arrived after from was closed. The function is generic because upstream does
-// not export the type of the values.
-func forward[T any](ctx context.Context, to chan<- T, from <-chan struct{}, told chan<- struct{}) chan<- T {
+// forward returns a channel and forwards its values to the channel to. It closes forwarded after it
+// has forwarded the first value that arrived after answered was closed. The function is generic
+// because upstream does not export the type of the values.
+func forward[T any](ctx context.Context, to chan<- T, answered <-chan struct{}, forwarded chan<- struct{}) chan<- T {
 	in := make(chan T)
 	go func() {
 		for {
-			var said T
+			var value T
 			select {
-			case said = <-in:
+			case value = <-in:
 			case <-ctx.Done():
 				return
 			}
-			after := false
+			isAnswered := false
 			select {
-			case <-from:
-				after = true
+			case <-answered:
+				isAnswered = true
 			default:
 			}
 			select {
-			case to <- said:
+			case to <- value:
 			case <-ctx.Done():
 				return
 			}
-			if after && told != nil {
-				close(told)
-				told = nil
+			if isAnswered && forwarded != nil {
+				close(forwarded)
+				forwarded = nil
 			}
 		}
 	}()
 	return in
 }
 
-// sendEmpty sends an empty update.
+// sendEmpty sends an empty update, with which a source has reported.
 func sendEmpty[T any](to chan<- T) {
 	var none T
 	to <- none

@@ -27,8 +27,8 @@ import (
 // Name is the component's name.
 const Name = "kube-proxy"
 
-// HealthPort is the port of the health endpoint, on loopback without TLS. It is healthy after a
-// sync of the rules and unhealthy when a sync is overdue.
+// HealthPort is the port of the health endpoint, on loopback without TLS. The endpoint reports
+// health after a sync of the rules, and a failure when a sync is overdue.
 const HealthPort = 10256
 
 // Component describes kube-proxy without its Run function. If an external component replaces
@@ -125,8 +125,8 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 
 // runExternal removes the rules that an earlier kube-proxy left in the kernel and is ready until
 // ctx is done. An existing configuration file shows that kube-proxy ran here; like the rules, the
-// file is in memory only. The cleanup happens once: another kube-proxy has its rules in tables of
-// the same names and would not detect their removal for an hour.
+// file is in memory only. The cleanup happens only once: an external kube-proxy has its rules in
+// tables of the same names, and would not detect for an hour that a later cleanup has removed them.
 func runExternal(ctx context.Context, configuration string, cleanup func(context.Context) (failed bool), announce component.Announce) error {
 	if _, err := os.Stat(configuration); err == nil {
 		if cleanup(ctx) && ctx.Err() == nil {

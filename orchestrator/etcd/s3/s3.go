@@ -49,7 +49,7 @@ const (
 	stallTimeout = time.Minute
 	// refusalTimeout is the wait for an early rejection before the object is sent.
 	refusalTimeout = 5 * time.Second
-	// maxAnswer is the maximum size of a read answer, in bytes.
+	// maxAnswer is the size of the part of an answer that is read, in bytes.
 	maxAnswer = 16 << 10
 )
 
@@ -63,13 +63,14 @@ func (b Bucket) Put(ctx context.Context, key string, body io.ReaderAt, size int6
 	return nil
 }
 
-// without removes the access key from a message of the store, because stores tend to repeat it.
+// without removes the access key from a message of the store, because stores tend to repeat the
+// key.
 func (b Bucket) without(text string) string {
 	return strings.ReplaceAll(text, cmp.Or(b.AccessKey, "\x00"), "…")
 }
 
 func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int64) error {
-	if size <= 0 { // a request of no bytes has no length
+	if size <= 0 { // a request without a body has no Content-Length
 		return errors.New("it is empty")
 	}
 	if size > MaxSize {
@@ -80,8 +81,8 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 		return err
 	}
 	defer client.CloseIdleConnections()
-	// A bucket with Object Lock requires this header. The integrity relies on the SHA-256, which is
-	// signed.
+	// A bucket with Object Lock requires the header Content-MD5. The integrity relies on the
+	// SHA-256, which is signed.
 	sum, check := sha256.New(), md5.New()
 	if n, err := io.Copy(io.MultiWriter(sum, check), io.NewSectionReader(body, 0, size)); err != nil {
 		return fmt.Errorf("it cannot be read: %w", err)
@@ -92,7 +93,7 @@ func (b Bucket) put(ctx context.Context, key string, body io.ReaderAt, size int6
 	defer cancel(nil)
 	sending := watch(io.NewSectionReader(body, 0, size), func() { cancel(fmt.Errorf("the store has accepted no data for %v", stallTimeout)) })
 	defer sending.Close()
-	// the signer removes this port, and the brackets with it
+	// the signer would remove the port 443, and with it the brackets of an IPv6 address
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.TrimSuffix(b.Endpoint, ":443")+"/"+b.Name+"/"+key, sending)
 	if err != nil {
 		return err

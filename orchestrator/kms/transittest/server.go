@@ -1,6 +1,7 @@
-// Package transittest is a stand-in for a Vault or OpenBao: the documented requests of the secrets
-// engine Transit, encrypt and decrypt, and the logins of the authentication methods AppRole and TLS
-// certificates. Each version of a key is an AES-GCM key. It stores nothing, and is for tests only.
+// Package transittest is a stand-in for a Vault or OpenBao. It answers the documented requests
+// encrypt and decrypt of the secrets engine Transit, and the logins of the authentication methods
+// AppRole and TLS certificates. Each version of a key is an AES-GCM key. It stores nothing, and is
+// for tests only.
 package transittest
 
 import (
@@ -191,7 +192,7 @@ func (s *Server) decrypt(text string) (map[string]any, *failure) {
 func gcm(key []byte) cipher.AEAD {
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		panic(err) // of another length
+		panic(err) // the key has another length
 	}
 	c, err := cipher.NewGCM(block)
 	if err != nil {
