@@ -74,7 +74,7 @@ func (a *applier) apply(ctx context.Context, filename string, r *api.ApplyReques
 	return a.applyLocked(ctx, filename, r)
 }
 
-// applyFirst is apply for a machine without a configuration. If an operator has applied one
+// applyFirst is apply for a machine without a configuration. If the machine has got a configuration
 // meanwhile, applyFirst changes nothing and returns an error.
 func (a *applier) applyFirst(ctx context.Context, filename string, r *api.ApplyRequest) (outcome, error) {
 	a.active.Lock()
@@ -104,8 +104,8 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 	if a.system.inMemory() { // booted from a medium, not installed yet
 		return a.beginInstallation(ctx, before.Config, next, text, r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	}
-	// The expression install.disk.match must be valid also on an installed machine, which does not
-	// use it.
+	// An installed machine does not use the expression install.disk.match, but the expression must
+	// be valid there too.
 	if err := a.install.CheckMatch(ctx, next); err != nil {
 		return outcome{}, err
 	}
@@ -134,8 +134,8 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		return a.stageForBoot(ctx, r, text, out)
 	}
 	if a.active.Repeats(before, next, r.Mode) {
-		// The record of the call in the audit log says that it changed nothing. The text is stored
-		// all the same, because its comments can differ.
+		// The audit log records that the call changed nothing. The text is stored nevertheless,
+		// because its comments can differ.
 		machinedapi.SetUnchanged(ctx)
 	}
 	return a.activate(ctx, before, next, text, r, out)
@@ -143,12 +143,12 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 
 // outcome is the result of an apply or a dry run.
 type outcome struct {
-	answer   *api.ApplyResponse // without the trial and the failures
+	answer   *api.ApplyResponse // still without the fields of the trial and of the failures
 	deadline time.Time          // end of the trial; zero without a trial
 	// plan of the trial; its duration is 0 without a trial
 	trialPlan transition.Trial
 	config    *config.Config // activated configuration; nil if none
-	before    *config.Config // the configuration that it replaced; nil if none
+	before    *config.Config // the previous configuration; nil if none
 	staged    *config.Config // configuration for the next boot; nil if none
 }
 
@@ -168,8 +168,8 @@ func (a *applier) dryRun(ctx context.Context, before, next *config.Config) (outc
 	return out, err
 }
 
-// request applies the documents of a request. Without a trial, it waits until their operations were
-// tried.
+// request applies the documents of a request. Without a trial, it returns after the first attempt
+// to perform their operations.
 func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	done, err := a.apply(ctx, filename, r)
 	if err != nil {
@@ -177,8 +177,8 @@ func (a *applier) request(ctx context.Context, filename string, r *api.ApplyRequ
 	}
 	out := done.answer
 	switch {
-	// On trial, the configuration may cut this connection. So the answer does not wait for the
-	// operations: Confirm returns the failures.
+	// A configuration on trial may cut this connection. So the answer is sent before the operations
+	// run, and Confirm returns their failures.
 	case !done.deadline.IsZero():
 		out.TrialDeadline, out.TrialDuration = timestamppb.New(done.deadline), durationpb.New(time.Until(done.deadline))
 		out.Addresses = transition.StaticAddresses(done.config)
@@ -216,15 +216,15 @@ func (a *applier) stageForBoot(ctx context.Context, r *api.ApplyRequest, text []
 
 // activate stores the checked documents and makes their configuration active; a.active is locked.
 func (a *applier) activate(ctx context.Context, before activeconfig.Active, next *config.Config, text []byte, r *api.ApplyRequest, out outcome) (outcome, error) {
-	// If STATE and DATA are not mounted, transition.Check has accepted the configuration only
-	// because it allows machined to wipe the disk.
+	// If STATE and DATA are not mounted, the configuration allows machined to wipe the disk:
+	// transition.Check rejects every other configuration.
 	if a.disks.StorageProblem() != "" {
 		if err := a.disks.SetUp(ctx, disk.Config{Wipe: true}); err != nil {
 			return outcome{}, fmt.Errorf("configuration refused: no disk to store it on: %w", err)
 		}
 	}
-	// Until now, the machine's key and the operator CA of a pairing (which claimed the machine) may
-	// be in memory only.
+	// Until now, the machine key and the operator CA that a pairing installed may be in memory
+	// only.
 	if err := errors.Join(a.identity.Persist(), ownership.PersistOwner()); err != nil {
 		return outcome{}, err
 	}
@@ -233,8 +233,8 @@ func (a *applier) activate(ctx context.Context, before activeconfig.Active, next
 		return outcome{}, err
 	}
 	out.config, out.before, out.deadline = next, before.Config, fresh.TrialEnd
-	// ConfigureAPI runs here already, and again in the reconciliation, so that the caller's next
-	// call reaches the machine under its new name.
+	// The reconciliation runs ConfigureAPI again later. With this first run, already the caller's
+	// next call reaches the machine under its new name.
 	state, _ := a.network.State.Get()
 	return out, a.reconciler.ConfigureAPI(ctx, next, state)
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// newAttester makes the questions to the TPM. Without a question it opens and starts nothing.
+// newAttester returns the client of the attester process, which talks to the TPM. Before the first
+// request, it opens no device and starts no process.
 func newAttester(m *machine) *attest.Asker {
 	start := m.processes.commands.reaper.Parser(supervise.Command{Args: []string{paths.Attester}, Env: attest.Environment, UID: paths.UserProbe})
 	return &attest.Asker{Device: attest.Device, Log: attest.LogFile, Start: start}

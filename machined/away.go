@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The wiring of the operations after which the machine is away: the question to the cluster, the
-// drain, the shutdown and the reset.
+// The wiring of the operations after which the machine is away: the request for the cluster's
+// permission, the drain, the shutdown and the reset.
 
 func newGuard(m *machine) *guard.Guard {
 	return guard.New(guard.Deps{
@@ -55,15 +55,15 @@ func newDrainer(m *machine) *drain.Drainer {
 }
 
 // shutDown returns the function that shuts the machine down for a caller, unless the cluster needs
-// it.
+// the machine.
 func shutDown(m *machine, to power.Mode) func(context.Context, machinedapi.Shutdown) error {
 	return func(ctx context.Context, s machinedapi.Shutdown) error {
 		return m.power.Go(ctx, power.Away{To: to, GracePeriod: s.GracePeriod, Wipe: s.Wipe, Force: s.Force, By: s.By, Drain: s.Drain})
 	}
 }
 
-// awayDeps are the dependencies of a reboot, a shutdown and a reset. They use packages that are
-// made later.
+// awayDeps are the dependencies of a reboot, a shutdown and a reset. Each is a function that reads
+// its package from m only when called, because these packages are made later.
 func awayDeps(m *machine) power.AwayDeps {
 	return power.AwayDeps{
 		Permit: func(ctx context.Context, r disruption.Request) (giveBack func(), err error) {
@@ -80,8 +80,8 @@ func awayDeps(m *machine) power.AwayDeps {
 	}
 }
 
-// wipe erases the partitions with these labels, for a reset. The parts of DATA on other disks come
-// first: an interrupted reset leaves a machine that can be reset again.
+// wipe erases the partitions with these labels, for a reset. It erases the parts of DATA on other
+// disks before STATE, so that the machine can be reset again after an interruption.
 func wipe(ctx context.Context, m *machine, labels []string) error {
 	say := func(line string) { m.reports.events.LogConsole("reset: " + line) }
 	if err := m.domains.volumes.WipeParts(labels, say); err != nil {

@@ -57,9 +57,9 @@ func runBoot(ctx context.Context, m *machine) {
 	})
 }
 
-// trialDeadline returns the time for the rest of the boot of a version on trial, which gets at most
-// its upgrade deadline for the whole boot; 0 for other versions. The EFI variables are readable
-// after the step "host".
+// trialDeadline returns how long the boot of a version on trial may take after the step "host": the
+// default upgrade deadline; 0 for other versions. "host" is the first step after which the EFI
+// variables, which record the trial, are readable.
 func trialDeadline(m *machine) time.Duration {
 	if entry, trial := esp.CurrentTrial(); trial && entry.Version == m.system.release.Version {
 		return config.DefaultUpgradeDeadline

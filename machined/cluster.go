@@ -64,7 +64,7 @@ func addressesOf(state network.State) membership.Addresses {
 	return membership.Addresses{All: ownAddresses(state), Reachable: state.NodeAddresses}
 }
 
-// servingCertificate returns the machine certificate with its key, as apid has them.
+// servingCertificate returns the machine certificate with its key, from the files of apid.
 func servingCertificate() (tls.Certificate, error) {
 	return tls.LoadX509KeyPair(filepath.Join(paths.ApidDir, apid.ServerCertFile), filepath.Join(paths.ApidDir, apid.ServerKeyFile))
 }
@@ -115,8 +115,9 @@ func newEtcd(m *machine) *etcd.Manager {
 		DataReplaced:   m.members.NodeGC.RestartAll,
 		NameInUse:      m.members.NodeGC.Reassigned,
 		DeleteNodes:    m.members.NodeGC.Delete,
-		// The API server may still encrypt Secrets with a former key. Without a pending restart, it
-		// has the configured key, because the file with the key is written before it starts.
+		// An error means that the API server may still encrypt Secrets with a former key, because
+		// its restart is pending. Without a pending restart it has the configured key: machined
+		// writes the file with the key before it starts the API server.
 		FormerKey: func(ctx context.Context) error {
 			return m.config.reconciler.CheckRunning(ctx, m.config.active.Current().Config, nodespec.ServiceAPI)
 		},
@@ -154,7 +155,7 @@ func newImages(m *machine, containerd *grpc.ClientConn) *images.Manager {
 	})
 }
 
-// containerdReady rejects calls that need containerd while it does not run.
+// containerdReady returns the error for calls that need containerd, while containerd does not run.
 func containerdReady(services *supervise.Manager) error {
 	list, _ := services.Status().Get()
 	return images.CheckContainerd(supervise.Find(list, nodespec.ServiceContainerd).State)

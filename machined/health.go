@@ -33,7 +33,8 @@ func newHealth(m *machine) *health.Reporter {
 	})
 }
 
-// healthChanges are the changes on which the checks depend, also those of a version on trial.
+// healthChanges are the changes after which the checks run again: the checks of the health, and of
+// a version on trial.
 func healthChanges(m *machine) []cell.View[struct{}] {
 	return []cell.View[struct{}]{
 		m.config.active.Cell().View().Changes(), m.processes.services.Status().View().Changes(), m.members.Worker.State.View().Changes(),

@@ -30,7 +30,7 @@ import (
 // How a machine that runs from memory is installed:
 //
 //  1. A configuration arrives over the API (applier) or is on a boot medium (activeconfig). A
-//     problem with it, or with the disks, is reported, and nothing happens.
+//     problem with the configuration or the disks is reported, and no disk is written.
 //  2. Package install selects the disk and plans the operations; a dry run ends here.
 //  3. The operations run in order while the caller watches topic "install".
 //  4. The machine reboots from the disk, with its configuration and its key.
@@ -129,7 +129,7 @@ func upgradeDisk(m *machine) upgrade.Disk {
 	}
 }
 
-// beginInstallation is apply on a machine that runs from memory.
+// beginInstallation does the work of apply on a machine that runs from memory.
 func (a *applier) beginInstallation(ctx context.Context, before, next *config.Config, documents []byte, dry bool) (outcome, error) {
 	w, err := a.install.Plan(ctx, next, false)
 	if problems := (config.Problems)(nil); errors.As(err, &problems) {
@@ -147,8 +147,8 @@ func (a *applier) beginInstallation(ctx context.Context, before, next *config.Co
 	return out, a.install.Begin(w, documents, api.CallerFromContext(ctx).String())
 }
 
-// installUnattended installs by the configuration of a boot medium, or of the image. It is called
-// again when disks are added or removed.
+// installUnattended starts the installation that the configuration of a boot medium, or of the
+// image, requests. The callers call it again when disks are added or removed.
 func installUnattended(ctx context.Context, m *machine) {
 	if now := m.config.active.Current(); m.system.inMemory() {
 		m.install.Unattended(ctx, now.Config, now.Documents, now.Source)

@@ -65,7 +65,8 @@ type reports struct {
 	panics   *events.Panics
 	auditLog *machinedapi.AuditLog
 	shipping *logship.Shipper
-	// object is the machine's own object of Kubernetes, as its node has read it last; nil: none.
+	// object is the OrlopMachine object of this machine, as its node read the object last; nil if
+	// there is none.
 	object *cell.Cell[*api.ReportedObject]
 	health *health.Reporter
 	// cluster collects the health of the whole cluster.
@@ -81,11 +82,13 @@ type processes struct {
 // commands run programs.
 type commands struct {
 	reaper *supervise.Reaper
-	// run runs a command of the orchestrator; read is run for an RPC that every reader can call.
+	// run runs a command of the orchestrator; read does the same for RPCs that every reader can
+	// call, and limits the number of concurrent commands.
 	run, read nodespec.Command
 }
 
-// domains are the areas of the machine whose state the steps of the boot, too, read or change.
+// domains are the areas of the machine. Besides the reconciler, the boot steps read or change their
+// state.
 type domains struct {
 	disks   *disk.Controller
 	packets *firewall.Filter
@@ -95,12 +98,12 @@ type domains struct {
 	dns     *resolver.Forwarder
 	volumes *volumes.Controller // partitions on other disks
 	wear    *wear.Controller    // of the disks
-	drain   *drain.Drainer      // of the node, before the machine is away
+	drain   *drain.Drainer      // drain of the node, before the machine is away
 	hosts   *hosts.Register     // waiting machines, on a control-plane machine
-	claims  *hosts.Claims       // of these machines
+	claims  *hosts.Claims       // claims of waiting machines
 
 	extensions *extensions.Manager
-	forwarder  *forwarder.Server // to servers outside the cluster
+	forwarder  *forwarder.Server // proxy to servers outside the cluster
 }
 
 // configuration is the active configuration, and the functions that replace it and converge the

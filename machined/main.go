@@ -17,12 +17,12 @@
 //	health.go          the state from which package health reports the health
 //	state.go           the topics
 //
-// If its name is apid, the executable runs the listener of the API instead (package apid); if its
-// name is metricsd, it serves the metrics (package metricsd); if its name is podlogd, it reads the
-// logs of pods (package podlogd); if its name is diskprobe, it examines a foreign disk (package
-// diskprobe); if its name is bootcheck, it checks the signature of a boot image (package
-// secureboot); if its name is attester, it talks to the TPM (package attest). One executable for
-// all seven means that the image holds the Go runtime and gRPC once.
+// If the executable's name is apid, it runs the listener of the API instead (package apid); with
+// the name metricsd, it serves the metrics (package metricsd); with podlogd, it reads the logs of
+// pods (package podlogd); with diskprobe, it examines a foreign disk (package diskprobe); with
+// bootcheck, it checks the signature of a boot image (package secureboot); with attester, it talks
+// to the TPM (package attest). One executable for all seven means that the image holds the Go
+// runtime and gRPC once.
 package main
 
 import (
@@ -82,8 +82,8 @@ func main() {
 // loop is the main loop of PID 1 and never ends. It receives shutdown requests from signals and the
 // power button.
 func loop(ctx context.Context, m *machine) {
-	// After this call the kernel does not reboot by itself on Ctrl-Alt-Del, but sends SIGINT to
-	// PID 1 (reboot(2)). A keyboard that machined/console has disabled does neither.
+	// After this call, the kernel sends SIGINT to PID 1 on Ctrl-Alt-Del, and does not reboot by
+	// itself (reboot(2)). A keyboard that machined/console has disabled causes neither.
 	unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	m.reports.panics.Restarter().Go(ctx, "power button", m.power.WatchButtons)
 	power.Signals(ctx, func(mode power.Mode, why string) {

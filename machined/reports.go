@@ -101,7 +101,7 @@ func stateForCluster(ctx context.Context, m *machine) (s clusterhealth.State, er
 	return s, err
 }
 
-// serveMetrics serves the metrics of the machine for metricsd. A failure changes nothing for the
+// serveMetrics serves the metrics of the machine for metricsd. A failure does not affect the
 // clients of apid.
 func serveMetrics(m *machine) error {
 	listener, err := machinedapi.Listen(nodespec.MetricsSocket(nodespec.ServiceMachined), paths.UserMetrics)
@@ -150,7 +150,7 @@ func showConsole(ctx context.Context, m *machine) {
 	m.reports.panics.Restarter().Go(ctx, "console status", func(ctx context.Context) { watchConsole(ctx, m, status) })
 }
 
-// watchConsole derives the status of the console after each change.
+// watchConsole updates the status of the console after each change.
 func watchConsole(ctx context.Context, m *machine, status *cell.Cell[console.Status]) {
 	changes := cell.NewGroup(
 		m.reports.progress.Stage().View().Changes(), m.processes.services.Status().View().Changes(), m.domains.network.State.View().Changes(),

@@ -41,8 +41,8 @@ func stepClock(_ context.Context, m *machine) error {
 	return m.domains.clock.floor.SetClock(built, "the build of the system", m.reports.events.LogConsole)
 }
 
-// stepTimeMark raises the clock to the time stored on STATE and stores the time from now on. An
-// error of reading or writing is reported, and the boot continues.
+// stepTimeMark raises the clock to the time stored on STATE, and starts to store the time there
+// regularly. An error of reading or writing is reported, and the boot continues.
 func stepTimeMark(ctx context.Context, m *machine) error {
 	if m.system.inMemory() || m.domains.disks.StorageProblem() != "" {
 		return nil
@@ -61,11 +61,11 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 }
 
 // stepPrograms starts to read the programs of Kubernetes and containerd into memory, in sequence.
-// They are 170 MiB large, dm-verity hashes every block, and the node needs them in any case; while
-// the disk is mounted and the network starts, one processor is idle. Measured under emulation: the
-// node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; if the read-ahead
-// starts after the API answers, both are later. The pages stay reclaimable. A machine that runs
-// from memory has the programs in memory already and does not run them.
+// Each node needs these 170 MiB, and dm-verity hashes every block of them. The hashes use a
+// processor that is idle while the disk is mounted and the network starts. Measured under
+// emulation: the node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; if the
+// read-ahead starts only after the API answers, both are later. The kernel can reclaim the pages. A
+// machine that runs from memory has the programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
 		return nil
@@ -117,7 +117,7 @@ func stepDevices(ctx context.Context, m *machine) error {
 		m.reports.events.LogConsole(fmt.Sprintf("devices: new devices are not detected any more: %v", err))
 	})
 	if err == nil {
-		m.power.InputAdded() // for the drivers that stepHost loaded before the loader listened
+		m.power.InputAdded() // stepHost loaded input drivers before the loader listened
 	}
 	return err
 }
@@ -152,7 +152,7 @@ func stepUpgrade(ctx context.Context, m *machine) error {
 // stepConfiguration loads the configuration. If the stored configuration is unreadable, the machine
 // goes into maintenance and reports the reason, and its operator can apply another configuration.
 //
-// The nftables rules are installed before the network starts.
+// It also installs the nftables rules, because the network starts after this step.
 func stepConfiguration(ctx context.Context, m *machine) error {
 	loadConfiguration(ctx, m)
 	now := m.config.active.Current()
@@ -163,8 +163,8 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 }
 
 func loadConfiguration(ctx context.Context, m *machine) {
-	// While an upgrade from the running version is not decided, the staged configuration belongs to
-	// the other version.
+	// While it is undecided whether an upgrade replaces the running version, the staged
+	// configuration belongs to the other version.
 	if none := m.config.active.Start(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version)); !none {
 		return
 	}
@@ -175,8 +175,8 @@ func loadConfiguration(ctx context.Context, m *machine) {
 	}
 }
 
-// watchSeeds adopts a configuration from a medium that is plugged in later, and installs to the
-// disk that it selects.
+// watchSeeds adopts a configuration from a medium that is plugged in later, and installs the system
+// to the disk that the configuration selects.
 func watchSeeds(ctx context.Context, m *machine) {
 	for w := m.domains.disks.State().Watch(); ; {
 		if _, _, err := w.Next(ctx); err != nil {
@@ -187,8 +187,8 @@ func watchSeeds(ctx context.Context, m *machine) {
 	}
 }
 
-// stepExtensions activates the stored extensions, before the network: they may have its drivers.
-// A problem is reported, and the boot continues.
+// stepExtensions activates the stored extensions, before the network starts: extensions may contain
+// network drivers. A problem is reported, and the boot continues.
 func stepExtensions(_ context.Context, m *machine) error {
 	if now := m.config.active.Current(); now.Config != nil && !m.system.inMemory() {
 		m.domains.extensions.Activate(now.Config)
@@ -197,8 +197,8 @@ func stepExtensions(_ context.Context, m *machine) error {
 	return nil
 }
 
-// stepIdentity reads the machine key. If only DATA has an error, STATE is mounted, and the machine
-// retains its key.
+// stepIdentity reads the machine key, from STATE if it is mounted. With an error of DATA alone,
+// STATE is mounted, and the machine retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
 	if err := m.identity.Read(m.domains.disks.HasState()); err != nil {
 		return err
@@ -210,7 +210,7 @@ func stepIdentity(_ context.Context, m *machine) error {
 func stepNetwork(ctx context.Context, m *machine) error {
 	now := m.config.active.Current()
 	m.domains.network.Config.Set(nodeplan.Network(now.Config))
-	m.domains.lldp.Load() // the first plan of the node contains the stored labels
+	m.domains.lldp.Load() // so that the first plan of the node contains the stored labels
 	m.reports.panics.Restarter().Go(ctx, "LLDP", m.domains.lldp.Run)
 	m.reports.panics.Restarter().Go(ctx, "DNS over TLS", m.domains.dns.Run)
 	m.reports.panics.Restarter().Go(ctx, "network", func(ctx context.Context) {
@@ -258,8 +258,8 @@ func stepAPI(ctx context.Context, m *machine) error {
 	return m.processes.services.Set([]supervise.Service{nodeplan.Apid()})
 }
 
-// serveObject serves the machine's own object of Kubernetes. A failure changes nothing for the
-// clients of apid.
+// serveObject serves the machine's own object of Kubernetes. A failure does not affect the clients
+// of apid.
 func serveObject(m *machine) error {
 	listener, err := machinedapi.Listen(paths.ObjectSocket, 0)
 	if err != nil {
@@ -298,7 +298,7 @@ func stepServices(ctx context.Context, m *machine) error {
 		m.reports.panics.Restarter().Go(ctx, "artifacts", m.images.RunArtifacts)
 		m.reports.panics.Restarter().Go(ctx, "extensions", m.domains.extensions.Run)
 	}
-	if !m.system.inMemory() { // before the configuration, which waits for the parts of DATA
+	if !m.system.inMemory() { // starts before "configuration", which waits for the parts of DATA
 		m.reports.panics.Restarter().Go(ctx, "volumes", m.domains.volumes.Run)
 	}
 	m.reports.panics.Restarter().Go(ctx, "configuration", m.config.reconciler.Run)

@@ -48,7 +48,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// newMachine makes all packages. It starts nothing.
+// newMachine makes the main types of all packages. It starts nothing.
 func newMachine() *machine {
 	m := &machine{system: newSystem(), reports: newReports()}
 	m.processes = newProcesses(m.reports.events)
@@ -125,8 +125,8 @@ func newNetwork(event func(source, kind, message string), loadModules func(names
 
 // assemble makes machined's packages, each from its Deps.
 func assemble(m *machine) {
-	// NewClient does not resolve the address of a Unix socket, so it cannot fail. The connection
-	// opens at first use.
+	// NewClient resolves no address for a Unix socket, so it cannot fail. The connection opens at
+	// the first use.
 	containerd, _ := grpc.NewClient("unix://"+paths.ContainerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	m.power = newPower(m, containerd)
 	m.config.active = newActiveConfig(m)
@@ -137,7 +137,7 @@ func assemble(m *machine) {
 	m.domains.extensions = newExtensions(m)
 	m.domains.forwarder = newForwarder(m)
 	m.identity = newIdentity(m)
-	m.members = membership.New(memberDeps(m)) // first, because the others use it
+	m.members = membership.New(memberDeps(m)) // before the types below, which use it
 	m.domains.claims = newClaims(m)
 	m.domains.hosts = newHosts(m)
 	m.reports.cluster = newClusterHealth(m)
@@ -262,7 +262,8 @@ func objectDeps(m *machine) machinedapi.ObjectDeps {
 	}
 }
 
-// newPower makes the controller of the shutdown. Its functions use packages that are made later.
+// newPower makes the controller of the shutdown. Its functions read packages from m that are made
+// later.
 func newPower(m *machine, containerd *grpc.ClientConn) *power.Controller {
 	stopper := pods.New(pods.Deps{Services: m.processes.services, Containerd: containerd, Console: m.reports.events.LogConsole})
 	d := power.Deps{

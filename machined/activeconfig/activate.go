@@ -35,8 +35,8 @@ func NewActivation(ctx context.Context, r *api.ApplyRequest, next *config.Config
 	}
 }
 
-// Activate stores the documents and makes the configuration active; the domains converge to it by
-// themselves. before is the active configuration. The caller holds the lock (Lock).
+// Activate stores the documents and makes the configuration active; then the domains converge to
+// the configuration. before is the active configuration. The caller holds the lock (Lock).
 func (m *Manager) Activate(before Active, a Activation) (Active, error) {
 	fresh := Active{Config: a.Config, Source: "API (" + a.By + ")"}
 	var err error
@@ -86,8 +86,9 @@ func (m *Manager) Stage(a Activation) error {
 	return err
 }
 
-// Repeats reports whether a request changes nothing: it names the active configuration, which is
-// not on trial, and nothing is staged. The comments of its documents can differ.
+// Repeats reports whether a request changes nothing: its configuration equals the active
+// configuration, which is not on trial, nothing is staged, and the request wants no trial. Comments
+// can differ.
 func (m *Manager) Repeats(before Active, next *config.Config, mode api.ApplyRequest_Mode) bool {
 	return before.Config != nil && len(config.Changes(before.Config, next)) == 0 && !before.OnTrial() &&
 		mode != api.ApplyRequest_MODE_TRY && m.deps.Store.Staged().IsZero()

@@ -7,12 +7,11 @@
 // cannot be corrected over the network: the machine returns to the last configuration with an
 // address (docs/decisions/0056-lockout.md).
 //
-// Start makes the configuration of the boot active, Activate and Stage the checked configuration of
-// a client. State is the topic "configuration".
+// Start makes the configuration of the boot active. Activate makes the checked configuration of a
+// client active, and Stage stores it for the next boot. State is the topic "configuration".
 //
 // A machine without a configuration adopts the configuration on a labelled medium (AdoptSeed).
 //
-// The package decides neither whether a configuration is permitted (machined/transition), nor does
-// it store files itself (machined/configstore). The domains converge to the configuration by
-// themselves (machined/converge).
+// Other packages decide whether a configuration is permitted (machined/transition), store the files
+// (machined/configstore), and converge the domains to the active configuration (machined/converge).
 package activeconfig

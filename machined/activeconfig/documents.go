@@ -18,9 +18,9 @@ import (
 // The origins of the documents of a configuration: a request, a patch, the history, STATE, the
 // image.
 
-// Parse returns the configuration in the documents of a request, with its documents. It checks them
-// without regard to this machine. The expiry of certificates can be checked only by a synchronized
-// clock.
+// Parse returns the configuration that a request contains or names, with its documents. It checks
+// the documents by themselves, not against this machine. It checks the expiry of certificates only
+// if the clock is synchronized (synced).
 func (m *Manager) Parse(now Active, filename string, r *api.ApplyRequest, synced bool) (*config.Config, []byte, error) {
 	filename, text, err := m.requested(now, filename, r)
 	if err != nil {
@@ -64,9 +64,9 @@ func patched(store configstore.Store, now Active, patch []byte) ([]byte, error) 
 }
 
 // Load reads the configuration on STATE, else the configuration in the image, else none, and
-// returns the file that it read. An unreadable stored configuration is an error, with its Problem,
-// and not the same as none: a machine without a configuration can be unclaimed, and would accept a
-// pairing with any operator CA.
+// returns the file that it read. For an unreadable configuration, Load returns an error and sets
+// a.Problem. The machine must not treat it as no configuration: a machine without a configuration
+// can be unclaimed, and would accept a pairing with any operator CA.
 func (m *Manager) Load() (a Active, from string, err error) {
 	if a, from, err = m.read(); err != nil {
 		a = Active{Problem: fmt.Sprintf("%s cannot be used: %v", from, err)}
@@ -118,7 +118,8 @@ func (m *Manager) Fallback(now Active) *config.Config {
 	return c
 }
 
-// Restore replaces the stored documents by the documents of another version.
+// Restore replaces the stored documents by the documents of another version, but retains the
+// present keys.
 func (m *Manager) Restore(saved []byte) error {
 	// Without a present configuration there are no keys to retain.
 	if current, err := os.ReadFile(m.deps.Store.Current()); err == nil {

@@ -33,7 +33,7 @@ func (m *Manager) store(text []byte, by string, changes func(before string) []st
 	}
 }
 
-// compared returns the differences between documents. Unreadable documents count as none.
+// compared returns the differences between documents. Unreadable documents are treated as empty.
 func compared(before, after []byte) []string {
 	read := func(text []byte) *config.Config {
 		c, problems := config.Parse("", text)

@@ -23,8 +23,9 @@ type Deps struct {
 	Seed           SeedDeps
 	// Undecided returns why an upgrade is not decided yet, or nil.
 	Undecided func() error
-	// Proves reports whether a connection of this age proves that a configuration accepts new
-	// connections. AwaitNetwork waits until the network has converged to a configuration.
+	// Proves reports whether a connection of this age proves that the machine accepts new
+	// connections with a configuration. AwaitNetwork waits until the network has converged to a
+	// configuration.
 	Proves       func(c *config.Config, age string) bool
 	AwaitNetwork func(context.Context, *config.Config) error
 	// WaitingServices returns the services that do not run with a configuration yet. The error is
@@ -52,7 +53,7 @@ type Manager struct {
 	cell *cell.Cell[Active]
 	mu   sync.Mutex // at most one configuration is activated at a time
 
-	stagedReads limits.Bounded // reads of Staged
+	stagedReads limits.Bounded // reads of STATE by Staged
 }
 
 // New returns a manager without a configuration.
@@ -109,7 +110,7 @@ func (m *Manager) Current() Active {
 // Lock prevents every other activation until Unlock.
 func (m *Manager) Lock() { m.mu.Lock() }
 
-// TryLock is Lock, or reports false during an activation.
+// TryLock locks like Lock, or returns false during another activation.
 func (m *Manager) TryLock() bool { return m.mu.TryLock() }
 
 // Unlock ends Lock.

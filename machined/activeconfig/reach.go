@@ -15,8 +15,9 @@ import (
 
 // A configuration with which the machine never had an address cannot be corrected over the network.
 // After reachTimeout the machine returns to the last configuration with which it had an address.
-// STATE records whether it ever had an address (configstore.Store.LastReachable), so that a cable
-// that is unplugged later, or a boot without a network, has no effect.
+// STATE records whether the machine ever had an address with its configuration
+// (configstore.Store.LastReachable). So a cable that is unplugged later, or a later boot without a
+// network, causes no return.
 
 const (
 	reachTimeout = 10 * time.Minute
@@ -27,10 +28,11 @@ const (
 type reachInput struct {
 	now    time.Time
 	config *config.Config // active configuration, compared by identity; nil: none
-	// neither the configuration nor the version of the system is on trial
+	// the system is installed, its storage works, and neither the configuration nor the version is
+	// on trial
 	decided     bool
-	hadAddress  bool // the machine has had an address with it, in this boot or before
-	hasAddress  bool // it has an address now
+	hadAddress  bool // the machine has had an address with config, also in an earlier boot
+	hasAddress  bool // the machine has an address now
 	hasFallback bool // another configuration exists to which it can return
 }
 
@@ -51,10 +53,11 @@ const (
 )
 
 // step returns the action that is due for an observation, and the time until the next step if the
-// observation does not change (0: forever). The time starts again at every boot. It is pure.
+// observation does not change (0: no next step). The time without an address starts again at every
+// boot. step is pure.
 //
 //	configuration          address   action
-//	none, or on trial      -         none; the time does not run
+//	none, or undecided     -         none; the time does not run
 //	had an address before  -         none, with or without an address
 //	never had one          yes       recorded
 //	never had one          no        none for reachTimeout, then the return, if possible
@@ -79,8 +82,8 @@ func (r reachState) step(in reachInput) (reachState, reachAction, time.Duration)
 }
 
 // hasAddress reports whether the machine is reachable in a network state: it has a global address
-// on a managed link that is up and connected. The address of a dummy or a tunnel does not count:
-// the machine has it without any connection.
+// on a managed link that is up and connected. The address of a dummy or a tunnel is ignored,
+// because the machine has this address without any connection.
 func hasAddress(s network.State) bool {
 	return slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
 		return l.Managed && l.Up && l.Carrier && s.Direct(l) && slices.ContainsFunc(l.Addresses, func(a network.AddressState) bool {
@@ -124,7 +127,7 @@ func (m *Manager) WatchReach(ctx context.Context) {
 	}
 }
 
-// reachInput returns the observation.
+// reachInput returns the observation for step.
 func (m *Manager) reachInput(now Active, state network.State) reachInput {
 	in := reachInput{now: time.Now(), config: now.Config}
 	why := m.deps.StorageProblem()
@@ -133,11 +136,12 @@ func (m *Manager) reachInput(now Active, state network.State) reachInput {
 		return in
 	}
 	want, revision := m.deps.Network.Config.Get()
-	// Until then the state belongs to the previous configuration.
+	// Until the network has converged to this configuration, the state belongs to the previous
+	// configuration.
 	in.hasAddress = reflect.DeepEqual(want, nodeplan.Network(now.Config)) && state.Revision >= revision && hasAddress(state)
 	var err error
 	if _, in.hadAddress, err = m.deps.Store.LastReachable(); err != nil {
-		in.hadAddress = true // on an error, the machine does not return
+		in.hadAddress = true // on an error, the machine stays with this configuration
 		return in
 	}
 	_, err = m.lastReached(now.Config)
@@ -146,7 +150,7 @@ func (m *Manager) reachInput(now Active, state network.State) reachInput {
 }
 
 // lastReached returns the documents of the last configuration with which the machine had an
-// address, in the form in which they would replace the present documents.
+// address, with the present keys, so that they can replace the present documents.
 func (m *Manager) lastReached(present *config.Config) ([]byte, error) {
 	text, current, err := m.deps.Store.LastReachable()
 	switch {
@@ -165,8 +169,8 @@ func (m *Manager) lastReached(present *config.Config) ([]byte, error) {
 	return text, transition.CheckFixed(present, c, time.Now()).Err()
 }
 
-// recordReached records that the machine has had an address with a configuration, if that is still
-// active.
+// recordReached records that the machine has had an address with a configuration, if this
+// configuration is still active.
 func (m *Manager) recordReached(a Active) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,7 +178,8 @@ func (m *Manager) recordReached(a Active) error {
 		return nil
 	}
 	text, err := m.deps.Store.Confirmed()
-	// nil: the configuration of the image, which every version contains
+	// text is nil if the configuration is part of the image; every version contains it, so it needs
+	// no record
 	if err != nil || text == nil {
 		return err
 	}
@@ -195,7 +200,7 @@ func (m *Manager) returnToReached(a Active) error {
 		err = m.deps.Store.Put(text)
 	}
 	if err == nil {
-		// its encryption keys may differ from the stored documents
+		// mark text itself: the marked documents may have other encryption keys
 		err = m.deps.Store.MarkReachable(text)
 	}
 	if err != nil {

@@ -23,18 +23,19 @@ type SeedDeps struct {
 	Owner func() ([]byte, error)
 	// Check rejects a configuration that this machine cannot run at present.
 	Check func(context.Context, *config.Config) error
-	// MissingLinks returns the links of a configuration that the machine does not have, and its
-	// links.
+	// MissingLinks returns the links of a configuration that the machine does not have, and the
+	// links that the machine has.
 	MissingLinks func(network.Config) (missing, present []string, err error)
 }
 
-// AdoptSeed adopts the configuration on a labeled medium if the machine has none. An installed
-// machine stores it on STATE as if it were applied, so that the medium can be removed; a machine
-// that runs from memory installs itself with it. A problem is reported on the console and in topic
-// "configuration".
+// AdoptSeed adopts the configuration on a labeled medium if the machine has no configuration. An
+// installed machine stores the documents on STATE as after an apply, so that the medium can be
+// removed; a machine that runs from memory installs itself with them. A problem is reported on the
+// console and in topic "configuration".
 //
-// The search holds no lock: a medium that does not answer would block pairing and the apply of a
-// configuration. Its result is used only if the machine still has no configuration.
+// The search for a medium holds no lock: otherwise a medium that does not answer would block
+// pairing and the apply of a configuration. The result of the search is used only if the machine
+// still has no configuration.
 func (m *Manager) AdoptSeed(ctx context.Context) {
 	if !m.needsSeed() {
 		return
@@ -55,15 +56,15 @@ func (m *Manager) AdoptSeed(ctx context.Context) {
 	if now := m.Current(); now.Config != nil || now.Problem == problem {
 		return
 	}
-	// Reported before it is set: the console shows the new state by itself, and the reason should
-	// precede its consequences.
+	// The console gets the problem before the cell: a change of the cell updates the console's
+	// status, and the reason should precede its consequences.
 	for line := range strings.Lines(problem) {
 		m.deps.Console("configuration: " + strings.TrimSpace(line))
 	}
 	m.cell.Update(func(a Active) Active { a.Problem = problem; return a })
 }
 
-// needsSeed reports whether the machine has no configuration, and no unreadable file on STATE.
+// needsSeed reports whether the machine has no configuration, and STATE has no unreadable file.
 func (m *Manager) needsSeed() bool {
 	now := m.Current()
 	return now.Config == nil && (m.deps.InMemory || !m.HasStored())
@@ -75,11 +76,11 @@ func (m *Manager) adopt(ctx context.Context, d seed.Document) error {
 	if len(problems) > 0 {
 		return problems
 	}
-	own, err := m.deps.Seed.Owner()
+	owner, err := m.deps.Seed.Owner()
 	if err != nil {
 		return err
 	}
-	if err := ownership.CheckMedium(own, next); err != nil {
+	if err := ownership.CheckMedium(owner, next); err != nil {
 		return fmt.Errorf("%s: %w", d.Name, err)
 	}
 	if err := m.deps.Seed.Check(ctx, next); err != nil {
@@ -102,24 +103,25 @@ func (m *Manager) adopt(ctx context.Context, d seed.Document) error {
 	return nil
 }
 
-// linkTimeout bounds the wait for the links of a configuration on a medium: it is read while
-// drivers still initialize cards.
+// linkTimeout bounds the wait for the links of a configuration on a medium: machined reads the
+// medium while drivers still initialize network interfaces.
 const linkTimeout = 15 * time.Second
 
-// awaitLinks waits until the machine has the links of a configuration on a medium, or rejects it:
-// without an address it cannot be corrected over the network, and a configured machine does not
-// read media. It does not wait if the configuration names modules, which may create links.
-func awaitLinks(ctx context.Context, next *config.Config, look func(network.Config) (missing, there []string, err error), timeout time.Duration) error {
+// awaitLinks waits until the machine has the links of a configuration on a medium, or rejects the
+// configuration: without an address, the configuration cannot be corrected over the network, and a
+// configured machine does not read media. awaitLinks does not wait if the configuration names
+// modules, which may create links.
+func awaitLinks(ctx context.Context, next *config.Config, missingLinks func(network.Config) (missing, present []string, err error), timeout time.Duration) error {
 	if len(next.Machine.Spec.KernelModules) > 0 {
 		return nil
 	}
 	deadline := time.After(timeout)
 	for {
-		missing, there, err := look(nodeplan.Network(next))
+		missing, present, err := missingLinks(nodeplan.Network(next))
 		if err != nil {
 			return err
 		}
-		lines := transition.Hardware{MissingLinks: missing, PresentLinks: there}.Missing(next)
+		lines := transition.Hardware{MissingLinks: missing, PresentLinks: present}.Missing(next)
 		if len(lines) == 0 {
 			return nil
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State describes the configuration: topic "configuration". The RPC Config.Get returns its text.
+// State describes the configuration: topic "configuration". RPC Config.Get returns the documents.
 type State struct {
 	Present bool      `json:"present"`
 	Machine string    `json:"machine,omitempty"` // machine name
@@ -31,14 +31,14 @@ type State struct {
 	TrialDeadline time.Time `json:"trialDeadline,omitzero"`
 }
 
-// KMSState describes the key manager of Secrets. If it does not encrypt, the first encryption key
-// does.
+// KMSState describes the key manager of Secrets. If the key manager does not encrypt Secrets, the
+// first encryption key encrypts them.
 type KMSState struct {
 	Name     string `json:"name"` // of the key
 	Encrypts bool   `json:"encrypts"`
 }
 
-// State returns the state of the configuration. The parts on STATE have a deadline.
+// State returns the state of the configuration. Its reads of STATE have a deadline.
 func (m *Manager) State(ctx context.Context) State {
 	now := m.Current()
 	s := State{Problem: now.Problem}
@@ -56,7 +56,8 @@ func (m *Manager) State(ctx context.Context) State {
 	}
 	s.Cluster = now.Config.Cluster.Metadata.Name
 	if !m.deps.InMemory {
-		// a client that waits for an empty list waits as long as the list is unknown
+		// the list has the error as an item, so a client that waits for an empty list continues to
+		// wait
 		if s.WaitingFor, err = m.deps.WaitingServices(ctx, now.Config); err != nil {
 			s.WaitingFor = []string{err.Error()}
 		}

@@ -21,14 +21,15 @@ import (
 // A configuration on trial, and the earlier configurations.
 //
 // During a trial the previous configuration is stored beside the new configuration on STATE
-// (package configstore). It becomes active again when the time is up (WatchTrial), and at the next
-// boot, for any reason. (Modules and parameters of the network revert at boot only, so the machine
-// reboots if the trial changed them; it also reboots if another kernel parameter does not return to
-// its former value.) Only Confirm ends the trial, and it requires a call over the API: a
+// (package configstore). The previous configuration becomes active again when the time is up
+// (WatchTrial), and at the next boot, whatever caused the boot. (Kernel modules, a replaced pod
+// network and kernel parameters net.* revert at boot only, so the machine reboots if the trial
+// changed them; it also reboots if another kernel parameter does not return to its former value.)
+// The new configuration stays only after Confirm, which requires a call over the API: a
 // configuration that locks out its operator is never confirmed.
 
 // trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots:
-// the boot reverts the trial, and checks a disk that rejects writes.
+// the boot reverts the trial, and checks the file systems, because the disk may reject writes.
 const (
 	trialRetry   = 10 * time.Second
 	trialRetries = 6
@@ -42,11 +43,11 @@ const (
 )
 
 // LoadAtBoot performs the pending changes of a boot (configstore.Store.Boot) and reads the
-// configuration, with its file and its origin for the history. adopt reports that a staged
-// configuration is for this boot. A staged configuration on trial is active until the end of the
-// trial, which begins here: by now the record of the trial is stored, so a machine that crashes
-// with the configuration boots without it. If this version cannot read the configuration on trial,
-// it reverts at once.
+// configuration, with its file and its origin for the history. With adopt, a staged configuration
+// becomes active. A staged configuration with a trial is active until the end of the trial, which
+// begins here. The record of this trial is on STATE before the configuration is read, so a machine
+// that crashes with the configuration boots with the previous configuration. If this version cannot
+// read the configuration on trial, LoadAtBoot reverts the trial at once.
 func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) {
 	changed, err := m.deps.Store.Boot(adopt)
 	if err != nil {
@@ -77,7 +78,8 @@ func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) 
 }
 
 // Start makes the configuration of the boot active (LoadAtBoot). It reports whether the machine has
-// none, and none that it cannot read: it can adopt one from a medium (AdoptSeed).
+// no configuration, not even an unreadable file; then AdoptSeed can adopt a configuration from a
+// medium.
 func (m *Manager) Start(adopt bool) (none bool) {
 	a, from, by, err := m.LoadAtBoot(adopt)
 	switch {
@@ -94,9 +96,10 @@ func (m *Manager) Start(adopt bool) (none bool) {
 	return false
 }
 
-// leaveUnusable reverts the trial of an unreadable configuration, and returns the result as
-// LoadAtBoot does. The history gets the end of the trial here: the tried documents are
-// not in the history, so an entry for the previous documents would not differ from the last entry.
+// leaveUnusable reverts the trial of an unreadable configuration; it has the results of LoadAtBoot.
+// It adds the tried documents to the history before the previous documents, because the history
+// gets no entry with the documents of its last entry. Both entries have a remark instead of
+// differences.
 func (m *Manager) leaveUnusable(tried Active) (a Active, from, by string, err error) {
 	by = "the boot, after an unusable trial"
 	text, unread := os.ReadFile(m.deps.Store.Current())
@@ -137,7 +140,8 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 				continue
 			}
 			m.deps.Console(err.Error())
-			// The revert of an overdue trial has already failed at a boot.
+			// The revert of an overdue trial has already failed at a boot, so another boot would
+			// not help.
 			if failed++; failed == trialRetries && !now.Overdue {
 				_ = m.deps.Reboot("to revert an unconfirmed configuration: " + err.Error())
 			}
@@ -149,8 +153,8 @@ func (m *Manager) WatchTrial(ctx context.Context) {
 	}
 }
 
-// deferred returns the active configuration with a later end of the trial with this end. The
-// configuration is unchanged if a client has ended or replaced the trial.
+// deferred postpones the end of the trial that ends at this time, for the next attempt to revert.
+// It changes nothing if a client has ended or replaced that trial.
 func deferred(a Active, end time.Time) Active {
 	if a.TrialEnd.Equal(end) {
 		a.TrialEnd = time.Now().Add(trialRetry)
@@ -166,14 +170,15 @@ func (m *Manager) Reload() (Active, error) {
 	return a, err
 }
 
-// restoration is the return of kernel parameters to their values of a configuration.
+// restoration is the return of kernel parameters to the values that a configuration gives them.
 type restoration struct {
 	config *config.Config
 	names  []string
 }
 
-// revertTrial reverts the trial with this end, unless a client has ended it. It returns the kernel
-// parameters that now return to their former values; after a start of a reboot there are none.
+// revertTrial reverts the trial that ends at this time, unless a client has ended it. It returns
+// the kernel parameters that now return to their former values; none if the machine reboots for the
+// revert.
 func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,7 +198,8 @@ func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	if a.Config == nil {
 		return left, nil
 	}
-	// nil: this version cannot read the tried configuration, so no field took effect
+	// A nil entry is a tried configuration that this version cannot read; none of its fields took
+	// effect.
 	all := slices.DeleteFunc(append(slices.Clone(tried.Tried), tried.Config), func(c *config.Config) bool { return c == nil })
 	if slices.ContainsFunc(all, func(c *config.Config) bool { return transition.NeedsReboot(c, a.Config) }) {
 		return left, m.deps.Reboot("to revert the kernel parameters or modules of a configuration on trial")
@@ -201,9 +207,10 @@ func (m *Manager) revertTrial(until time.Time) (left restoration, err error) {
 	return restoration{a.Config, transition.RestoredSysctls(all, a.Config)}, nil
 }
 
-// awaitRestored waits until kernel parameters have their values of the active configuration, and
-// reboots the machine if some do not within the timeout: the kernel rejects their former values, or
-// an operation of the tried configuration does not end. A later configuration ends the wait.
+// awaitRestored waits until kernel parameters have their values of the active configuration. If
+// some still differ after the timeout, it reboots the machine: the kernel rejects the former
+// values, or an operation of the tried configuration does not end. A later configuration ends the
+// wait.
 func (m *Manager) awaitRestored(ctx context.Context, r restoration, timeout, interval time.Duration) {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -250,15 +257,15 @@ func (m *Manager) Confirm(ctx context.Context, by api.Caller, name string) (*con
 	if !m.deps.Proves(now.Config, by.Age) {
 		return nil, errOldConnection
 	}
-	// The network must have converged: until then the caller uses the old network.
+	// The network must have converged: before, the caller's connection uses the old network.
 	if !now.SameNetwork {
 		if err := m.deps.AwaitNetwork(ctx, now.Config); err != nil {
 			return nil, err
 		}
 	}
 	// Documents that were staged before the trial would replace the confirmed documents at the next
-	// boot. They are dropped first: after a power cut between the two steps, the trial is not
-	// confirmed.
+	// boot, so they are dropped. The confirmation is the second step: a power cut between the two
+	// steps leaves the trial unconfirmed.
 	if m.deps.Store.Staged().Before(now.At) {
 		err = m.deps.Store.DropStaged()
 	}

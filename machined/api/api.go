@@ -19,7 +19,8 @@ type Deps struct {
 	Config  ConfigDeps
 	// Services are the supervised processes, for the services Service and Log.
 	Services *supervise.Manager
-	// KernelStarted returns the start of the kernel, from which the times of its log count.
+	// KernelStarted returns the start of the kernel, to which the times of the kernel log are
+	// relative.
 	KernelStarted func() (time.Time, error)
 	Cluster       ClusterDeps
 	Internal      InternalDeps
@@ -97,7 +98,8 @@ func (a *API) Register(s grpc.ServiceRegistrar) {
 // caller returns the caller of a call, for events.
 func caller(ctx context.Context) string { return api.CallerFromContext(ctx).String() }
 
-// endOfStream returns the status of a stream that the caller ended.
+// endOfStream returns the status with which a stream ends: no error after a regular end, or the
+// status of a caller that has left.
 func endOfStream(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/attest"
 )
 
-// TPM has the keys of the machine's TPM and signs its PCRs.
+// TPM is the machine's TPM: it returns its keys and signs its PCRs.
 type TPM interface {
 	Keys(ctx context.Context) (attest.Keys, error)
 	Attest(ctx context.Context, nonce []byte, c attest.Challenge, claims attest.Claims) (attest.Evidence, error)
@@ -20,7 +20,7 @@ type TPM interface {
 // AttestationDeps are the dependencies of service Attestation.
 type AttestationDeps struct {
 	TPM TPM
-	// Claims returns what the machine says about itself.
+	// Claims returns the claims of the machine for a quote.
 	Claims func() (attest.Claims, error)
 }
 
@@ -29,8 +29,8 @@ type attestationService struct {
 	deps AttestationDeps
 }
 
-// maxChallenge is the maximum size of each part of a challenge, in bytes. Real ones have 68 and 68
-// for an elliptic curve, 68 and 256 for RSA.
+// maxChallenge is the maximum size of each part of a challenge, in bytes. The two parts of real
+// challenges have 68 and 68 bytes for an elliptic curve, 68 and 256 bytes for RSA.
 const maxChallenge = 1 << 10
 
 func (s attestationService) GetKeys(ctx context.Context, _ *api.GetAttestationKeysRequest) (*api.GetAttestationKeysResponse, error) {

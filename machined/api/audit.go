@@ -28,7 +28,7 @@ func (s auditService) Read(r *api.ReadAuditRequest, stream grpc.ServerStreamingS
 	for after := r.After; ; {
 		grown := log.Changed()
 		if err := log.Read(after, func(number uint64, line []byte) error {
-			after = max(after, number) // the caller sees an unreadable line
+			after = max(after, number) // the number of an unreadable line is 0
 			return stream.Send(&api.AuditLine{Line: line})
 		}); err != nil || !r.Follow {
 			return endOfStream(err)

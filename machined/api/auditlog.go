@@ -24,10 +24,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// The audit log (package audit) has two records: for calls that changed or revealed data, and for
-// rejected calls and starts of calls, so that the latter cannot displace the former
-// (docs/decisions/0058-audit-records.md). machined records every call that changes data or reveals
-// a secret, and every pairing attempt; apid reports the calls that it has rejected.
+// The audit log (package audit) has two records: the first for calls that changed or revealed data,
+// the second for rejected calls and starts of calls. So entries of the second cannot displace
+// entries of the first (docs/decisions/0058-audit-records.md). machined records every call that
+// changes data or reveals a secret, and every pairing attempt; apid reports the calls that it has
+// rejected.
 
 // AuditLogDeps are the dependencies of the audit log.
 type AuditLogDeps struct {
@@ -44,20 +45,21 @@ type AuditLog struct {
 	changes, refused *audit.Log // nil if they cannot be written
 	inProgress       audit.Journal
 	refusedLimit     *refusedLimit // limits the entries of refused
-	// limits, per caller, the entries of changes about calls that may have changed no data
+	// limits, per caller, the entries in changes about calls that possibly changed no data
 	changesLimit limits.Rates
 
-	writeMu sync.Mutex // a flush holds it until STATE has answered
+	writeMu sync.Mutex // locked by a flush until STATE has answered
 	mu      sync.Mutex
-	// ends that could not be written, the oldest first; their calls are in inProgress
+	// ended calls with entries that could not be written, the oldest first; they are still in
+	// inProgress
 	unwritten []audit.Call
 
-	writes  limits.Bounded // of changes, refused and inProgress
+	writes  limits.Bounded // writes to changes, refused and inProgress
 	timeout time.Duration  // limits.StateTimeout
 }
 
-// within waits for a write of the audit log. The error is limits.ErrUnknown if STATE does not
-// answer; the write may still happen, and its context has ended then.
+// within performs a write of the audit log with a deadline. If STATE does not answer, the error is
+// limits.ErrUnknown: the context of the write has ended, but the write may still happen.
 func (l *AuditLog) within(write func(context.Context) error) error {
 	_, err := limits.Read(context.Background(), &l.writes, "audit log", l.timeout, func(ctx context.Context) (struct{}, error) { return struct{}{}, write(ctx) })
 	if errors.Is(err, limits.ErrUnknown) {
@@ -66,12 +68,12 @@ func (l *AuditLog) within(write func(context.Context) error) error {
 	return err
 }
 
-// maxUnwritten bounds the ends in memory that could not be written. No call starts while an end is
-// unwritten, so they belong to calls that ran at the same time.
+// maxUnwritten bounds the ended calls in memory with entries that could not be written. No call
+// starts while such entries exist, so all these calls ran at the same time.
 const maxUnwritten = 256
 
-// NewAuditLog makes the audit log; Open opens its records. It limits each caller to thirty entries
-// at once, and one per minute in the long run, about calls that may have changed no data.
+// NewAuditLog makes the audit log; Open opens its records. For calls that possibly changed no data,
+// it limits each caller to thirty entries at once, and to an entry per minute in the long run.
 func NewAuditLog(d AuditLogDeps) *AuditLog {
 	return &AuditLog{deps: d, refusedLimit: newRefusedLimit(), changesLimit: limits.Rates{Interval: time.Minute, Burst: 30}, timeout: limits.StateTimeout}
 }
@@ -133,7 +135,7 @@ func (l *AuditLog) recordUnfinished() error {
 // bounded returns a call with the caller's texts shortened.
 func bounded(c audit.Call) audit.Call {
 	c.Method = sanitize.ASCII(c.Method, 200)
-	// it contains text of the caller
+	// the reason contains text of the caller
 	if c.Reason = sanitize.Text(sanitize.Line(c.Reason)); len(c.Reason) > maxReason {
 		c.Reason = strings.ToValidUTF8(c.Reason[:maxReason], "") + "…"
 	}
@@ -194,8 +196,8 @@ func (l *AuditLog) nextUnwritten() (c audit.Call, found bool) {
 }
 
 // RecordRefused writes a rejected call, or the start of a call, into the second record, within the
-// limit of the caller. The caller is identified by its subject and not by its certificate: a
-// machine gets another certificate on request.
+// limit of the caller. The limit is per subject and not per certificate: with another certificate,
+// which a machine gets on request, the machine would evade its limit.
 func (l *AuditLog) RecordRefused(c audit.Call) {
 	if l.refused == nil {
 		return
@@ -222,8 +224,8 @@ func callerKey(c audit.Call) string { return cmp.Or(c.Subject, limits.NetworkOf(
 type effect int
 
 const (
-	effectNone effect = iota // it changed and revealed no data
-	// it may have changed data, or revealed data that its caller may read in any case
+	effectNone effect = iota // the call changed and revealed no data
+	// the call may have changed data, or revealed data that its caller may read in any case
 	effectPossible
 	effectCertain
 )
@@ -242,22 +244,24 @@ func effectOf(c audit.Call, code codes.Code, sent, unchanged bool) effect {
 	case !sent && (readOnly || slices.Contains(rejectionCodes, code)):
 		return effectNone
 	}
-	return effectPossible // it failed while it ran
+	return effectPossible // the call failed while it ran
 }
 
-// rejectionCodes are the codes with which a call ends that did not start.
+// rejectionCodes are the codes of calls that were rejected before their work began.
 var rejectionCodes = []codes.Code{
 	codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition,
 	codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated,
 }
 
-// mayChange reports whether a role may change data or reveal much; readers and machines may not.
+// mayChange reports whether calls of a role may change data or reveal much (a snapshot of etcd, for
+// example); calls of readers and machines may not.
 func mayChange(role string) bool {
 	return slices.Contains([]string{pki.RoleAdmin, pki.RoleOperator, pki.RoleImageImport, pki.RoleEtcdBackup}, pki.RolePrefix+role)
 }
 
 // target returns the object of a call for the audit log: the target of the method's audit rule and,
-// for an issued certificate, its serial number. Its text may come from a caller that is rejected.
+// for an issued certificate, its serial number. A rejected caller may have written the text, so it
+// is sanitized.
 func target(method string, request, answer any) string {
 	what := ""
 	if r, ok := request.(proto.Message); ok {
@@ -271,9 +275,9 @@ func target(method string, request, answer any) string {
 	return sanitize.ASCII(strings.TrimPrefix(what, ", "), 200)
 }
 
-// refusedLimit limits the entries about rejected calls and about callers that may change no data:
-// the record holds some twenty thousand calls, and any caller with a certificate could displace all
-// others. Calls over the limit are counted.
+// refusedLimit limits the entries about rejected calls and about callers that may change no data.
+// Without it, any caller with a certificate could displace the entries of all others, because the
+// record holds some twenty thousand calls. Calls over the limit are counted.
 type refusedLimit struct {
 	rates limits.Rates
 
@@ -321,8 +325,8 @@ func (l *AuditLog) recordRefusal(r *api.RecordRefusalRequest) {
 // errNoRecord is returned if the audit log cannot be written.
 var errNoRecord = errors.New("audit: the audit log is not writable on this machine; `orlopctl events` shows why")
 
-// record returns the record of the calls that changed or revealed data, or of the rejected calls;
-// the error is a gRPC status.
+// record returns the record of the calls that changed or revealed data; with rejected, that of the
+// rejected calls. The error is a gRPC status.
 func (l *AuditLog) record(rejected bool) (*audit.Log, error) {
 	log := l.changes
 	if rejected {

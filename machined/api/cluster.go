@@ -44,12 +44,13 @@ type JoinRequests interface {
 type ClusterDeps struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// WatchHealth passes the health to each, now and after each change, while each wants more.
+	// WatchHealth calls each with the health, now and after each change, until each returns more =
+	// false.
 	WatchHealth   func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
 	ClusterHealth ClusterHealth
 	Members       Members
-	// DrainMember evicts the pods of another machine before its removal, and undo makes its node
-	// schedulable again if the removal fails. It continues if the caller disconnects.
+	// DrainMember evicts the pods of another machine before its removal, and continues if the
+	// caller disconnects. undo makes the node schedulable again if the removal fails.
 	DrainMember  func(node string, policy config.Drain, by string) (undo func(), err error)
 	JoinRequests JoinRequests
 	Suspended    Suspended
@@ -118,7 +119,7 @@ func (s clusterService) RemoveMember(ctx context.Context, r *api.RemoveMemberReq
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "removal refused: %v", err)
 	}
-	// The caller may have disconnected during the drain.
+	// The removal continues even if the caller has disconnected during the drain.
 	answer, err := s.deps.Members.RemoveMember(context.WithoutCancel(ctx), by, r)
 	if err != nil {
 		undo()

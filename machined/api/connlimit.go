@@ -9,26 +9,27 @@ import (
 
 // ConnLimit limits new connections to the API port in the kernel.
 type ConnLimit struct {
-	// PerSecond and Burst bound the new connections of an address: per second, and after a pause.
+	// PerSecond bounds the new connections of an address per second, Burst the connections at once
+	// after a pause.
 	PerSecond, Burst int
 	// SetRules installs commands of nft(8), all of them or none. modules are the kernel modules
-	// that they need.
+	// that the commands need.
 	SetRules func(ctx context.Context, commands string, modules ...string) error
 	// Event adds an event.
 	Event func(source, kind, message string)
 }
 
 // rules returns the rules (nft(8)). They drop new connections of an address, or of an IPv6 network
-// of 64 bits, to the API port if they arrive faster than apid accepts them. apid rejects them too,
-// but a connection that the kernel accepts, hands over and closes costs a hundred times a dropped
-// packet; and a dropped client repeats its packet after a second by itself (RFC 6298), while a
-// rejected client has failed.
+// of 64 bits, to the API port if they arrive faster than apid accepts them. apid alone could reject
+// these connections, but a connection that the kernel accepts, hands over and closes costs a
+// hundred times a dropped packet. Also, if the kernel drops a packet, the client repeats it after a
+// second by itself (RFC 6298), while the call of a rejected client has failed.
 //
 // The rules do not count the first packet of a connection: an attacker can forge its source address
-// and exhaust the limit of another client. They count the first packet that only the real sender
-// can write: the packet that completes the handshake, of a connection that is established in the
-// kernel's table and has no mark yet. Loopback is exempt. The first two lines delete an existing
-// table.
+// and exhaust the limit of another client. They count the packet that completes the handshake,
+// because only the real sender can write it. This packet belongs to a connection that is
+// established in the kernel's table and has no mark yet. Loopback is exempt. The first two lines
+// delete an existing table.
 func (l ConnLimit) rules() string {
 	return fmt.Sprintf(`
 add table inet orlop_connlimit

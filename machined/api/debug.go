@@ -14,7 +14,7 @@ import (
 type Debug interface {
 	Capture(ctx context.Context, r *api.CaptureRequest, by string, send func(*api.CaptureResponse) error) error
 	Profile(ctx context.Context, process, kind string, duration time.Duration) ([]byte, error)
-	// ReadFile and ListFiles permit the files that only an admin can read if all is true.
+	// If all is true, ReadFile and ListFiles permit also the files that only an admin can read.
 	ReadFile(ctx context.Context, path string, offset int64, all bool, send func(*api.ReadFileResponse) error) error
 	ListFiles(ctx context.Context, path string, all bool) (*api.ListFilesResponse, error)
 	// StoredKernelLog sends the kernel log of the previous boot or of a crash.

@@ -15,9 +15,9 @@ import (
 
 // Etcd is the etcd of this machine (package etcd of machined).
 type Etcd interface {
-	// Read and Change run a command of the orchestrator without rules of its own, which reads the
-	// request (nil: none) and writes the answer. After a success Change adds an event with the text
-	// that event returns (nil: no event).
+	// Read and Change run a command of the orchestrator for which machined has no rules. The
+	// command reads the request (nil: none) and writes the answer. After a success, Change adds an
+	// event with the text that the function event returns (nil: no event).
 	Read(ctx context.Context, command string, request, answer proto.Message) error
 	Change(ctx context.Context, command string, request, answer proto.Message, event func() string) error
 

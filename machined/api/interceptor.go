@@ -20,14 +20,14 @@ import (
 )
 
 // Interceptor wraps every call of a local client, such as apid: it records the call (AuditLog), and
-// limits a panic to the call.
+// a panic ends only the call.
 type Interceptor struct {
 	AuditLog *AuditLog
 	// Audited reports whether the calls of a method are recorded.
 	Audited func(method string) bool
 	// RejectUnclaimed rejects a call that an unclaimed machine does not admit.
 	RejectUnclaimed func(method string) error
-	// caller is the caller of all calls; nil: the metadata of a call name it.
+	// caller is the caller of all calls; nil: the metadata of each call name its caller.
 	caller *api.Caller
 }
 
@@ -51,7 +51,7 @@ func (g Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.Stream
 	})
 }
 
-// handle runs a call. call gets nil for a call that is not recorded.
+// handle runs a call. The function call gets nil if the call is not recorded.
 func (g Interceptor) handle(ctx context.Context, method string, call func(context.Context, *recordedCall) error) error {
 	if err := g.RejectUnclaimed(method); err != nil {
 		return err
@@ -77,7 +77,7 @@ type recordedCall struct {
 	call  audit.Call
 
 	once      sync.Once
-	rejected  error // why it was rejected at its start
+	rejected  error // why the call was rejected at its start
 	target    atomic.Pointer[string]
 	sent      atomic.Bool // the caller has received an answer
 	unchanged atomic.Bool // the handler changed no data
@@ -99,8 +99,9 @@ func (o *recordedCall) setTarget(what string) {
 	}
 }
 
-// begin records the start and the target of the call; with inRecord in the second record too. A
-// call that changes data is rejected if the audit log cannot be written.
+// begin records the start and the target of the call in the journal; with inRecord, also in the
+// record of rejected calls and starts. If the audit log cannot be written, begin rejects the call,
+// unless its audit rule is optional.
 func (o *recordedCall) begin(target string, inRecord bool) error {
 	if o == nil {
 		return nil
@@ -121,9 +122,10 @@ func (o *recordedCall) begin(target string, inRecord bool) error {
 	return o.rejected
 }
 
-// recordStart records the start of a call, after the calls that could not be written before. If ctx
-// ends meanwhile, the call is rejected, or runs and may have ended: the journal does not keep its
-// start, which the next boot would record as an interrupted call.
+// recordStart writes the ended calls that could not be written before, and then records the start
+// of a call. If ctx ends meanwhile, the call was rejected, or it runs and may even have ended. Then
+// recordStart removes the start from the journal, because the next boot would record the call as
+// interrupted.
 func (l *AuditLog) recordStart(ctx context.Context, c audit.Call, inRecord bool) error {
 	if l.changes == nil {
 		return errNoRecord
@@ -173,7 +175,7 @@ func (o *recordedCall) end(err error) {
 	}
 }
 
-// recordedStream is the stream of a call, which starts with its first request.
+// recordedStream is the stream of a call. The call starts with the first request on the stream.
 type recordedStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -213,8 +215,8 @@ func panicError(err error) error {
 // statusPrefix is the text that gRPC puts before the message of a status in an error.
 var statusPrefix = regexp.MustCompile(`rpc error: code = \w+ desc = `)
 
-// plainStatus returns an error with the message of each status in it as the status has it: an error
-// that wraps, joins or quotes a status has gRPC's prefix in its text.
+// plainStatus removes gRPC's prefix from the message of an error. The message has the prefix if the
+// error wraps, joins or quotes a status.
 func plainStatus(err error) error {
 	if err == nil || !statusPrefix.MatchString(status.Convert(err).Message()) {
 		return err

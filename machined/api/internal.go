@@ -10,13 +10,13 @@ import (
 type InternalDeps struct {
 	// Pair claims an unclaimed machine.
 	Pair func(ctx context.Context, r *api.PairRequest) *api.PairResponse
-	// RequestJoin adds a request of a machine without a ticket.
+	// RequestJoin adds the join request of a machine without a ticket.
 	RequestJoin func(r *api.RequestJoinRequest) *api.RequestJoinResponse
-	// ReportInventory lists a machine without a configuration.
+	// ReportInventory adds a machine without a configuration to the list of waiting machines.
 	ReportInventory func(r *api.ReportInventoryRequest) *api.ReportInventoryResponse
 }
 
-// internalService serves the calls of apid on its own behalf.
+// internalService is service ApidInternal: only apid itself calls it, never for a client's call.
 type internalService struct {
 	api.UnimplementedApidInternalServer
 	deps InternalDeps

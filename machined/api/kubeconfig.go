@@ -85,13 +85,13 @@ func kubernetesURL(spec config.ClusterSpec) string {
 }
 
 // kubeconfig issues a client certificate and returns it as a kubeconfig.
-func kubeconfig(cluster *config.Cluster, server string, as pki.Spec) ([]byte, error) {
+func kubeconfig(cluster *config.Cluster, server string, spec pki.Spec) ([]byte, error) {
 	own := cluster.Spec.PKI.Kubernetes
 	ca, err := pki.ParseCA(own.PEM())
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	leaf, err := ca.Issue(as)
+	leaf, err := ca.Issue(spec)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}

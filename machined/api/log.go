@@ -17,7 +17,8 @@ import (
 type logService struct {
 	api.UnimplementedLogServer
 	services *supervise.Manager
-	// kernelStarted returns the time from which the times of the kernel log count.
+	// kernelStarted returns the start of the kernel, to which the times of the kernel log are
+	// relative.
 	kernelStarted func() (time.Time, error)
 	debug         Debug
 }
@@ -49,8 +50,9 @@ func sendAll[T any](lines []T, send func(T) error) error {
 	return nil
 }
 
-// log returns the log of a service. For a component it returns the log of its service, and about, a
-// line that tells the caller so: the process does not record which component wrote a line.
+// log returns the log of a service. For a component, it returns the log of the component's service,
+// because the process does not record which component wrote a line; about is a line that tells the
+// caller so.
 func (s logService) log(name string) (ring *supervise.LogRing, about string, err error) {
 	if ring, err = s.services.Log(name); err == nil {
 		return ring, "", nil
@@ -66,7 +68,7 @@ func (s logService) log(name string) (ring *supervise.LogRing, about string, err
 	return ring, fmt.Sprintf("(%s is a component of service %s: these are the lines of all its components)", name, owner), nil
 }
 
-// sendLine sends a line, after the number of lines that were dropped before it.
+// sendLine sends a line, and before it the number of lines that were dropped, if any.
 func sendLine(stream grpc.ServerStreamingServer[api.LogLine], l supervise.LogLine, missed uint64) error {
 	if missed > 0 {
 		dropped := fmt.Sprintf("(%d lines were dropped here: the reader was too slow)", missed)

@@ -24,8 +24,8 @@ type MachineDeps struct {
 	Release func() buildinfo.Release
 	// Slot is "A" or "B"; empty if the system runs from memory.
 	Slot string
-	// BootMedium is the boot medium of a system that is not installed; empty if it runs from a
-	// disk.
+	// BootMedium is the boot medium of a system that is not installed; empty if the system runs
+	// from a disk.
 	BootMedium string
 	// Name returns the name of the machine; empty if it has no configuration.
 	Name func() string
@@ -33,15 +33,15 @@ type MachineDeps struct {
 	Topics []Topic
 	// TailEvents passes the events after a cursor to each; with follow also each new event.
 	TailEvents func(ctx context.Context, after uint64, follow bool, each func(*api.Event) error) error
-	// Reboot, PowerOff and Reset start the shutdown, unless the cluster needs the machine. The pods
-	// are evicted before, if the policy wants it.
+	// Reboot, PowerOff and Reset start the shutdown, unless the cluster needs the machine. Before,
+	// the pods are evicted if the drain policy requires this.
 	Reboot   func(context.Context, Shutdown) error
 	PowerOff func(context.Context, Shutdown) error
 	Reset    func(context.Context, Shutdown) error
 	// CancelDrain gives up a drain that runs; node is empty for this machine.
 	CancelDrain func(node, by string) error
-	// WipeDisk and WipeVolume erase another disk than the system disk, or a volume on it, and
-	// return what they did.
+	// WipeDisk erases a disk other than the system disk, WipeVolume a volume on another disk. Both
+	// return a description of the result.
 	WipeDisk   func(ctx context.Context, name string) (string, error)
 	WipeVolume func(ctx context.Context, name string) (string, error)
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
@@ -54,7 +54,7 @@ type Shutdown struct {
 	GracePeriod time.Duration
 	Force       bool // override the refusal of the cluster
 	By          string
-	Drain       config.Drain // the choice of the caller; a zero field is that of the configuration
+	Drain       config.Drain // of the caller; the configuration sets the zero fields
 	Wipe        []string     // labels of the partitions that a reset wipes
 }
 
@@ -102,7 +102,7 @@ func shutDown(ctx context.Context, start func(context.Context, Shutdown) error, 
 	return &api.PowerResponse{}, start(ctx, Shutdown{GracePeriod: grace, Force: r.GetForce(), By: caller(ctx), Drain: drain})
 }
 
-// The limits of the time of a drain, as of Machine.spec.upgrade.drain.timeout.
+// The limits of the timeout of a drain, the same as for Machine.spec.upgrade.drain.timeout.
 const minDrainTimeout, maxDrainTimeout = time.Second, time.Hour
 
 // drainPolicy returns the policy of a request; a field that is not set is zero.

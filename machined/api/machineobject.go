@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// ObjectAuthor is the subject of the calls of the machine's own object in the audit log, and their
-// author in the events and in the turn of the control plane.
+// ObjectAuthor is the caller of service MachineObject: the subject in the audit log, and the author
+// in events and in the turn of the control plane.
 const ObjectAuthor = "machine object"
 
 // ObjectDeps are the dependencies of service MachineObject.
@@ -25,18 +25,19 @@ type ObjectDeps struct {
 	Enabled func() bool
 	// Release returns the build information of the running image.
 	Release func() buildinfo.Release
-	// Object stores the object that the node has read last; nil: none.
+	// Object holds the machine object as the node read it last; nil if there is none.
 	Object *cell.Cell[*api.ReportedObject]
 	// Upgrade is the state of the last upgrade.
 	Upgrade cell.View[*api.UpgradeStatus]
 	// Drain is the last drain of the machine's node; nil if there is none.
 	Drain cell.View[*api.Drain]
-	// WatchHealth passes the health to each, now and after each change, while each wants more.
+	// WatchHealth calls each with the health, now and after each change, until each returns more =
+	// false.
 	WatchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
-	// ChangeRelease starts another version (package upgrade of machined). The errors are gRPC
-	// statuses.
+	// ChangeRelease starts the change to another version (package upgrade of machined). The errors
+	// are gRPC statuses.
 	ChangeRelease func(ctx context.Context, r *api.ChangeReleaseRequest, by string) error
-	// Repair begins with a step of a repair. The errors are gRPC statuses.
+	// Repair starts a step of a repair. The errors are gRPC statuses.
 	Repair func(ctx context.Context, step, by string) error
 }
 
@@ -131,8 +132,8 @@ func (s objectService) Watch(_ *api.WatchObjectRequest, stream grpc.ServerStream
 	}
 }
 
-// state returns the state of the machine. It has no progress in bytes: a transfer would change the
-// state every second.
+// state returns the state of the machine, without the progress in bytes: during a transfer, the
+// progress would change the state every second.
 func (s objectService) state(upgrade *api.UpgradeStatus, drain *api.Drain, problem *string) *api.ObjectState {
 	r := s.deps.Release()
 	out := &api.ObjectState{Version: r.Version, Kubernetes: r.Kubernetes, Drain: drain}

@@ -22,20 +22,21 @@ import (
 // How a client connects through this machine to another machine of the cluster
 // (docs/decisions/0022-relay.md):
 //
-//  1. The client names the address. This machine connects to the API there and verifies its
+//  1. The client names the address. This machine connects to the API there and verifies the server's
 //     certificate against the machine CA, so that clients reach only machines of the cluster, on
 //     the port of the API.
-//  2. It connects again and forwards bytes. Inside, the client establishes its own TLS connection
-//     with its own certificate.
+//  2. This machine connects a second time and forwards bytes. Through this connection, the client
+//     establishes its own TLS connection with its own certificate.
 
 const (
 	// maxRelays and maxRelaysPerCaller bound the relayed connections, in total and per caller. A
-	// target accepts 32 of this machine (apid's maxPerAddress), and each uses a message, a
-	// streamWindow and a relay.Chunk of PID 1's memory.
+	// target accepts 32 connections from this machine (apid's maxPerAddress). Each relay uses PID
+	// 1's memory for a message, a streamWindow and a relay.Chunk.
 	maxRelays          = 16
 	maxRelaysPerCaller = 8
-	// relayRate and relayBurst bound new relays, per second and after a pause. Each opens two
-	// connections to the target, which accepts 10 per second from one address, and 50 at once.
+	// relayRate bounds the new relays per second, relayBurst the relays at once after a pause. Each
+	// relay opens two connections to the target, which accepts 10 per second from an address, and
+	// 50 at once.
 	relayRate  = 4
 	relayBurst = 20
 	// relayDialTimeout bounds the dial, including the wait for the limits.
@@ -47,7 +48,7 @@ const (
 
 // relays are the limits of relayed connections.
 type relays struct {
-	// by the lineage of the caller's certificate
+	// limits per caller, by the lineage of the caller's certificate
 	limiter *limits.Limiter
 	rate    *rate.Limiter
 }
@@ -57,8 +58,8 @@ func newRelays() relays {
 }
 
 // acquire starts a relay for a caller, and returns the function that ends it.
-func (r *relays) acquire(who string) (leave func(), err error) {
-	leave, _, why := r.limiter.Acquire(who)
+func (r *relays) acquire(lineage string) (leave func(), err error) {
+	leave, _, why := r.limiter.Acquire(lineage)
 	switch {
 	case errors.Is(why, limits.ErrReached):
 		return nil, status.Errorf(codes.ResourceExhausted, "this machine relays at most %d connections at once; try again, or call another machine", maxRelays)
@@ -113,9 +114,9 @@ func (r *relays) serve(stream grpc.BidiStreamingServer[api.RelayData, api.RelayD
 	return err
 }
 
-// dialVerified connects to a machine after it has proved on another connection that it belongs to
-// this cluster. The error does not reveal which of several reasons applies: a reader must not learn
-// about other hosts in the network.
+// dialVerified connects to a machine that has proved, on another connection, that it belongs to
+// this cluster. The error does not reveal which of several reasons applies, because a reader must
+// not learn about other hosts in the network.
 func dialVerified(ctx context.Context, e client.Endpoint) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(e.Address)
 	if err != nil {

@@ -11,13 +11,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// maxServe bounds a transfer to another machine: a receiver that reads slowly would keep others
-// from a place. It resumes the transfer with another call, when others had their turn.
+// maxServe bounds a transfer to another machine: only some transfers run at a time, so a slow
+// receiver would block others. It resumes the transfer with another call, after the others.
 const maxServe = time.Hour
 
-// Serve returns the function that sends data to another machine with send, which calls taken after
-// each piece. It ends if no piece was taken for a while, after maxServe, and at shutdown, when
-// stopping is closed; a blocked send ends after it.
+// Serve returns a function that runs send. send sends data to another machine, and calls its
+// callback taken after each piece that the receiver has taken. The function ends if no piece is
+// taken for transfer.StallTimeout, after maxServe, and at shutdown, when stopping is closed. A send
+// that is blocked then ends later, because its context is canceled.
 func Serve(stopping <-chan struct{}) func(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 	return func(ctx context.Context, send func(ctx context.Context, taken func()) error) error {
 		ctx, cancel := context.WithCancel(ctx)

@@ -46,7 +46,7 @@ const (
 	connWindow = 1 << 20
 )
 
-// NewServer returns the server of the local API. It serves the services on a socket of Listen.
+// NewServer returns the server of the local API, which serves all services on a socket from Listen.
 func (a *API) NewServer(g Interceptor) *grpc.Server {
 	s := newServer(g)
 	a.Register(s)

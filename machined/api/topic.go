@@ -8,13 +8,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 )
 
-// pollInterval is the interval at which a watched topic is read again if its value comes from
-// the kernel. These topics (memory, processes) change all the time, so there is no change to wait
-// for.
+// pollInterval is the interval at which Watch reads a polled topic again. The values of these
+// topics (memory, processes) come from the kernel and change all the time, so Watch cannot wait for
+// a change.
 const pollInterval = 2 * time.Second
 
-// Topic is a part of the machine's state that clients get or watch under its name. The owner of the
-// value makes its topic, which holds no value itself.
+// Topic is a part of the machine's state that clients get or watch under its name. The package that
+// owns the value makes the topic; the topic holds no value itself.
 type Topic struct {
 	Name string
 	// Get returns the present value and its revision.
@@ -39,7 +39,8 @@ func WatchedTopic[T any](name string, c *cell.Cell[T]) Topic {
 }
 
 // readTimeout bounds a read of a polled topic, so that a disk or a device that does not answer
-// causes an error. It is less than the usual time limit of a client. Less than a second is usual.
+// causes an error. It is shorter than the usual timeout of a client. A read usually takes less than
+// a second.
 const readTimeout = 15 * time.Second
 
 // PolledTopic is a topic that reads its value on every Get. Its revision is the time in

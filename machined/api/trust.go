@@ -6,8 +6,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// Certificates are the certificates that the membership of this machine issues to callers (package
-// membership of machined). The errors are gRPC statuses.
+// Certificates issues, lists and revokes the certificates of callers (package membership of
+// machined). The errors are gRPC statuses.
 type Certificates interface {
 	Issue(by api.Caller, r *api.IssueRequest) (*api.IssueResponse, error)
 	Renew(by api.Caller, r *api.RenewRequest) (*api.IssueResponse, error)

@@ -16,8 +16,8 @@ type UpgradeDeps struct {
 	Status   cell.View[*api.UpgradeStatus]
 	Receiver BundleReceiver
 	Server   BundleServer
-	// Rollback starts the other version, which it returns. force overrides the refusal of the
-	// cluster.
+	// Rollback starts the return to the version in the other slot, and returns this version. force
+	// overrides a rejection by the cluster.
 	Rollback func(ctx context.Context, force bool, by string) (version string, err error)
 	// Finalize raises the level of the cluster, and returns the level before and after.
 	Finalize func(ctx context.Context, by string) (from, to string, err error)

@@ -39,12 +39,12 @@ type Step[M any] struct {
 
 // Deps is the environment of a boot.
 type Deps struct {
-	Stopping func() bool                 // a shutdown has begun, for example by the power button
+	Stopping func() bool                 // reports whether a shutdown has begun
 	Enter    func(name, waitsFor string) // publishes the present step
 	Mark     func(name string)           // records the time of a completed step
 	Console  func(line string)
 	Reset    func(why string)
-	Checking func() bool // e2fsck runs (func Checking)
+	Checking func() bool // reports whether e2fsck runs (func Checking)
 }
 
 // Run runs the steps. If a step fails, it reports the step and its error and resets the machine:

@@ -7,8 +7,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// AccessPoints returns the services for access to the API server in a configuration (nil for none).
-// Of the webhook for tokens only the host is shown: its URL can contain a secret.
+// AccessPoints returns the external services by which the API server of a configuration (nil for
+// none) authenticates and authorizes clients. For the token webhook it returns only the host,
+// because the URL can contain a secret.
 func AccessPoints(c *config.Config) (p nodespec.AccessPoints) {
 	if c == nil || c.Cluster == nil {
 		return p

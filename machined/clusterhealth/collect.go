@@ -25,14 +25,13 @@ const (
 	defaultTimeout = 4 * time.Second
 	maxTimeout     = 20 * time.Second
 	// collectTimeout bounds all calls: orlopctl waits 30 s. A machine that was not called by then
-	// counts as a machine without an answer.
+	// is shown as a machine without an answer.
 	collectTimeout = 25 * time.Second
-	// etcdTimeout bounds the status of etcd: a process starts, and members that are down do not
-	// answer for some seconds.
+	// etcdTimeout bounds the read of etcd's status, which includes the start of a process and some
+	// seconds for members that are down.
 	etcdTimeout = 15 * time.Second
-	// shareTime is the time in which calls get the same answer, and the time between two
-	// collections, so that a reader cannot make this machine call all others as often as the
-	// reader likes.
+	// shareTime is the time for which calls get the same answer, and the least time between two
+	// collections. Without it, each call of a reader would make this machine call all others.
 	shareTime = 2 * time.Second
 	// parallel is the number of machines that are called at the same time.
 	parallel = 32
@@ -63,12 +62,12 @@ type Deps struct {
 // Collector collects the health of the cluster. Its methods are safe for concurrent use.
 type Collector struct {
 	deps Deps
-	// busy holds an element during a collection, which uses the fields below.
+	// busy holds an element while a collection runs; a collection alone uses the fields below.
 	busy    chan struct{}
 	last    *api.ClusterHealthResponse
-	timeout time.Duration // of the last
-	ended   time.Time
-	began   time.Time // of the last collection, also of one without an answer
+	timeout time.Duration // timeout of the calls for last
+	ended   time.Time     // end of the collection of last
+	began   time.Time     // start of the last collection, even if it gave no answer
 }
 
 // New returns a Collector.
@@ -107,14 +106,15 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	if c.last != nil && c.timeout == timeout && time.Since(c.ended) < shareTime {
 		return c.last, nil
 	}
-	// Another timeout, or a caller that has left, does not make collections more frequent.
+	// With another timeout, or after a caller that has left, collections are not more frequent
+	// either.
 	if err := backoff.Sleep(ctx, shareTime-time.Since(c.began)); err != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	c.began = time.Now()
 	out := summarize(c.collect(ctx, now, timeout))
 	if err := ctx.Err(); err != nil {
-		return nil, status.FromContextError(err).Err() // the caller has left: do not share it
+		return nil, status.FromContextError(err).Err() // the caller has left, so out is incomplete
 	}
 	c.last, c.timeout, c.ended = out, timeout, time.Now()
 	return out, nil
@@ -157,15 +157,15 @@ func (c *Collector) collect(ctx context.Context, now *config.Config, timeout tim
 		calls.Go(panics.Guarded("health of "+m.Address, func() {
 			running <- struct{}{}
 			defer func() { <-running }()
-			a.set(within(ctx, timeout, func(ctx context.Context) (*api.ReportMachineResponse, error) { return c.ask(ctx, m, key) }))
+			a.set(within(ctx, timeout, func(ctx context.Context) (*api.ReportMachineResponse, error) { return c.requestReport(ctx, m, key) }))
 		}))
 	}
 	calls.Wait()
 	return o
 }
 
-// ask calls another machine.
-func (c *Collector) ask(ctx context.Context, m Machine, key []byte) (out *api.ReportMachineResponse, err error) {
+// requestReport requests the report of another machine.
+func (c *Collector) requestReport(ctx context.Context, m Machine, key []byte) (out *api.ReportMachineResponse, err error) {
 	err = c.deps.Call(ctx, m, func(peer *client.Client) error {
 		out, err = peer.Cluster.ReportMachine(ctx, &api.ReportMachineRequest{DigestKey: key}, grpc.MaxCallRecvMsgSize(maxReport))
 		return err
@@ -215,7 +215,7 @@ func problemOf(err error) string {
 	return err.Error()
 }
 
-// readEtcd returns etcd from the view of this machine.
+// readEtcd returns the state of etcd as this machine sees it.
 func (c *Collector) readEtcd(ctx context.Context) *api.ClusterEtcd {
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
@@ -226,7 +226,7 @@ func (c *Collector) readEtcd(ctx context.Context) *api.ClusterEtcd {
 	return &api.ClusterEtcd{Problem: line(s.Problem), Leader: leaderName(s), Members: s.Members, Alarms: s.Alarms}
 }
 
-// leaderName returns the name of etcd's leader. Etcd knows its ID.
+// leaderName returns the name of etcd's leader, or its ID if the name is unknown.
 func leaderName(s *api.EtcdStatusResponse) string {
 	for _, m := range s.Members {
 		if m.Id == s.Leader && m.Name != "" {

@@ -9,27 +9,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// maxFields is the number of fields that a finding names.
+// maxFields is the maximum number of fields that a finding names.
 const maxFields = 8
 
 // copyOf is the copy of the Cluster document on a machine, as digests of its fields.
 type copyOf struct {
 	machine string
 	worker  bool
-	fields  map[string][]byte // by path; a missing path is a field that its version does not know
+	fields  map[string][]byte // by path; the machine's version knows no other fields
 }
 
-// difference is a machine with another copy than most machines.
+// difference is a machine with a copy that differs from the copies of most machines.
 type difference struct {
 	copy   int      // its index in the copies
 	fields []string // sorted
-	// others are the machines with another value in the first of these fields, sorted.
+	// others are the machines with the usual value of the first of these fields.
 	others []string
 }
 
 // compareDocuments returns the machines with other values than most control-plane machines, in the
-// order of the copies. If no value is on most of them, the value of the first copy counts. For a
-// worker only the fields count that it has from the control plane.
+// order of the copies. Among equally frequent values, the value of the first copy is compared. For
+// a worker, it compares only the fields that workers have from the control plane.
 func compareDocuments(copies []copyOf) []difference {
 	values := map[string]map[string][]string{} // path → digest → control-plane machines
 	for _, c := range copies {

@@ -26,8 +26,9 @@ const (
 	subjectTrial        = "trial"
 )
 
-// caWarning is the time before the expiry of a CA at which it is a problem: an operator has to
-// rotate it. overdue is the time after a missed renewal at which a certificate is a problem.
+// caWarning is the time before the expiry of a CA from which the expiry is a problem, because an
+// operator has to rotate the CA. overdue is the time after a missed renewal from which a
+// certificate is a problem.
 const (
 	caWarning = 30 * 24 * time.Hour
 	overdue   = 24 * time.Hour
@@ -48,9 +49,9 @@ func (o observation) findings() (problems, notes []*api.ClusterFinding) {
 	return limited(problems), limited(notes)
 }
 
-// maxFindings is the number of problems, and of notes. maxHealth is the number of failed checks of
-// a machine among them, and of its certificates: all checks of a machine fail if a service on which
-// they depend fails.
+// maxFindings is the maximum number of problems, and of notes. maxHealth is the maximum number of
+// problems for the failed checks of a machine, and for its certificates: if a service fails, all
+// checks that depend on it fail.
 const (
 	maxFindings = 1000
 	maxHealth   = 4
@@ -65,12 +66,12 @@ func limited(all []*api.ClusterFinding) []*api.ClusterFinding {
 	return append(all[:maxFindings:maxFindings], &api.ClusterFinding{Subject: subjectHealth, Reason: fmt.Sprintf("%d more are not listed", more), Remedy: "begin with the first"})
 }
 
-// problems returns the problems that the machine itself shows.
+// problems returns the problems of the machine itself, apart from etcd, documents and skews.
 func (a answer) problems(now time.Time) []*api.ClusterFinding {
 	var all []*api.ClusterFinding
 	add := func(subject, reason, remedy string) { all = append(all, a.finding(subject, reason, remedy)) }
 	if a.report == nil {
-		add(subjectReachability, a.problem, a.restart())
+		add(subjectReachability, a.problem, a.restartRemedy())
 		return all
 	}
 	for _, text := range failedChecks(a.report.Health) {
@@ -85,7 +86,7 @@ func (a answer) problems(now time.Time) []*api.ClusterFinding {
 			add(subjectCertificate, reason, remedy)
 		}
 	}
-	if u := a.report.Upgrade; a.failed() {
+	if u := a.report.Upgrade; a.upgradeFailed() {
 		add(subjectUpgrade, fmt.Sprintf("version %s is wanted, and its upgrade has %s: %s", u.To, u.Phase, u.Reason),
 			fmt.Sprintf("`orlopctl upgrade status -n %s` shows the log; want another release (runbook, task 106)", a.Address))
 	}
@@ -115,23 +116,24 @@ func (a answer) finding(subject, reason, remedy string) *api.ClusterFinding {
 	return &api.ClusterFinding{Machine: a.label(), Subject: subject, Reason: line(reason), Remedy: line(remedy)}
 }
 
-// restart is the remedy for a machine that does not answer.
-func (a answer) restart() string {
+// restartRemedy is the remedy for a machine that does not answer.
+func (a answer) restartRemedy() string {
 	if a.ControlPlane {
 		return "start it, or if it is lost, replace it (runbook, task 78) or remove it (task 79)"
 	}
 	return fmt.Sprintf("start it, or if it is lost, remove it (`orlopctl nodes remove %s`)", a.label())
 }
 
-// failed reports whether the last upgrade, to the wanted release, has failed.
-func (a answer) failed() bool {
+// upgradeFailed reports whether the last upgrade was to the wanted release and has failed.
+func (a answer) upgradeFailed() bool {
 	u := a.report.GetUpgrade()
 	phase := slot.Phase(u.GetPhase())
 	return (phase == slot.RolledBack || phase == slot.Failed) && u.GetTo() != "" && u.GetTo() == a.report.GetObject().GetWanted() && u.GetTo() != a.report.GetVersion()
 }
 
-// certificateProblem returns the problem of a certificate; empty if there is none. The machine
-// renews its own certificates; a CA comes from the configuration.
+// certificateProblem returns the problem of a certificate; empty if there is none. A certificate
+// without a time of renewal is a CA: the machine renews its own certificates, and an operator
+// rotates a CA.
 func certificateProblem(c *api.MachineCertificate, address string, now time.Time) (reason, remedy string) {
 	left := c.Expires.AsTime().Sub(now)
 	when := c.Expires.AsTime().UTC().Format(time.DateOnly)
@@ -164,7 +166,7 @@ func (a answer) notes(newest string) []*api.ClusterFinding {
 		add(subjectUpgrade, fmt.Sprintf("it is being upgraded from version %s to %s", u.GetFrom(), u.GetTo()), "")
 	case phase == slot.Trial:
 		add(subjectTrial, fmt.Sprintf("version %s is on trial", u.GetTo()), "it ends by itself: a commit or a rollback")
-	case (phase == slot.RolledBack || phase == slot.Failed) && !a.failed() && u.GetTo() != r.Version:
+	case (phase == slot.RolledBack || phase == slot.Failed) && !a.upgradeFailed() && u.GetTo() != r.Version:
 		add(subjectUpgrade, fmt.Sprintf("its last upgrade, to version %s, has %s: %s", u.GetTo(), phase, u.GetReason()), fmt.Sprintf("`orlopctl upgrade status -n %s` shows the log", a.Address))
 	}
 	if deadline := valid(r.TrialDeadline); deadline != nil {
@@ -186,7 +188,7 @@ func (o observation) newestRelease() (newest string) {
 	return newest
 }
 
-// skews returns the machines with an unsupported version of Kubernetes, by address.
+// skews returns problems by address, for each machine with an unsupported version of Kubernetes.
 func (o observation) skews() map[string][]*api.ClusterFinding {
 	var nodes []disruption.Node
 	for _, a := range o.sorted() {
@@ -200,7 +202,8 @@ func (o observation) skews() map[string][]*api.ClusterFinding {
 	return all
 }
 
-// documentProblems returns the machines with another Cluster document than most, by address.
+// documentProblems returns problems by address, for each machine with another Cluster document than
+// most machines.
 func (o observation) documentProblems() map[string][]*api.ClusterFinding {
 	var copies []copyOf
 	for _, a := range o.answers { // a copy for each answer, so that the indexes are the same
@@ -215,7 +218,7 @@ func (o observation) documentProblems() map[string][]*api.ClusterFinding {
 	return all
 }
 
-// etcdProblems returns the problems of etcd. They belong to the cluster or to a member.
+// etcdProblems returns the problems of etcd. Each concerns the whole cluster or a member of etcd.
 func (o observation) etcdProblems() []*api.ClusterFinding {
 	var all []*api.ClusterFinding
 	add := func(machine, reason, remedy string) {

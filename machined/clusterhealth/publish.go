@@ -95,8 +95,8 @@ func (p *Publisher) report(ctx context.Context) error {
 	return p.deps.Write(content)
 }
 
-// leads reports whether the controllers of a machine lead: the controllers of the other machines
-// are ready, too, and stand by.
+// leads reports whether the controllers of a machine lead. It is not enough that they are ready:
+// the controllers of the other machines are ready, too, and stand by.
 func leads(own *api.HealthResponse) bool {
 	for _, c := range own.GetChecks() {
 		if c.Name == checkMachines {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxCertificates and maxChecks bound a report, of which the cluster can have a thousand.
+	// maxCertificates and maxChecks bound a report; the cluster can have a thousand reports.
 	maxCertificates = 32
 	maxChecks       = 32
 )
@@ -30,7 +30,8 @@ type State struct {
 	Object       *api.ReportedObject // nil: none
 }
 
-// The checks that a report contains although they pass: only their machine knows the text.
+// The checks that a report contains even if they pass: the answer shows the text of their details,
+// and only the machine with the leading controllers knows this text.
 const (
 	checkAddons   = "addons"
 	checkMachines = "machines"

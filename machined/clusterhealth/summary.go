@@ -35,7 +35,8 @@ type observation struct {
 	etcd    *api.ClusterEtcd
 }
 
-// sorted returns the answers: this machine stays first only for the comparison of documents.
+// sorted returns the answers in the order of the result: control-plane machines first, then by
+// name. In o.answers this machine is first, for the comparison of documents.
 func (o observation) sorted() []answer {
 	all := slices.Clone(o.answers)
 	slices.SortStableFunc(all, func(a, b answer) int {
@@ -53,9 +54,10 @@ func (o observation) sorted() []answer {
 // label names a machine in a finding.
 func (a answer) label() string { return cmp.Or(a.Name, a.Address) }
 
-// named completes the names of control-plane machines: by their reports, or by the members of etcd
-// at their addresses. A report of a worker cannot change its name: the ledger has it.
-func (o observation) named() observation {
+// withNames completes the names of control-plane machines: by their reports, or by the members of
+// etcd at their addresses. A worker has its name from the ledger, so its report cannot change the
+// name.
+func (o observation) withNames() observation {
 	o.answers = slices.Clone(o.answers)
 	for i, a := range o.answers {
 		if !a.ControlPlane {
@@ -81,7 +83,7 @@ func hasHost(url, address string) bool {
 
 // summarize returns the health of the cluster.
 func summarize(o observation) *api.ClusterHealthResponse {
-	o = o.named()
+	o = o.withNames()
 	out := &api.ClusterHealthResponse{Cluster: o.cluster, At: timestamppb.New(o.at), Etcd: o.etcd}
 	if len(o.answers) > 0 {
 		out.Machine = o.answers[0].Name
@@ -130,8 +132,8 @@ func (a answer) machine() *api.ClusterMachine {
 // standby is the detail of a component that runs on another machine.
 const standby = "standby"
 
-// detail returns the text of a passed check; empty if the check is missing or has failed, or if
-// another machine knows the text.
+// detail returns the text of a passed check; empty if the check is missing or has failed, or if the
+// component is on standby, so that another machine has the text.
 func (a answer) detail(check string) string {
 	for _, c := range a.report.GetHealth().GetChecks() {
 		if c.Name == check && c.Ok && c.Detail != standby {
@@ -158,10 +160,11 @@ const (
 	maxWord = 64
 )
 
-// line returns a text of a machine on a single line: the machine can be compromised.
+// line returns a text from a machine as a short single line, because the machine can be
+// compromised.
 func line(text string) string { return cut(text, maxLine) }
 
-// word returns a version or another short text of a machine.
+// word returns a version or another short text from a machine.
 func word(text string) string { return cut(text, maxWord) }
 
 // valid returns a time of a machine; nil if it is outside the years 1 to 9999. JSON has no text for

@@ -65,8 +65,8 @@ func (k Checker) Settings(ctx context.Context, c *config.Config) error {
 	})
 }
 
-// run runs a command that checks a configuration. With status 1, it has found problems; describe
-// returns the message about its output.
+// run runs a command that checks a configuration. Exit status 1 means that the command has found
+// problems; describe makes the message from its output.
 func (k Checker) run(ctx context.Context, command string, request any, describe func(lines string) string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

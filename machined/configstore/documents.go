@@ -3,16 +3,17 @@
 //
 // The files in the directory have mode 0600:
 //
-//	current.yaml    active configuration. Missing: the one of the image, or none.
+//	current.yaml    active configuration. If it is missing: that of the image, or none.
 //	staged.yaml     replaces current.yaml at the next boot.
-//	try.json        staged.yaml is on trial from the next boot on (StagedTrial).
-//	return.json     current.yaml is on trial; its replacement at the next boot (revertRecord).
+//	try.json        the trial of staged.yaml, which begins at the next boot (StagedTrial).
+//	return.json     the replacement of current.yaml at the next boot, if current.yaml is on trial
+//	                (revertRecord).
 //	reached.yaml    the last configuration with which the machine had an address.
 //	history/N.json  the active configuration with number N (Entry).
 //
-// A change is a single rename or removal, or a sequence of them in which every prefix leaves the
-// state before or the state after the change; a comment marks each sequence. A completed change
-// survives a power cut.
+// A change is a single rename or removal, or a sequence of them. A power cut in a sequence leaves
+// the state before or the state after the whole change; a comment at each sequence explains why. A
+// completed change survives a power cut.
 package configstore
 
 import (
@@ -41,9 +42,9 @@ func (s Store) revertFile() string { return filepath.Join(s.Dir, "return.json") 
 
 // revertRecord holds the configuration that follows an unconfirmed trial. It is valid only while
 // the active configuration is the configuration on trial. Therefore the activation of any other
-// configuration ends the trial, even by a version of the system without trials.
+// configuration ends the trial, even if a version of the system without trials activates it.
 type revertRecord struct {
-	// SHA-256 digests of the configuration on trial and of its replacement
+	// SHA-256 digests of the configuration on trial, and of earlier configurations of the trial
 	Tried     []string `json:"tried"`
 	Documents string   `json:"documents"` // empty: no configuration
 }
@@ -66,7 +67,7 @@ func (s Store) Put(documents []byte) error {
 
 // StartTrial makes documents the active configuration until ConfirmTrial. Without a confirmation,
 // RevertTrial, or Boot at the next boot, restores the configuration that is active now. If that
-// configuration is itself on trial, they restore its predecessor.
+// configuration is itself on trial, they restore the configuration from before its trial.
 func (s Store) StartTrial(documents []byte) error {
 	present, err := read(s.current())
 	if err != nil {
@@ -89,7 +90,7 @@ func (s Store) StartTrial(documents []byte) error {
 }
 
 // trial returns the content of return.json, and reports whether the active configuration is on
-// trial. A damaged return.json counts as none.
+// trial. A damaged return.json is treated as missing.
 func (s Store) trial() (c revertRecord, trying bool, err error) {
 	text, err := read(s.revertFile())
 	if err != nil || json.Unmarshal(text, &c) != nil {
@@ -131,8 +132,8 @@ func (s Store) RevertTrial() (returned bool, err error) {
 	return trying, s.ConfirmTrial() // return.json is obsolete now
 }
 
-// Confirmed returns the configuration that is active regardless of the outcome of a trial; nil if
-// there is no such configuration.
+// Confirmed returns the configuration that needs no confirmation: the active configuration or,
+// during a trial, the previous configuration; nil if there is none.
 func (s Store) Confirmed() ([]byte, error) {
 	c, trying, err := s.trial()
 	switch {
@@ -149,7 +150,7 @@ func (s Store) Confirmed() ([]byte, error) {
 // StagedTrial is the trial that begins when a boot activates the staged configuration. It is valid
 // only for the documents with these digests, like a revertRecord.
 type StagedTrial struct {
-	// SHA-256 digests of the staged documents, and of the documents that they replace there
+	// SHA-256 digests of the staged documents, and of earlier staged documents that they replace
 	Tried    []string      `json:"tried"`
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Name     string        `json:"name,omitempty"`
@@ -158,7 +159,8 @@ type StagedTrial struct {
 // Stage stores documents for the next boot, without a trial. They replace an earlier staged
 // configuration.
 func (s Store) Stage(documents []byte) error {
-	// Until the removal, try.json is valid only for the same documents.
+	// A power cut before the removal is harmless: try.json is valid only for the documents with its
+	// digests.
 	if err := s.write(s.staged(), documents); err != nil {
 		return err
 	}
@@ -219,7 +221,7 @@ func (s Store) DropStaged() error {
 type Changed struct {
 	Returned bool // an unconfirmed trial was reverted
 	Staged   bool // the staged configuration became active
-	// Trial is nil without a staged configuration that became active on trial.
+	// Trial is the trial of the staged configuration that became active; nil if it has none.
 	Trial *StagedTrial
 	// the active configuration is on a trial that ended before this boot: its revert has failed
 	Overdue bool
@@ -256,7 +258,7 @@ func (s Store) Boot(adopt bool) (c Changed, err error) {
 }
 
 // recordTrial stores the record of the trial of the staged configuration, before the configuration
-// is active. The record is valid only with the active configuration of its digest.
+// is active. The record is valid only while the active configuration has a digest in the record.
 func (s Store) recordTrial(t StagedTrial) error {
 	present, err := read(s.current())
 	if err != nil {
@@ -297,8 +299,8 @@ func (s Store) writeJSON(name string, v any) error {
 	return s.write(name, text)
 }
 
-// rename reports whether the file has its new name. If the error is then not nil, a power cut can
-// undo the change.
+// rename reports whether the file has its new name. If it has, but the error is not nil, a power
+// cut can undo the rename.
 func (s Store) rename(from, to string) (renamed bool, err error) {
 	if err := os.Rename(from, to); err != nil {
 		return false, err

@@ -141,7 +141,8 @@ func clean(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// wrap divides a line at blanks into parts of at most width characters; it cuts longer words.
+// wrap divides a line at blanks into parts of at most width characters; it cuts words that are
+// longer.
 func wrap(s string, width int) []string {
 	var parts []string
 	line := ""

@@ -27,7 +27,8 @@ type Facts struct {
 	StorageProblem, ConfigProblem string
 }
 
-// StatusOf returns the status of a machine. A system that is not installed needs no disk.
+// StatusOf returns the status of a machine. A system that is not installed needs no disk, so its
+// storage problem is left out.
 func StatusOf(f Facts) Status {
 	s := Status{
 		Name: f.Name, Version: f.Version, Kubernetes: f.Kubernetes, Slot: f.Slot, Medium: f.Medium, Stage: f.Stage,

@@ -23,7 +23,7 @@ const convergeTimeout = time.Minute
 const failureGracePeriod = 5 * time.Second
 
 // AwaitConverged waits until the operations of a configuration were tried, and returns the
-// failures. before is the configuration of the network until then: if it is the same,
+// failures. before is the network configuration from before c: if that of c is the same,
 // AwaitConverged does not wait for the network.
 func (r *Reconciler) AwaitConverged(ctx context.Context, c *config.Config, before network.Config) []string {
 	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
@@ -35,7 +35,7 @@ func (r *Reconciler) AwaitConverged(ctx context.Context, c *config.Config, befor
 		}
 		return []string{"configuration: its operations are not done after " + convergeTimeout.String() + "; `orlopctl get drift` shows the remaining ones"}
 	}
-	// The cause may disappear in a moment: only a lasting failure counts.
+	// The cause may disappear in a moment: only a lasting failure is returned.
 	if len(s.Failures) > 0 {
 		soon, stop := context.WithTimeout(ctx, failureGracePeriod)
 		defer stop()
@@ -95,7 +95,7 @@ func (r *Reconciler) AwaitNetwork(ctx context.Context, c *config.Config) error {
 
 // networkReady reports whether the network has converged, with a lease on each connected link with
 // DHCP, and an address if a link accepts router advertisements. If the configuration names no link,
-// all links use DHCP, and few machines have a server on each: one address is enough.
+// all links use DHCP, but few machines have a server on each link, so a single address is enough.
 func networkReady(state network.State, c network.Config) bool {
 	if len(c.Links) == 0 {
 		return state.Converged && len(state.NodeAddresses(nil)) > 0

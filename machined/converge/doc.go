@@ -2,9 +2,10 @@
 // domains: the dry run prints the operations for the next configuration, drift prints the
 // operations for the active configuration, and the reconciliation performs them.
 //
-// The reconciliation runs each time the configuration, the addresses, the membership, the artifacts
-// or the ledger change. Its result is State: which operations of which configuration failed. A call
-// can wait for it (AwaitConverged).
+// The reconciliation runs each time the configuration, the addresses, the membership, the
+// artifacts, the ledger, the LLDP labels or the volumes change, and periodically. Its result is
+// State: which operations of which configuration failed. A call can wait for the result
+// (AwaitConverged).
 //
 // The package reads no facts of its own: machined collects them (Deps.APIFacts, Deps.NodeFacts),
 // and machined/nodeplan derives the desired state of all domains from configuration and facts. Only

@@ -17,26 +17,28 @@ import (
 // domain is an area of the machine with its own plan, diff and operations.
 type domain struct {
 	name string
-	// want returns why the plan has no desired state for the domain: drift.ErrAbsent if the machine
-	// does not have it at present. nil: it always has a desired state.
+	// want returns an error if the plan has no desired state for the domain: drift.ErrAbsent if the
+	// machine does not have the domain at present. If want is nil, the domain always has a desired
+	// state.
 	want func(goal) error
 	// diff reads the actual state and returns the operations that lead to the desired state.
 	diff func(context.Context, goal) ([]reconcile.Op, error)
-	// apply leads the domain to the goal; inOrder performs the operations of diff in order. nil:
-	// the boot or an apply does it, not the reconciliation.
+	// apply leads the domain to the goal; inOrder performs the operations of diff in order. If
+	// apply is nil, the boot, an apply or a task performs them, not the reconciliation.
 	apply func(ctx context.Context, g goal, inOrder func() error) error
 	// remarks are lines about differences that no operation can remove; may be nil
 	remarks   func(goal) ([]string, error)
 	keepGoing bool // a failed operation does not stop the others
-	// a failure ends the reconciliation, because the next domains need this one; they share its
-	// plan
+	// a failure ends the reconciliation, because the next domains need this domain; the next
+	// domains share its plan
 	gates bool
 }
 
-// applyInOrder is domain.apply of a domain without a step of its own.
+// applyInOrder is the function apply of a domain that only performs its operations.
 func applyInOrder(_ context.Context, _ goal, inOrder func() error) error { return inOrder() }
 
-// goal is a configuration to which the domains converge, with all documents that follow from it.
+// goal is a configuration to which the domains converge, with the desired state that follows from
+// it.
 type goal struct {
 	config *config.Config // nil: none
 	state  network.State
@@ -45,8 +47,8 @@ type goal struct {
 	host     host.Config
 	firewall *firewall.Config // nil: it admits all packets
 	guard    firewall.Guard
-	// Both read the ledger and STATE, at the first call: only the domains that need them wait for a
-	// STATE that hangs.
+	// api and node read the ledger and STATE at their first call, so that only the domains that
+	// call them wait for a STATE that hangs.
 	api  func() apiGoal
 	node func() nodeplan.Want
 
@@ -56,9 +58,9 @@ type goal struct {
 
 // apiGoal is the goal of the API.
 type apiGoal struct {
-	want      credentials.Want // unusable with problem, which says why it cannot be planned
+	want      credentials.Want // valid only without a problem
 	operators []byte           // CAs of the operators
-	problem   error
+	problem   error            // why want cannot be planned
 }
 
 // reported is an operation that another component performs.
@@ -94,8 +96,8 @@ func details(op reconcile.Op) []string {
 	return []string{op.String()}
 }
 
-// drift returns the operations of a domain, and as an error why they are unknown or which
-// differences remain.
+// drift returns the operations of a domain. The error says why they are unknown, or which
+// differences they do not remove.
 func (d domain) drift(ctx context.Context, g goal) ([]string, error) {
 	ops, remarks, err := d.read(ctx, g)
 	problems := []error{err}
@@ -106,8 +108,8 @@ func (d domain) drift(ctx context.Context, g goal) ([]string, error) {
 }
 
 // convergeAll leads every domain to its goal. The goal is planned again for each domain, because a
-// domain can depend on the operations of the domains before it; the domains from the first gate on
-// share a plan.
+// domain can depend on the operations of the domains before it; from the first domain with gates
+// on, all domains share a plan.
 func convergeAll(ctx context.Context, all []domain, plan func() goal, report func(reconcile.Report)) error {
 	var problems []error
 	var g goal

@@ -8,13 +8,13 @@ import (
 	"github.com/orlop-os/orlop/machined/drift"
 )
 
-// DriftSources returns the machine's domains, after the configuration itself. No domain reveals a
-// secret: operations name files and parameters, and operations that write keys do not show the
-// content.
+// DriftSources returns the sources of drift: the configuration itself, then each domain of the
+// machine. No source reveals a secret: operations name files and parameters, and operations that
+// write keys do not show the content.
 func (r *Reconciler) DriftSources() []drift.Source {
 	sources := []drift.Source{{Name: "configuration", Diff: r.configurationDrift}}
-	for _, of := range r.domains() {
-		sources = append(sources, drift.Source{Name: of.name, Diff: func(ctx context.Context) ([]string, error) { return r.driftOf(ctx, of) }})
+	for _, d := range r.domains() {
+		sources = append(sources, drift.Source{Name: d.name, Diff: func(ctx context.Context) ([]string, error) { return r.driftOf(ctx, d) }})
 	}
 	return sources
 }
@@ -26,8 +26,8 @@ func (r *Reconciler) DriftEpoch() uint64 {
 	return configured + settled
 }
 
-// configurationDrift has no operations of its own: it returns the failures of the last
-// reconciliation, of every domain, so that each failure of reconcile is visible here.
+// configurationDrift returns the operation of activating the configuration while no reconciliation
+// with it has ended, and the failures of the last reconciliation, in all domains, as an error.
 func (r *Reconciler) configurationDrift(context.Context) ([]string, error) {
 	if r.deps.Stopping() {
 		return nil, drift.ErrAbsent

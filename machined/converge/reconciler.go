@@ -44,13 +44,14 @@ type Deps struct {
 	APIFacts, NodeFacts func(*config.Config, network.State) nodeplan.Facts
 	// Changes start a reconciliation.
 	Changes Changes
-	// MemberProblem returns why a worker is no member of its cluster; empty if it is.
+	// MemberProblem returns why a worker is no member of its cluster; empty if the worker is a
+	// member.
 	MemberProblem func() string
 	// ConfigureRegistries writes the configuration of the image registries.
 	ConfigureRegistries func(*config.Config, egress.Config) error
 	// Enter sets the current step of the boot, with the resource for which it waits.
 	Enter func(step, waitsFor string)
-	// Stopping reports that the machine shuts down: no domain changes any more.
+	// Stopping reports that the machine shuts down: then the domains change no more.
 	Stopping func() bool
 	// Event adds an event; Console also writes the line to the console.
 	Event   func(source, kind, message string)
@@ -68,7 +69,7 @@ type Domains struct {
 	HostFacts      func() host.Facts
 	// HasIdentity reports that the machine key exists.
 	HasIdentity func() bool
-	// UpdatePairing begins or ends the pairing of a machine with these operators.
+	// UpdatePairing begins or ends the pairing; operators are the operator CAs of the machine.
 	UpdatePairing func(c *config.Config, operators []byte)
 	Services      *supervise.Manager
 	Volumes       *volumes.Controller
@@ -84,7 +85,7 @@ type Network struct {
 	TimeSources *cell.Cell[timesync.Sources] // written: the input of the time client
 }
 
-// Changes are values that the facts contain.
+// Changes signal changes of values in the facts; each starts a reconciliation.
 type Changes struct {
 	Membership, Artifacts, Ledger, LLDPLabels, Volumes cell.View[struct{}]
 }
@@ -94,7 +95,7 @@ type Reconciler struct {
 	deps  Deps
 	mu    sync.Mutex // at most one reconciliation at a time
 	state *cell.Cell[State]
-	// since when the machine has no address; nil if it has an address
+	// time since which the machine has had no address; nil if it has an address
 	noAddressSince atomic.Pointer[time.Time]
 	// resolvers that pods do not use; guarded by mu
 	unusedResolvers []string
@@ -121,8 +122,8 @@ const resyncInterval = membership.ResyncInterval
 // of the cluster may wait for them.
 type rulesRetry struct{ rejections int }
 
-// next returns the delay until the next attempt, from the problem after the last one. 0 means that
-// the resync comes first, or that the rules are active.
+// next returns the delay until the next attempt, given the problem of the last attempt (empty: the
+// rules are active). 0 means no separate attempt: the rules are active, or the resync comes first.
 func (t *rulesRetry) next(problem string) time.Duration {
 	if problem == "" {
 		t.rejections = 0
@@ -147,8 +148,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 	var problem string
 	var retry rulesRetry
 	for {
-		// Read before the reconciliation, which can take seconds: the select below sees a change
-		// during it.
+		// These values are read before the reconciliation, which can take seconds, so that the
+		// select below sees a change during the reconciliation.
 		now, state := configs.Current(), states.Current()
 		members.Current()
 		artifacts.Current()
@@ -205,8 +206,8 @@ func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state netw
 	return r.lead(ctx, r.domains(), c, state)
 }
 
-// lead leads these domains to a configuration. The loss of the address is recorded first, and the
-// unused resolvers are reported: both count even if a domain fails before the services.
+// lead leads these domains to a configuration. First it records the loss of the address and reports
+// the unused resolvers, so that a failure of a domain prevents neither.
 func (r *Reconciler) lead(ctx context.Context, all []domain, c *config.Config, state network.State) error {
 	r.recordAddress(c, state)
 	r.reportUnusedResolvers(c, state)
@@ -293,7 +294,7 @@ func (r *Reconciler) EnforceRevocations(ctx context.Context) error {
 }
 
 // convergeCredentials converges the credentials of the node's processes, even while services are
-// held back: they may still run.
+// held back, because the processes may still run.
 func (r *Reconciler) convergeCredentials(ctx context.Context, w nodeplan.Want) error {
 	if w.NodeProblem != nil {
 		return w.NodeProblem

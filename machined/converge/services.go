@@ -22,7 +22,7 @@ import (
 )
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
-// A machine without an address has no resolvers at present; they are no change when it returns.
+// While the machine has no address, it has no resolvers; this and their return are no change.
 func (r *Reconciler) reportUnusedResolvers(c *config.Config, state network.State) {
 	if r.deps.Domains.InMemory || len(nodeplan.Addresses(c, state)) == 0 {
 		return
@@ -66,7 +66,7 @@ func (r *Reconciler) applyServices(_ context.Context, g goal, _ func() error) er
 	}
 	r.deps.Enter("running", "")
 	r.deps.Domains.Firewall.SetStarted()
-	if r.deps.Stopping() { // the shutdown meanwhile decides which services run
+	if r.deps.Stopping() { // a shutdown has begun, and decides which services run
 		return nil
 	}
 	return r.deps.Domains.Services.Set(w.Services.Now(nil))
@@ -94,8 +94,8 @@ func (r *Reconciler) enterHold(w nodeplan.Want, state network.State) {
 }
 
 // noAddressTime is the time for which services continue with their known addresses after the
-// machine has lost its address. A longer loss is no renewal of a lease: the services would fail and
-// restart, at full load, until it ends.
+// machine has lost its address. The renewal of a lease takes less time. During a longer loss, the
+// services would fail and restart, at full load, until the loss ends.
 const noAddressTime = time.Minute
 
 // prepareKubernetes writes the files that the services of a node read at their start. It is
@@ -125,9 +125,9 @@ func prepareKubernetes(n nodeplan.Node) error {
 }
 
 // emptyPluginsOnce creates the directory into which an external pod network writes its plugins.
-// containerd runs them as root, and the directory is on a disk: only plugins that a pod wrote in
-// this boot may run. The configuration of containerd is in memory, so its absence shows that the
-// machine has just booted.
+// containerd runs the plugins as root, and the directory is on a disk. So the first call after a
+// boot empties it, and only plugins that a pod wrote in this boot run. The configuration of
+// containerd is in memory, so its absence shows that the machine has just booted.
 func emptyPluginsOnce(configuration, plugins string) error {
 	if _, err := os.Stat(configuration); !errors.Is(err, fs.ErrNotExist) {
 		return err

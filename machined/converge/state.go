@@ -15,8 +15,8 @@ import (
 type State struct {
 	Config *config.Config // its configuration, compared by identity; nil: none
 	Done   bool           // false before the first reconciliation
-	// First is the end of the first reconciliation of this configuration, or of the first
-	// successful reconciliation.
+	// First is the end of the first reconciliation of this configuration; after failures, the end
+	// of the first reconciliation without failures.
 	First time.Time
 	// Failures, one per line: "host: cannot load kernel modules x: …"
 	Failures []string
@@ -36,8 +36,8 @@ func failuresOf(err error) (lines []string) {
 }
 
 // Problem returns the failed operations of the active configuration, for the health; empty if none.
-// The network performs its operations by itself: its state contains the failed operations, and a
-// missing link counts as a failure.
+// The network controller performs its operations by itself, so the network state contains the
+// failed operations; a missing link is a failure, too.
 func (s State) Problem(active *config.Config, state network.State) string {
 	if active == nil || s.Config != active {
 		return ""
@@ -58,7 +58,7 @@ func (s State) Problem(active *config.Config, state network.State) string {
 	return "operations fail: " + strings.Join(failures, "; ")
 }
 
-// next returns the convergence after a reconciliation of a configuration with these failures.
+// next returns the state after a reconciliation of a configuration with these failures.
 func (s State) next(c *config.Config, failures []string, at time.Time) State {
 	next := State{Config: c, Done: true, First: at, Failures: failures}
 	if s.Done && s.Config == c && (len(s.Failures) == 0 || len(failures) > 0) {
@@ -67,13 +67,13 @@ func (s State) next(c *config.Config, failures []string, at time.Time) State {
 	return next
 }
 
-// newerMargin is the minimum age difference between a connection and the activation that it proves:
-// apid and machined read the clock at different times.
+// newerMargin is the minimum time between the activation of a configuration and the opening of a
+// connection that proves it, because apid and machined read the clock at different times.
 const newerMargin = time.Second
 
 // Proves reports whether a connection of an age, in milliseconds as sent by apid, was opened after
 // the activation of a configuration: an older connection continues even if no new connection can be
-// opened. A call without an age did not come from apid.
+// opened. A call without an age did not come from apid, so its age is not checked.
 func (s State) Proves(c *config.Config, age string, now time.Time) bool {
 	if s.Config != c || !s.Done {
 		return false

@@ -70,9 +70,9 @@ func diskDomain(storageProblem func() string, inMemory bool) domain {
 	}
 }
 
-// volumesDomain is the volumes on other disks. Their controller performs the operations, which can
-// take long; apply passes it the configuration. A machine without a configuration leaves its
-// volumes as they are.
+// volumesDomain is the volumes on other disks. apply passes the configuration to the controller of
+// the volumes, which performs the operations; they can take long. A machine without a configuration
+// leaves its volumes as they are.
 func volumesDomain(d Domains) domain {
 	problems := func(ctx context.Context, g goal) ([]reconcile.Op, []string, error) {
 		return d.Volumes.DryRun(ctx, nodeplan.Volumes(g.config))
@@ -100,7 +100,8 @@ func volumesDomain(d Domains) domain {
 	}
 }
 
-// extensionsDomain is the extensions. A task fetches them, and the next boot activates them.
+// extensionsDomain is the extensions. A task fetches the extensions, and the next boot activates
+// them.
 func extensionsDomain(changes func(*config.Config) ([]string, error), inMemory bool) domain {
 	return domain{
 		name: "extensions",
@@ -120,7 +121,8 @@ func extensionsDomain(changes func(*config.Config) ([]string, error), inMemory b
 	}
 }
 
-// firewallDomain is the table of the firewall, and the port guard. The health reports a failure.
+// firewallDomain is the table of the firewall, and the port guard. Package health reports a
+// failure.
 func firewallDomain(filter *firewall.Filter) domain {
 	return domain{
 		name: "firewall", keepGoing: true,
@@ -135,8 +137,9 @@ func firewallDomain(filter *firewall.Filter) domain {
 	}
 }
 
-// networkDomain is links, addresses and routes. Its controller performs the operations, with the
-// leases; apply passes it the configuration, and the time sources to the time client.
+// networkDomain is links, addresses and routes. apply passes the configuration to the controller of
+// the network, which performs the operations and maintains the leases, and the time sources to the
+// time client.
 func networkDomain(n Network) domain {
 	return domain{
 		name: "network",
@@ -160,7 +163,7 @@ func networkDomain(n Network) domain {
 			}
 			return nil
 		},
-		// of the active network: for example, a configured link does not exist
+		// problems of the active network: for example, a configured link does not exist
 		remarks: func(g goal) ([]string, error) {
 			if g.dry {
 				return nil, nil
@@ -189,27 +192,27 @@ func hostDomain(kernel *host.Kernel, facts func() host.Facts) domain {
 	}
 }
 
-// apiDomain is the certificate of apid and the CAs of its callers. Before identified there is no
-// machine key; callers begins or ends the pairing.
-func apiDomain(identified func() bool, callers func(c *config.Config, operators []byte)) domain {
+// apiDomain is the certificate of apid and the CAs of its callers. hasIdentity reports whether the
+// machine key exists; updatePairing begins or ends the pairing.
+func apiDomain(hasIdentity func() bool, updatePairing func(c *config.Config, operators []byte)) domain {
 	return domain{
 		name: "api",
 		want: func(g goal) error {
 			problem := g.api().problem
-			if problem == nil && !identified() {
+			if problem == nil && !hasIdentity() {
 				return drift.ErrAbsent
 			}
 			return problem
 		},
 		diff: func(_ context.Context, g goal) ([]reconcile.Op, error) { return diffFiles(g.api().want) },
 		apply: func(_ context.Context, g goal, inOrder func() error) error {
-			callers(g.config, g.api().operators)
+			updatePairing(g.config, g.api().operators)
 			return inOrder()
 		},
 	}
 }
 
-// credentialsDomain is the certificates and keys of the node's processes. None are written while
+// credentialsDomain is the certificates and keys of the node's processes. None is written while
 // services are held back.
 func credentialsDomain() domain {
 	return domain{
@@ -262,7 +265,8 @@ func servicesDomain(manager *supervise.Manager, apply func(context.Context, goal
 		// why services cannot be planned, or why the machine refuses the configuration
 		remarks: func(g goal) ([]string, error) {
 			services := g.node().Services
-			// The volumes come after the configuration, and their domain has their problems.
+			// The volumes come up only after the configuration is active; their domain reports
+			// their problems.
 			if g.dry && services.Hold == nodeplan.HoldVolumes {
 				return nil, nil
 			}

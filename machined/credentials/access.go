@@ -41,9 +41,9 @@ type NamedFile struct {
 }
 
 // Files returns the access configuration files of kube-apiserver; each file follows the files that
-// it refers to. The server reloads the two configurations when they change, but no kubeconfig.
-// Therefore the name of a kubeconfig changes with its content. dir is the directory in which the
-// server finds the files.
+// it refers to. The server reloads its authentication and authorization configurations when they
+// change, but no kubeconfig. Therefore the name of a kubeconfig changes with its content. dir is
+// the directory in which the server finds the files.
 func (a Access) Files(dir string) []NamedFile {
 	var files []NamedFile
 	if w := a.tokenWebhook(); w != nil {
@@ -69,9 +69,9 @@ func (a Access) TokenWebhook() *nodespec.TokenWebhook {
 	return &nodespec.TokenWebhook{Kubeconfig: f.Name, CacheTTL: time.Duration(a.Authentication.Webhook.CacheTTL).String()}
 }
 
-// Check returns the input of `orchestrator check-access`, which prevents that the API server gets a
-// configuration that it cannot read. It returns nil if pkg/config has validated the whole
-// configuration.
+// Check returns the input of `orchestrator check-access`, which rejects a configuration that the
+// API server could not read. Without JWT issuers and authorization webhooks, Check returns nil,
+// because pkg/config validates the rest completely.
 func (a Access) Check(dnsDomain string) *nodespec.AccessCheck {
 	if len(a.Authentication.JWT) == 0 && len(a.Authorization.Webhooks) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func (a Access) tokenWebhook() *NamedFile {
 	return &f
 }
 
-// Prefixes of the webhooks' kubeconfig names.
+// Prefixes of the names of the webhooks' kubeconfigs.
 const (
 	tokenPrefix         = "token-"
 	authorizationPrefix = "authorization-"
@@ -193,9 +193,9 @@ func rules(list []config.Rule) []object {
 	return out
 }
 
-// Users and groups that only the cluster's own components have. The add-ons belong to them, because
-// an add-on may provide the webhook's service. So does the API server as a client of kubelets,
-// which authorize its calls through the API server.
+// Users and groups of the cluster's own components. They include the add-ons, because an add-on may
+// provide the webhook's service, and the API server as a client of kubelets, because kubelets
+// authorize its calls through the API server.
 var (
 	ownUsers = []string{
 		"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "kube-apiserver-kubelet-client", "orlop:coredns",
@@ -207,8 +207,8 @@ var (
 )
 
 // notClusterComponent is a condition that exempts the cluster's own components from authorization
-// webhooks. Otherwise an unavailable service with a failure policy of denial would block the
-// components that must restore it.
+// webhooks. Without the exemption, a webhook that is unavailable and then denies all requests would
+// block the components that must restore its service.
 var notClusterComponent = fmt.Sprintf("!(request.user in ['%s'] || request.groups.exists(g, g in ['%s']))", strings.Join(ownUsers, "', '"), strings.Join(ownGroups, "', '"))
 
 // authorization returns the authorizers in the order of their evaluation; the first that has an

@@ -46,7 +46,8 @@ func secretbox(keys []config.EncryptionKey) string {
 	return list
 }
 
-// provider returns the key manager as a provider. Its name is a prefix of the encrypted Secrets.
+// provider returns the key manager as a provider. The provider's name is a prefix of the encrypted
+// Secrets.
 func (k KMS) provider() string {
 	return fmt.Sprintf("  - kms:\n      apiVersion: v2\n      name: %s\n      endpoint: unix://%s\n      timeout: %s\n",
 		k.Name(), filepath.Join(paths.KubeAPI, nodespec.KMSSocket), nodespec.KMSTimeout)

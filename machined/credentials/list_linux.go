@@ -18,7 +18,7 @@ type State struct {
 	File    string `json:"file"`
 	Subject string `json:"subject"` // in the form of RFC 2253
 	Issuer  string `json:"issuer"`
-	// identifier of the signing key (RFC 5280, 4.2.1.1), hexadecimal: names may be equal
+	// identifier of the signing key (RFC 5280, 4.2.1.1), hexadecimal; names of CAs may be equal
 	IssuerKey string    `json:"issuerKey,omitempty"`
 	Serial    string    `json:"serial"` // hexadecimal
 	Authority bool      `json:"authority,omitempty"`

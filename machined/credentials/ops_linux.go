@@ -47,7 +47,7 @@ func (o writeFile) String() string { return fmt.Sprintf("write %s for user %d", 
 
 func (o writeFile) Do(context.Context) error { return write(o.Path, o.UID, o.Mode, o.Content) }
 
-// removeFile removes a file of a webhook that the configuration no longer contains.
+// removeFile removes a file that matches Want.Strays and that Want.Files does not name.
 type removeFile struct{ path string }
 
 func (o removeFile) String() string { return "remove " + o.path }
@@ -59,8 +59,8 @@ func (o removeFile) Do(context.Context) error {
 	return nil
 }
 
-// issue creates a certificate and its key. It writes the key first: a certificate without a
-// matching key is unreadable, and the next reconciliation issues it again.
+// issue creates a certificate and its key. It writes the key first. After a power cut between the
+// two, the certificate does not match the key, and the next reconciliation issues both again.
 type issue struct {
 	Leaf
 	reason string

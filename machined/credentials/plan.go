@@ -18,9 +18,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// leafTTL is the TTL of every leaf. A leaf is renewed after two thirds of it, so a machine that is
-// switched off gains nothing from a longer TTL. A shorter TTL could expire while a machine without
-// a time source runs on its build time.
+// leafTTL is the TTL of every leaf. The machine issues its leaves at each boot and after two thirds
+// of the TTL, so a longer TTL has no advantage. With a shorter TTL, leaves could expire while a
+// machine without a time source runs on its build time.
 const leafTTL = 365 * 24 * time.Hour
 
 // Authority is a CA of the cluster.
@@ -29,8 +29,8 @@ type Authority struct {
 	Accepted []*x509.Certificate // also trusted: the next CA, or the previous one
 }
 
-// Bundle returns all trusted CAs in PEM. It does not change when another of these CAs becomes the
-// issuer.
+// Bundle returns all trusted CAs in PEM. The result stays the same when another of these CAs
+// becomes the issuer.
 func (a Authority) Bundle() []byte {
 	return pki.EncodeCerts(append(slices.Clone(a.Accepted), a.Cert)...)
 }
@@ -56,8 +56,8 @@ type Authorities struct {
 // ReadAtStart returns the data that the orchestrator process with a directory reads only at its
 // start; processes reload all other files after a change. etcd reads the CA of its peers at the
 // start, the API server and the controllers read the token key, and the controllers read the CA
-// that they publish in every namespace. The API server would reload the encryption keys within a
-// minute; a caller that changes the keys must know that the reload has happened.
+// that they publish in every namespace. The API server would reload changed encryption keys within
+// a minute; they are included because only a restart makes certain that it uses them.
 func (a Authorities) ReadAtStart(dir string) []byte {
 	switch dir {
 	case paths.KubeAPI:
@@ -82,8 +82,8 @@ type Want struct {
 	Strays []string
 }
 
-// Dir is the directory of a process. Only its user has access; other users can read it if it is
-// Shared.
+// Dir is the directory of a process. Only the user of the process has access; with Shared, other
+// users can read it.
 type Dir struct {
 	Path   string
 	UID    uint32
@@ -141,8 +141,8 @@ type CallerCAs struct {
 }
 
 // APIServer returns the credentials of apid: the machine's own key with a certificate, and the
-// accepted callers. The certificate is given if it is set, else the machine CA of the cluster (ca)
-// issues it, else it is self-signed (given and ca are nil). The other machines of the cluster
+// accepted callers. The certificate is given. If given is nil, the machine CA of the cluster (ca)
+// issues the certificate; if both are nil, it is self-signed. The other machines of the cluster
 // identify the machine by the same certificate.
 func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
@@ -197,8 +197,8 @@ func (w *Want) node(node nodespec.Spec, a Authorities) {
 }
 
 // Metrics adds the files of metricsd, or the removal of its files if settings is nil. A machine
-// with the key of the Kubernetes CA issues a certificate; a worker has the certificate of its
-// kubelet for the same names, of the same CA.
+// with the key of the Kubernetes CA issues a certificate for metricsd; a worker uses the
+// certificate of its kubelet, which has the same names and the same CA.
 func (w *Want) Metrics(node nodespec.Spec, a Authorities, settings *nodespec.MetricsSettings, callers CallerCAs) error {
 	p := process{w, paths.MetricsdDir, paths.UserMetrics}
 	if settings == nil {

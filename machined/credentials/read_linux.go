@@ -14,7 +14,7 @@ import (
 func Read(want Want) (Have, error) {
 	have := Have{Dirs: map[string]Owner{}, Files: map[string]Found{}, Now: time.Now()}
 	for _, f := range want.Dirs {
-		// a part of DATA can be on a volume, to which a symbolic link leads
+		// Stat follows links: a part of DATA can be a symbolic link to a volume
 		if info, err := os.Stat(f.Path); err == nil && info.IsDir() {
 			have.Dirs[f.Path] = ownerOf(info)
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {

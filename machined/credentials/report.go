@@ -7,7 +7,7 @@ import (
 )
 
 // Report returns the certificates of the machine for the health of the cluster. err is the error of
-// their list; then the report has only the problem.
+// listing them; with an error, the report has only this problem.
 func Report(list []State, err error) (all []*api.MachineCertificate) {
 	if err != nil {
 		return []*api.MachineCertificate{{Problem: err.Error()}}

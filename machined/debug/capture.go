@@ -85,7 +85,7 @@ func captureCode(err error) codes.Code {
 	return codes.FailedPrecondition
 }
 
-// sendPackets sends captured packets until the context ends, or until max packets were sent (0: no
+// sendPackets sends captured packets until the context ends, or until their number is most (0: no
 // limit).
 func sendPackets(ctx context.Context, c *capture.Capture, most uint64, send func(*api.CaptureResponse) error) error {
 	if err := send(&api.CaptureResponse{LinkType: uint32(c.LinkType())}); err != nil {

@@ -3,6 +3,6 @@
 // previous boot and of a crash.
 //
 // The package owns the limits of these reads and the kernel log on DATA, which it writes while the
-// machine runs. It changes no other state of the machine. The caller has authorized the call; an
-// error for a caller is a gRPC status with the code of the API.
+// machine runs. It changes no other state of the machine. Its callers have authorized each call;
+// errors are gRPC statuses with the codes of the API.
 package debug

@@ -25,9 +25,9 @@ import (
 )
 
 // Files that clients may read (package safefile). The allow-list contains paths that are known to
-// hold no secret, and no other path is readable: not STATE, no data of the cluster, of containers
-// and of processes' credentials, nothing of processes themselves (their environment, memory and
-// open files), and no firmware variables.
+// hold no secret; no other path is readable. For example, clients cannot read STATE, data of the
+// cluster or of containers, the credentials, environment, memory or open files of processes, and
+// firmware variables.
 
 const (
 	// maxFileReads bounds concurrent reads. A read that never returns (a driver that hangs) retains
@@ -56,17 +56,17 @@ var files = &safefile.AllowList{
 		{Path: "/sys/kernel/security/lockdown"},
 		// output of pods, and the audit log of the Kubernetes API
 		{Path: paths.Data + "/log", Private: true},
-	}, processTrees()...),
+	}, procTrees()...),
 	Hidden: []string{paths.EmbeddedConfig},
-	// The kernel checks permissions at a read of some of these files, and grants them to PID 1:
-	// keys of NVMe over fabrics, passwords of iSCSI. The last files are raw memory of devices, with
-	// unknown content, and some devices fail if all of it is read.
+	// Some of these files hold secrets: keys of NVMe over fabrics, passwords of iSCSI. The kernel
+	// checks the permission at a read, and grants it to PID 1. The last names are raw memory of
+	// devices, with unknown content, and some devices fail if all of it is read.
 	Secret: regexp.MustCompile(`(?i)secret|password|chap|psk|credential|(^|_)key$|^(config|eeprom|nvmem|nvram|rom|vpd)$`),
 }
 
-// processTrees returns the parts of /proc that do not belong to a process. Excluded are files that
-// reveal kernel addresses, and files with a side effect of a read.
-func processTrees() []safefile.Subtree {
+// procTrees returns the parts of /proc that do not belong to a process. Excluded are files that
+// reveal kernel addresses, and files that have a side effect when read.
+func procTrees() []safefile.Subtree {
 	names := []string{"buddyinfo", "cmdline", "consoles", "cpuinfo", "crypto", "devices", "diskstats", "filesystems", "fs/ext4", "fs/jbd2", "interrupts",
 		"irq", "loadavg", "locks", "mdstat", "meminfo", "misc", "modules", "mounts", "net", "partitions", "pressure", "schedstat", "scsi", "softirqs", "stat", "swaps", "sys",
 		"uptime", "version", "vmstat", "zoneinfo"}
@@ -91,8 +91,8 @@ func (t *Tools) ReadFile(ctx context.Context, path string, offset int64, all boo
 	})
 }
 
-// ListFiles returns the entries of a directory that the caller may see; all reports that it may see
-// private files too.
+// ListFiles returns the entries of a directory that the caller may see; all reports that the caller
+// may see private files too.
 func (t *Tools) ListFiles(ctx context.Context, path string, all bool) (*api.ListFilesResponse, error) {
 	out := make(chan *api.ListFilesResponse, 1)
 	err := t.withFile(ctx, path, func(context.Context) error {
@@ -117,7 +117,7 @@ func (t *Tools) ListFiles(ctx context.Context, path string, all bool) (*api.List
 // withFile runs a read of a file. It returns at the timeout even if the read blocks, and at
 // shutdown: an open file would block the unmount of its disk.
 func (t *Tools) withFile(ctx context.Context, path string, read func(context.Context) error) error {
-	if len(path) >= unix.PathMax { // the error and the audit log would repeat it
+	if len(path) >= unix.PathMax { // the error and the audit log would repeat the path
 		return status.Errorf(codes.InvalidArgument, "a path of %d bytes is too long: the limit of the kernel is %d", len(path), unix.PathMax-1)
 	}
 	release, ok := limits.TryAcquire(t.fileReads)
@@ -209,7 +209,7 @@ func shownTrees() string {
 	for _, t := range files.Trees {
 		name, process := strings.CutPrefix(t.Path, "/proc/")
 		switch {
-		// targets of links in the list
+		// not shown: targets of links that are in the list
 		case strings.HasPrefix(t.Path, own), strings.HasPrefix(t.Path, paths.Run):
 		case process:
 			proc = append(proc, name)

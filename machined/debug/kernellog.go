@@ -24,7 +24,7 @@ import (
 // machine that is not installed stores neither.
 
 // kernelLogInterval is the minimum interval between writes of the kernel log: a power cut loses at
-// most that part.
+// most the log of this interval.
 const kernelLogInterval = 5 * time.Second
 
 // logWriter writes the kernel log until it is stopped.
@@ -43,7 +43,7 @@ func (t *Tools) bootLog() *bootlog.Log {
 
 // StartKernelLog starts the kernel log once a disk is mounted; only the first call has an effect.
 func (t *Tools) StartKernelLog() {
-	ctx, stop := context.WithCancel(context.Background()) // the shutdown is a part of the log
+	ctx, stop := context.WithCancel(context.Background()) // the log includes the shutdown
 	k := &logWriter{stop: stop, ended: make(chan struct{})}
 	if !t.kernelLog.CompareAndSwap(nil, k) {
 		stop()
@@ -81,15 +81,15 @@ func (t *Tools) EndKernelLog(ctx context.Context) {
 	}
 }
 
-// saveCrash stores the log of a kernel crash, and enables the save at the next crash. Not every
-// machine supports it.
+// saveCrash stores the log of a kernel crash, and enables the kernel to save the next log. Not
+// every machine can save a log.
 func (t *Tools) saveCrash(l *bootlog.Log) {
 	if err := t.deps.LoadModules("efi_pstore"); err != nil && !errors.Is(err, kmod.ErrNotFound) {
 		l.Report(err)
 	}
 	store := mount.Mount{Source: "pstore", Target: paths.Run + "/pstore", Type: "pstore", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
 	if store.Do() != nil {
-		return // this kernel has none
+		return // this kernel has no pstore
 	}
 	had, err := l.SaveCrash(store.Target)
 	if err := errors.Join(err, mount.Unmount(store.Target)); err != nil {

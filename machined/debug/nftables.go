@@ -14,16 +14,16 @@ import (
 type RuleTable struct {
 	Table string `json:"table"` // family and name: "ip kube-proxy"
 	Rules string `json:"rules"` // sets, maps and chains, in the form of nft
-	// the table is longer: its end is missing, or all of it
+	// Rules is incomplete: the end of the table is missing, or all of it
 	Cut bool `json:"cut,omitempty"`
 }
 
 // maxRules bounds the text of all tables, in bytes: an answer is one message (maxMessage).
 const maxRules = 2 << 20
 
-// RuleTables reads the rules with nft, which has the only complete form. A table that is deleted
-// meanwhile is skipped. Concurrent callers are served in sequence: nft reads all rules for each,
-// and every reader can call as often as it likes.
+// RuleTables reads the rules with nft, because only nft prints them completely. A table that is
+// deleted meanwhile is skipped. Concurrent callers are served in sequence: nft reads all rules for
+// each call, and a reader can call at any rate.
 func (t *Tools) RuleTables(ctx context.Context) ([]RuleTable, error) {
 	done, err := limits.Acquire(ctx, t.nftReads, "nftables")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type Deps struct {
 	// Stopping is closed when the machine shuts down; running reads end then.
 	Stopping <-chan struct{}
-	// Services returns the services of the machine; profiles are taken of them.
+	// Services returns the services of the machine, for their profiles.
 	Services func() []supervise.Service
 	// Run runs a command and returns its standard output.
 	Run func(ctx context.Context, c supervise.Command) ([]byte, error)

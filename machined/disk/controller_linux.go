@@ -33,8 +33,8 @@ type Deps struct {
 
 // ESP is the access to the partition of the boot loader.
 type ESP struct {
-	Path  func() string // of the partition: "/dev/vda1"
-	Check func() error  // reads it, and records the result for Fault
+	Path  func() string // path of the partition: "/dev/vda1"
+	Check func() error  // reads the partition, and records the result for Fault
 	Fault func() string // the error of the last access; empty: none
 }
 
@@ -98,7 +98,8 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 	run := func(ctx context.Context, args ...string) ([]byte, error) {
 		out, err := c.deps.Reaper.Run(ctx, args...)
 		if exit := (*supervise.ExitError)(nil); errors.As(err, &exit) && args[0] == paths.E2fsck {
-			// The event reports the repairs; Check does not treat status 1 as a failure.
+			// e2fsck exits with 1 after repairs. Check does not treat this status as a failure, so
+			// the event reports the repairs here.
 			c.deps.Event("failure", err.Error())
 		}
 		return out, err
@@ -106,7 +107,7 @@ func (c *Controller) SetUp(ctx context.Context, want Config) error {
 	err := reconcile.Converge(ctx, reconcile.Config{
 		Name: "disk", Report: func(r reconcile.Report) { c.deps.Event(r.Kind(), r.String()) },
 		Diff: func(ctx context.Context) ([]reconcile.Op, error) {
-			have, err := Read(ctx, c.examinedBeforeMount())
+			have, err := Read(ctx, c.examineBeforeMount())
 			if err != nil {
 				return nil, err
 			}
@@ -199,25 +200,25 @@ func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe
 	return a, err
 }
 
-// startProbe runs the process (package diskprobe).
+// startProbe runs the sandboxed process (package diskprobe).
 func (c *Controller) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
 	run := c.deps.Reaper.Parser(supervise.Command{Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, UID: paths.UserProbe, Nice: 10})
 	return run(ctx, question, files, most)
 }
 
-// examinedBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be
-// a clone of the system disk (Plan rejects it). A disk that does not answer within the
-// prober's timeout delays the boot no longer. After the mount, no code here waits for foreign
-// disks: Watch examines them.
-func (c *Controller) examinedBeforeMount() Examine {
+// examineBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be a
+// clone of the system disk (Plan rejects it). A disk that does not answer delays the boot by the
+// prober's timeout at most. After the mount, only Watch examines foreign disks, so no code here
+// waits for them.
+func (c *Controller) examineBeforeMount() Examine {
 	if _, mounted, err := mount.At(paths.State); err == nil && mounted {
 		return nil
 	}
 	return c.Examine(diskprobe.Cached)
 }
 
-// Examine returns the examination of foreign disks for Read. fresh tells whether a known result
-// counts.
+// Examine returns the examination of foreign disks for Read. fresh says whether a known result may
+// be used.
 func (c *Controller) Examine(fresh diskprobe.Freshness) Examine {
 	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 		return c.prober.All(ctx, devices, fresh)

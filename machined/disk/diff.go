@@ -71,7 +71,8 @@ func tableIs(disk Disk, want Want) bool {
 	return disk.Table.Kind == "gpt" && slices.EqualFunc(disk.Partitions, want.Partitions, func(p Partition, e Entry) bool { return p.Entry == e })
 }
 
-// diffVolume returns the operations from the partition table to the mounted volume.
+// diffVolume returns the operations for a volume after the change of the partition table: check or
+// format, mount, grow.
 func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run mkfs.Runner) []reconcile.Op {
 	var content Content // content of a new partition: blank, because WriteTable wipes its range
 	var room uint64
@@ -108,8 +109,8 @@ func diffVolume(disk Disk, mounts []mount.Mount, table WriteTable, v Volume, run
 }
 
 // Identify replaces the GUIDs from the disk image by new GUIDs for the disk and its partitions.
-// Otherwise all machines with the same image would share them, and init finds the system disk by
-// the GUID of its ESP. Root partitions keep their GUIDs, which identify their content.
+// Without new GUIDs, all disks with the same image would share them, but init finds the system disk
+// by the GUID of its ESP. Root partitions keep their GUIDs, which identify their content.
 type Identify struct {
 	Disk string // path
 }
@@ -120,7 +121,7 @@ func (i Identify) String() string { return "give " + i.Disk + " unique GUIDs" }
 type WriteTable struct {
 	Disk   string  // path
 	New    bool    // start with an empty table
-	Remove []Entry // compared by number; no other partition is removed
+	Remove []Entry // each is removed only if the table still has exactly this entry
 	Add    []Entry
 	Grow   []Entry // with the new size
 	// write both copies of the table, the backup at the end of the disk (every other change does so
@@ -166,7 +167,7 @@ type Format struct {
 func (f Format) String() string { return "format " + f.Label + " (" + f.Device + ") as ext4" }
 
 // Check replays the journal and performs the repairs that need no confirmation. It fails if errors
-// remain, so the volume is not mounted.
+// remain; then the volume is not mounted.
 type Check struct {
 	Label  string
 	Device string
@@ -210,7 +211,8 @@ func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")"
 // Erase removes the content of a wiped partition from the disk. STATE holds the keys of the
 // machine; Erase overwrites it and reads it back. To overwrite DATA would take hours, so the disk
 // discards it, and Erase reads back samples. If the disk retains the data, Erase overwrites as much
-// as possible and reports the rest. Secrets in etcd are encrypted with a key on STATE.
+// as possible and reports the rest. Even then, Secrets in the etcd data are encrypted with a key on
+// STATE.
 type Erase struct {
 	Label  string
 	Device string
@@ -224,12 +226,13 @@ func (e Erase) String() string {
 	return "discard " + e.Label + " (" + e.Device + ")"
 }
 
-// Reset returns the operations of a reset of the volumes with the given labels. They must be
+// Reset returns the operations of a reset of the volumes with the given labels. The volumes must be
 // unmounted. Volumes on other disks stay unchanged: they may belong to another machine or to an
 // earlier installation. DATA is wiped first: an interrupted reset leaves a machine that is still
 // configured and can be reset again, never a machine with a new identity and old data. The slow
-// operations follow; of these, the keys come first. tell receives the results, and may be nil.
-func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
+// Erase operations follow, first that of STATE, which holds the keys. report receives the results,
+// and may be nil.
+func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {
 		if !slices.Contains(labels, label) {
@@ -239,7 +242,7 @@ func Reset(have Have, labels []string, tell func(string)) []reconcile.Op {
 			for _, p := range d.Partitions {
 				if d.Boot && p.Label == label && isSystemPartition(p.Entry) && !p.Content.blank() {
 					ops = append(ops, Wipe{Label: label, Device: p.Path})
-					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, report: tell}))
+					slow = slices.Insert(slow, 0, reconcile.Op(Erase{Label: label, Device: p.Path, report: report}))
 				}
 			}
 		}

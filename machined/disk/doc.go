@@ -16,8 +16,8 @@
 //     that at least a single valid copy exists at any time. Before the table lists a new partition,
 //     old signatures in its range are wiped, so a new partition is blank.
 //   - mke2fs writes the superblock last, after it has flushed all other blocks, and the wipe before
-//     it removes the old superblock first. So a visible file system is complete, and an incomplete
-//     file system looks blank and is created again.
+//     mke2fs removes the old superblock first. So a visible file system is complete, and an
+//     incomplete file system looks blank and is created again.
 //   - e2fsck, mount and growing are safe by themselves.
 //
 // The package does not choose the content of the partitions, does not encrypt, and does not write

@@ -17,15 +17,15 @@ import (
 // eraseTime is the maximum time for overwriting DATA if the disk does not discard it.
 const eraseTime = 30 * time.Second
 
-// Do erases the content and reports the result. Retained data of DATA is not an error; retained
-// data of STATE is.
+// Do erases the content and reports the result. Data that the disk retains are an error on STATE,
+// but not on DATA.
 func (e Erase) Do(ctx context.Context) error {
 	d, err := openErasable(e.Device)
 	if err != nil {
 		return fmt.Errorf("%s: cannot erase %s: %w", e.Device, e.Label, err)
 	}
 	defer d.close()
-	said := "the whole partition was overwritten and reads back as zeros"
+	result := "the whole partition was overwritten and reads back as zeros"
 	if e.Label == layout.State {
 		err = overwriteAll(ctx, d)
 	} else {
@@ -33,13 +33,13 @@ func (e Erase) Do(ctx context.Context) error {
 		if deadline, bounded := ctx.Deadline(); bounded && deadline.Add(-eraseTime/3).Before(end) {
 			end = deadline.Add(-eraseTime / 3)
 		}
-		said, err = discardAll(ctx, d, end, time.Now)
+		result, err = discardAll(ctx, d, end, time.Now)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: cannot erase %s: %w; its content can still be read: destroy the disk, or overwrite it elsewhere", e.Device, e.Label, err)
 	}
 	if e.report != nil {
-		e.report(fmt.Sprintf("%s (%s): %s", e.Label, e.Device, said))
+		e.report(fmt.Sprintf("%s (%s): %s", e.Label, e.Device, result))
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func labeled(mounts []mount.Mount) (all []labeledMount) {
 	return all
 }
 
-// espErrors returns the error state of the ESP. fault is the error of the last access to it.
+// espErrors returns the error state of the ESP. fault is the error of the last access to the ESP.
 func espErrors(device, fault string) FilesystemErrors {
 	s := FilesystemErrors{Label: layout.ESP, Device: device}
 	if fault != "" {
@@ -75,7 +75,8 @@ func espErrors(device, fault string) FilesystemErrors {
 	return s
 }
 
-// mountErrors returns the error state of another mount of the system that is now read-only or not.
+// mountErrors returns the error state of a mount of the system that is not on its disk; readOnly
+// reports whether it is read-only now.
 func mountErrors(m mount.Mount, readOnly bool) FilesystemErrors {
 	s := FilesystemErrors{Label: m.Target, Device: m.Source}
 	if readOnly && m.Flags&mount.ReadOnly == 0 {

@@ -33,7 +33,7 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 			s.ReadOnly = fs.Flags&unix.ST_RDONLY != 0
 		}
 		s.ReadOnly = s.ReadOnly || s.Faults.Any() && refusesWrites(l.Target)
-		if l.Flags&mount.ReadOnly != 0 { // as configured
+		if l.Flags&mount.ReadOnly != 0 { // configured as read-only, so no error
 			s.ReadOnly = false
 		}
 		all = append(all, s)
@@ -41,8 +41,8 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 	return all, nil
 }
 
-// readMountErrors reads from the kernel which of the other mounts of the system are read-only. A
-// mount point without a mount is the business of the domain that mounts it.
+// readMountErrors reads from the kernel which of the other mounts of the system are read-only. It
+// skips a mount point without a mount, which the domain that mounts it reports.
 func readMountErrors(mounts []mount.Mount) ([]FilesystemErrors, error) {
 	present, err := mount.List()
 	if err != nil {

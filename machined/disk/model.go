@@ -52,7 +52,7 @@ type Table struct {
 	First  uint64 `json:"-"` // first byte available to partitions
 	// first byte behind the range for partitions, with the backup at the end
 	End uint64 `json:"-"`
-	// of partitions: the larger of 1 MiB and the preferred alignment of the disk
+	// alignment of partitions: the larger of 1 MiB and the preferred alignment of the disk
 	Alignment  uint64      `json:"-"`
 	Partitions []Partition `json:"partitions"`
 }
@@ -82,7 +82,8 @@ type Partition struct {
 	Content Content   `json:"content"`
 	// Faults are the errors recorded by an Orlop ext4 on the boot disk.
 	Faults superblock.Errors `json:"faults,omitzero"`
-	// it contains a boot loader that firmware would start; not determined on the boot disk
+	// the partition contains a boot loader that firmware would start; not determined on the boot
+	// disk
 	Loader bool `json:"-"`
 }
 
@@ -109,8 +110,8 @@ func (c Content) String() string {
 	return c.Kind
 }
 
-// Want is the plan with all choices made. It belongs to the facts that it was made from, and stays
-// valid while the operations of Diff run.
+// Want is the plan with all choices made. It is made from the facts in a Have, and stays valid
+// while the operations of Diff run.
 type Want struct {
 	Disk       string  // path of the disk
 	Partitions []Entry // all partitions of the table, by number

@@ -35,8 +35,8 @@ func (c Check) Do(ctx context.Context) error {
 	return nil
 }
 
-// Do mounts the volume, unless it is mounted, and creates the directories. It sets their mode,
-// because the first process that needs a subdirectory could otherwise create the parent with a
+// Do mounts the volume, unless it is mounted, and creates the directories. It also sets the mode of
+// the directories: the first process that needs a subdirectory could have created the parent with a
 // private mode.
 func (m Mount) Do(context.Context) error {
 	there, mounted, err := mount.At(m.Target)
@@ -66,9 +66,9 @@ func (m Mount) Do(context.Context) error {
 	return nil
 }
 
-// link creates a symbolic link. It renames an existing file to the same name with the suffix ".old"
-// and replaces the previous ".old": pods of earlier versions could create a directory with this
-// name.
+// link creates a symbolic link. If the name is taken, link renames the existing file to the name
+// with the suffix ".old", in place of an earlier ".old": pods of earlier versions could create a
+// directory with this name.
 func link(name, target string) error {
 	if now, err := os.Readlink(name); err == nil && now == target {
 		return nil

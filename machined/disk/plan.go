@@ -84,8 +84,8 @@ func systemVolumes() []Volume {
 			Format: Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Dirs:   dataDirs(),
-			// Files below /run end with the boot; this name refers to the same directory. The
-			// second link is where plugins of pod networks are searched.
+			// "run" is /var/run: it refers to /run, so that its files end with the boot. containerd
+			// searches the plugins of pod networks at the second link.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
 		},
 	}
@@ -132,9 +132,9 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// checkClones rejects a system disk if a clone of it is present: init took the disk for the only
-// match because the clone had not appeared yet. After STATE is mounted, a clone that is plugged in
-// has no effect until the next boot.
+// checkClones rejects a system disk if a clone of the disk is present: init may have chosen the
+// wrong disk, because the other disk had not appeared yet. After STATE is mounted, a clone that is
+// plugged in has no effect until the next boot.
 func checkClones(disk Disk, have Have) error {
 	if _, mounted := mount.Topmost(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
@@ -193,7 +193,7 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 		entries = append(entries, p.Entry)
 	}
 	for _, label := range []string{layout.State, layout.Data} {
-		if same := with(entries, label); len(same) > 1 {
+		if same := withLabel(entries, label); len(same) > 1 {
 			return nil, fmt.Errorf("%s: cannot use the disk: it has %d partitions labelled %s; remove the wrong one", describe(disk), len(same), label)
 		}
 	}
@@ -216,7 +216,8 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	return entries, nil
 }
 
-// add appends STATE (if it is missing) and DATA, which takes the remaining space.
+// add appends STATE (if state is true, because it is missing) and DATA, which takes the remaining
+// space.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
 	need := uint64(layout.MinimumData)
 	if state {
@@ -262,10 +263,10 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
 }
 
-// gapFor finds a gap before a partition that can hold size bytes and is no larger than the space
-// behind the last partition. The library that writes the table would place a new partition there,
-// and would renumber the partitions behind it. gapFor returns the partition behind the gap and the
-// size of the gap; size 0 means no gap.
+// gapFor finds a gap between partitions in which the library that writes the table would place a
+// new partition of size bytes: the partition fits, and the gap is no larger than the space behind
+// the last partition. The library would then renumber the partitions behind the gap. gapFor returns
+// the partition behind the gap and the size of the gap; size 0 means no gap.
 func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap uint64) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Start, b.Start) })
 	at := disk.align(disk.First)
@@ -339,7 +340,7 @@ func name(e Entry) string {
 	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, layout.FormatSize(e.Size))
 }
 
-func with(entries []Entry, label string) []Entry {
+func withLabel(entries []Entry, label string) []Entry {
 	var found []Entry
 	for _, e := range entries {
 		if e.Label == label && isSystemPartition(e) {
@@ -351,7 +352,7 @@ func with(entries []Entry, label string) []Entry {
 
 // find returns the first entry with the label; the zero Entry if the table has no such label.
 func find(entries []Entry, label string) Entry {
-	if found := with(entries, label); len(found) > 0 {
+	if found := withLabel(entries, label); len(found) > 0 {
 		return found[0]
 	}
 	return Entry{}

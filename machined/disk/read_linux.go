@@ -36,10 +36,10 @@ const unexamined = "content that has not been examined"
 // kernel builds on others (device mapper, loop, RAM disks, RAID).
 //
 // This process reads only the boot disk: its partition table and the superblocks of the Orlop
-// partitions. Only this system and persons with physical access write these. examine reads all
-// other disks in a separate process, with a time limit for each; a disk that it cannot examine is
-// listed as a disk with data. Without examine, the other disks are listed as unexamined, and
-// nothing blocks on them.
+// partitions. Only this system, and persons with physical access, can have written them. examine
+// reads all other disks in a separate process, with a time limit for each; a disk that it cannot
+// examine is listed as a disk with data. Without examine, the other disks are listed as unexamined,
+// and nothing blocks on them.
 func Read(ctx context.Context, examine Examine) (Have, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -97,7 +97,7 @@ func readAll(ctx context.Context, devices []diskprobe.Device, boot string, exami
 var errUnexamined = errors.New(unexamined)
 
 // setForeignContents stores the content of foreign partitions on the boot disk. No decision depends
-// on it.
+// on this content.
 func (d *Disk) setForeignContents(r diskprobe.DeviceResult) {
 	for i, p := range d.Partitions {
 		if r.Err == nil && !isSystemPartition(p.Entry) {
@@ -121,7 +121,7 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	default:
 		disk.resize(a.Size)
 		disk.Table.Kind, disk.BackupAtEnd = a.Table, a.Mirrored
-		// the table belongs to the array, not to the disk
+		// the disk is a part of an array, and the table belongs to the array
 		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" {
 			disk.Table.Kind = a.Whole.Kind + " with a GPT partition table"
 		}
@@ -177,8 +177,9 @@ func partitionOf(path, disk string) bool {
 	return found && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// isDisk distinguishes real disks from virtual block devices by the directory in sysfs: only a disk
-// on a bus has a device, and optical drives have type 5 (scsi/scsi_proto.h, TYPE_ROM).
+// isDisk distinguishes real disks from virtual block devices by their directory in sysfs: only a
+// disk on a bus has an entry "device" there. Optical drives have type 5 (scsi/scsi_proto.h,
+// TYPE_ROM).
 func isDisk(sys string) bool {
 	if _, err := os.Stat(filepath.Join(sys, "device")); err != nil {
 		return false
@@ -252,13 +253,13 @@ func ownContent(path string) (Content, superblock.Errors, error) {
 	if err != nil {
 		return Content{}, superblock.Errors{}, err
 	}
-	e, _, _ := superblock.ReadExt(f) // examineOwn reports unreadable content
+	e, _, _ := superblock.ReadExt(f) // the error is ignored: examineOwn reports unreadable content
 	c, err := examineOwn(f, size)
 	return c, e.Faults, err
 }
 
-// examineOwn distinguishes an Orlop file system, an empty or incomplete file system, and other
-// content.
+// examineOwn distinguishes an Orlop file system, a blank partition or incomplete file system, and
+// other content.
 func examineOwn(r io.ReaderAt, size uint64) (Content, error) {
 	unfinished, err := superblock.Unfinished(r, size)
 	if err == nil && unfinished {
@@ -284,7 +285,7 @@ func describeDevice(disk *Disk) {
 	if err != nil {
 		return
 	}
-	// as the disk reports it
+	// sanitized, because the disk may report any bytes
 	disk.Model, disk.Serial, disk.WWID = sanitize.Text(p.Model), sanitize.Text(p.Serial), sanitize.Text(p.WWID)
 	disk.Bus, disk.Transport, disk.Rotational = p.BusPath, p.Transport, p.Rotational
 	if disk.Serial == "" {

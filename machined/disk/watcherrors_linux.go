@@ -8,15 +8,15 @@ import (
 )
 
 // errorsInterval is the interval at which the kernel's error counts of STATE and DATA and the state
-// of the other mounts are read: the kernel sends no event for them. espInterval is the interval at
-// which the ESP is read, which is not mounted in between.
+// of the other mounts are read: the kernel sends no event for them. espInterval is the interval of
+// the reads of the ESP, which is not mounted between the reads.
 const (
 	errorsInterval = 30 * time.Second
 	espInterval    = time.Hour
 )
 
-// recordBeforeCheck records the errors in STATE or DATA of an earlier boot: the following check
-// clears them.
+// recordBeforeCheck records the errors that an earlier boot left in STATE or DATA, because the
+// check that follows clears them.
 func (c *Controller) recordBeforeCheck(have Have) {
 	for _, s := range beforeCheck(have) {
 		c.deps.Event("failure", fmt.Sprintf("%s (%s): an earlier boot left a file system with errors (%s); it is checked now", s.Label, s.Device, s.Faults))
@@ -32,7 +32,7 @@ func (c *Controller) WatchErrors(ctx context.Context) {
 	tick, checks := time.NewTicker(errorsInterval), time.NewTicker(espInterval)
 	defer tick.Stop()
 	defer checks.Stop()
-	_ = c.deps.ESP.Check() // the fault of the ESP has its error
+	_ = c.deps.ESP.Check() // Fault returns the error
 	for {
 		if now, err := c.readErrors(); err == nil {
 			c.updateErrors(now)

@@ -3,6 +3,7 @@
 // decides; this package runs the commands of the orchestrator that observe the cluster, holds the
 // turn of the machine, renews it, and returns it when the machine is healthy again.
 //
-// It gates no shutdown without an operator: the reboot of an upgrade or a rollback that was gated
-// before, the rollback of a failed version, the power button, a signal.
+// It does not ask before a shutdown that no operator requests: the reboot of an upgrade or a
+// rollback for which it has asked before, the rollback of a failed version, the power button, a
+// signal.
 package disruption

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// observeTimeout bounds the question to the cluster: two processes start, and a member that is down
-// does not answer for some seconds.
+// observeTimeout bounds the request to the cluster. It includes the start of two processes, and
+// some seconds for a member that is down.
 const observeTimeout = time.Minute
 
 // renewTimeout bounds a renewal and a return: a forced operation waits for their end.
@@ -48,7 +48,7 @@ type State struct {
 	disruption.Turn      // zero if the machine has none
 	Booted          bool // the machine has booted since it took the turn, and was not healthy yet
 	life            time.Duration
-	ends            time.Time // as Turn.Ends, by a clock that no correction changes
+	ends            time.Time // the time of Turn.Ends, by a clock that no correction changes
 }
 
 // none reports whether the machine has no turn.
@@ -57,13 +57,13 @@ func (s State) none() bool { return s.Turn == disruption.Turn{} }
 // Guard asks the cluster before the machine is away. All methods are safe for concurrent use.
 type Guard struct {
 	deps   Deps
-	mu     sync.Mutex // serializes the questions to the cluster
+	mu     sync.Mutex // serializes the requests to the cluster
 	held   *cell.Cell[State]
-	writes limits.Bounded // of File
+	writes limits.Bounded // writes to File
 	// operations is the number of permitted operations that have not given the turn back.
 	operations int
 	stopUpkeep context.CancelFunc // nil if no upkeep runs
-	reported   bool               // the problem of a return is in the events
+	reported   bool               // the events contain the failure to return the turn
 }
 
 // New returns the guard of a machine. Run returns the turn of an earlier boot.
@@ -75,9 +75,9 @@ func (g *Guard) Held() bool { return !g.state().none() }
 // State holds the turn of the machine.
 func (g *Guard) State() *cell.Cell[State] { return g.held }
 
-// Permit takes the turn for an operation of an operator if the machine needs it, and returns an
-// error if the operation is refused and not forced. giveBack returns the turn if the operation does
-// not happen, unless another operation needs it.
+// Permit takes the turn for an operation of an operator if the machine needs the turn, and returns
+// an error if the operation is refused and not forced. If the operation does not happen, its caller
+// calls giveBack, which returns the turn unless another operation needs it.
 func (g *Guard) Permit(ctx context.Context, r disruption.Request) (giveBack func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,16 +88,16 @@ func (g *Guard) Permit(ctx context.Context, r disruption.Request) (giveBack func
 	return sync.OnceFunc(g.end), nil
 }
 
-// Confirm checks an operation again that was permitted: the cluster can have changed since, the
-// turn can be lost, and the version after the operation can be known now.
+// Confirm checks a permitted operation again: since Permit, the cluster may have changed, the turn
+// may be lost, or the version after the operation may have become known.
 func (g *Guard) Confirm(ctx context.Context, r disruption.Request) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ask(ctx, r)
 }
 
-// ask returns the reason for which an operation is refused and not forced; then the turn is as
-// before. The question continues if the caller disconnects, because only its answer says whether
+// ask returns an error if an operation is refused and not forced; then the turn is as before. The
+// request to the cluster continues if the caller disconnects, because only the answer says whether
 // the machine has the turn.
 func (g *Guard) ask(ctx context.Context, r disruption.Request) error {
 	if err := ctx.Err(); err != nil {
@@ -151,8 +151,9 @@ func (g *Guard) check(ctx context.Context, m Machine, r disruption.Request) erro
 	return no
 }
 
-// checkLevel returns the reason for which the level of the cluster excludes the version after an
-// operation. The turn is taken before: the level is not raised while a machine has it.
+// checkLevel returns a refusal if the level of the cluster excludes the version after an operation.
+// check takes the turn before this call, because the level is not raised while a machine has the
+// turn.
 func (g *Guard) checkLevel(ctx context.Context, m Machine, r disruption.Request) *disruption.Refusal {
 	if !disruption.NeedsLevel(m.Machine, r) {
 		return nil
@@ -175,12 +176,12 @@ func (g *Guard) restore(ctx context.Context, before State) {
 	}
 }
 
-// observe runs the commands that the decision needs. A command that fails is a problem of its
-// answer.
+// observe runs the commands that the decision needs. If a command fails, its answer has the error
+// as its Problem.
 func (g *Guard) observe(ctx context.Context, m Machine, r disruption.Request) (versions disruption.Versions, control disruption.ControlPlane) {
 	var err error
 	if disruption.NeedsVersions(m.Machine, r) {
-		user := uint32(0) // it reads the certificate of the kubelet
+		user := uint32(0) // root, which can read the certificate of the kubelet
 		if m.ControlPlane {
 			user = paths.UserControllers
 		}
@@ -210,7 +211,8 @@ func (g *Guard) state() State {
 	return now
 }
 
-// hold records a turn that begins now, and renews it until the machine shuts down or returns it.
+// hold records a turn that begins now, and renews the turn until the machine shuts down or returns
+// it.
 func (g *Guard) hold(t State) {
 	g.set(t, t.life)
 	g.keepUp(t.life / renewals)
@@ -244,9 +246,9 @@ func (g *Guard) stopKeeping() {
 	}
 }
 
-// upkeep renews the turn of a long operation, as a drain may take an hour, or returns it if no
-// operation needs it any more and its return has failed. It returns the time until the next upkeep;
-// 0 if there is none.
+// upkeep renews the turn while an operation needs it, because a drain may take an hour. If no
+// operation needs the turn any more, upkeep repeats its failed return. It returns the time until
+// the next upkeep; 0 if there is none.
 func (g *Guard) upkeep(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,14 +260,14 @@ func (g *Guard) upkeep(ctx context.Context) time.Duration {
 		asking, cancel := context.WithTimeout(ctx, renewTimeout)
 		defer cancel()
 		return g.renew(asking, t, t.life)
-	case !t.Booted: // otherwise Run returns it
+	case !t.Booted: // after a boot, Run returns it
 		g.giveBack()
 	}
 	return 0
 }
 
-// renew renews a turn for a time, and returns the time until the next renewal. Without a quorum,
-// the lease ends no earlier than the quorum is back.
+// renew renews a turn for a time, and returns the time until the next renewal. Without a quorum, no
+// lease ends before the quorum is back.
 func (g *Guard) renew(ctx context.Context, t State, life time.Duration) time.Duration {
 	next := t
 	next.Ends = clock().Add(life)
@@ -282,8 +284,9 @@ func (g *Guard) renew(ctx context.Context, t State, life time.Duration) time.Dur
 	return t.life / renewals
 }
 
-// Return returns the turn because the machine is healthy again, or leaves the cluster. An operation
-// that was permitted meanwhile retains it. It reports whether that is done.
+// Return returns the turn because the machine is healthy again, or leaves the cluster. If an
+// operation was permitted meanwhile, the turn stays for that operation. Return reports false if it
+// must be called again.
 func (g *Guard) Return() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,8 +299,9 @@ func (g *Guard) Return() bool {
 	return g.giveBack()
 }
 
-// giveBack returns the turn, and reports whether the machine has none any more. A turn that cannot
-// be returned ends by itself. At a shutdown it retains the turn, because the machine is away then.
+// giveBack returns the turn, and reports whether the machine now has no turn. A turn that cannot be
+// returned ends by itself. At a shutdown, giveBack retains the turn, because the machine is away
+// then.
 func (g *Guard) giveBack() bool {
 	t := g.state()
 	if t.none() {

@@ -32,7 +32,7 @@ type Facts struct {
 	Addresses       []netip.Addr // all addresses of the machine
 }
 
-// Describe returns the machine in its cluster; the zero Machine if it has none.
+// Describe returns the machine in its cluster; the zero Machine if it has no cluster.
 func Describe(f Facts) Machine {
 	c := f.Config
 	if c == nil || c.Cluster == nil || f.InMemory {
@@ -49,7 +49,8 @@ func Describe(f Facts) Machine {
 }
 
 // AwaitSettled waits until the machine is healthy, apart from the turn, and the last upgrade is
-// decided. watchHealth passes the health to each, now and after each change, while each wants more.
+// decided. watchHealth calls each with the health, now and after each change, until each returns
+// more = false.
 func AwaitSettled(ctx context.Context, undecided cell.View[bool], watchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error) error {
 	upgrades := undecided.Watch()
 	for {

@@ -44,7 +44,7 @@ func (g *Guard) keepBooted(ctx context.Context) {
 	defer g.mu.Unlock()
 	t := g.state()
 	switch {
-	case !t.Booted || g.operations > 0: // the upkeep renews it
+	case !t.Booted || g.operations > 0: // the upkeep renews the turn
 	case g.deps.Undecided():
 		asking, cancel := context.WithTimeout(ctx, renewTimeout)
 		defer cancel()
@@ -54,15 +54,16 @@ func (g *Guard) keepBooted(ctx context.Context) {
 	}
 }
 
-// awaitHealthy waits until the machine is healthy, for the time after which a turn is renewed.
+// awaitHealthy waits until the machine is healthy, at most for the time after which a turn is
+// renewed.
 func (g *Guard) awaitHealthy(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, disruption.TurnLife/renewals)
 	defer cancel()
 	return g.deps.Healthy(ctx) == nil
 }
 
-// Load reads the turn that the machine took before this boot. Its end is not that of the record,
-// because the clock may be wrong now: the turn has at most its whole life left.
+// Load reads the turn that the machine took before this boot. It ignores the end in the record,
+// because the clock may be wrong now, and assumes that the turn has its whole life left.
 func (g *Guard) Load() {
 	t, err := loadTurn(g.deps.File)
 	if err != nil {
@@ -77,8 +78,9 @@ func (g *Guard) Load() {
 // CheckName is the name of the check of the turn.
 const CheckName = "turn"
 
-// Check returns the check of a turn; nil without a turn. After a boot it fails until the turn is
-// returned: an operator waits for the health of a machine before the next machine.
+// Check returns the check of a turn; nil without a turn. After a boot the check fails until the
+// turn is returned: operators wait for the health of a machine before they continue with the next
+// machine.
 func (s State) Check() *api.HealthCheck {
 	if s.none() {
 		return nil
@@ -90,7 +92,8 @@ func (s State) Check() *api.HealthCheck {
 	return &api.HealthCheck{Name: CheckName, Ok: !s.Booted, Detail: detail, Since: timestamppb.New(s.At)}
 }
 
-// writeTimeout bounds a change of File: a machine with a disk that does not answer can be rebooted.
+// writeTimeout bounds a change of File, so that a machine can be rebooted even if its disk does not
+// answer.
 const writeTimeout = 5 * time.Second
 
 // loadTurn reads the stored turn; zero if there is none.
@@ -128,8 +131,8 @@ func (g *Guard) removeTurn() error {
 	return nil
 }
 
-// change changes File within writeTimeout. A change that ends later leaves an old turn at most,
-// which the next boot returns.
+// change changes File within writeTimeout. If a change ends only later, File has an old turn at
+// worst, which the next boot returns.
 func (g *Guard) change(do func() error) error {
 	_, err := limits.Read(context.Background(), &g.writes, "record of the turn", writeTimeout, func(context.Context) (struct{}, error) { return struct{}{}, do() })
 	return err

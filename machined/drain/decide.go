@@ -9,9 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// choose returns the policy of a drain: what the caller has chosen, else the configuration. The own
-// machine has a configured policy; another machine is drained only if the caller chooses a policy,
-// because the removal of a stolen machine must not wait.
+// choose returns the policy of a drain: the caller's policy, else the configured policy. The
+// configured policy is for this machine only. Another machine is drained only if the caller has a
+// policy, because the removal of a stolen machine must not wait for its pods.
 func choose(o Order, configured config.Drain) config.Drain {
 	if o.Node != "" {
 		configured.Policy = ""
@@ -46,8 +46,8 @@ func outcome(want config.Drain, givenUpBy string, out nodespec.DrainResult, fail
 	return nodespec.PhaseDrained, nil
 }
 
-// describe returns the line about a progress for the events: the pods that block the drain, not
-// those that end.
+// describe returns the line about a progress for the events. It names the pods that block the
+// drain, not the pods that are about to end.
 func describe(p nodespec.DrainProgress) string {
 	text := fmt.Sprintf("%d pods evicted, %d left", p.Evicted, p.Left)
 	blocking := p.Blocking()

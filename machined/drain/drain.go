@@ -21,11 +21,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// reserve is the time of the orchestrator in addition to the timeout for the pods, to start and to
-// undo a drain.
+// reserve is the time that the orchestrator has to start and to undo a drain, in addition to the
+// timeout for the pods.
 const reserve = 30 * time.Second
 
-// maxStates is the number of drains that the topic retains. The oldest that has ended goes first.
+// maxStates is the number of drains that the topic retains. The oldest ended drain is removed
+// first.
 const maxStates = 16
 
 // Deps is the environment of a Drainer.
@@ -49,7 +50,7 @@ type Order struct {
 	By        string // the author of the operation
 	// Node is the name of another machine that is removed; empty: this machine.
 	Node string
-	// Policy is the choice of the caller. An empty policy or timeout is that of the configuration.
+	// Policy is the policy of the caller. The configuration replaces an empty policy or timeout.
 	Policy config.Drain
 }
 
@@ -80,7 +81,7 @@ type run struct {
 
 	// guarded by Drainer.mu
 	givenUpBy string
-	ended     bool // its command has ended: it cannot be given up any more
+	ended     bool // the command has ended, so the drain cannot be given up any more
 }
 
 // New returns a drainer.
@@ -88,10 +89,10 @@ func New(d Deps) *Drainer {
 	return &Drainer{deps: d, states: cell.New([]State{}), running: map[string]*run{}}
 }
 
-// States holds the drains of this boot, the newest last, and the last of each node only.
+// States holds the drains of this boot, the newest last; of each node only the last drain.
 func (d *Drainer) States() *cell.Cell[[]State] { return d.states }
 
-// Wanted reports whether a drain of this machine would evict pods, with the choice of a caller.
+// Wanted reports whether a drain of this machine would evict pods, with the policy of a caller.
 func (d *Drainer) Wanted(policy config.Drain) bool {
 	_, drains := d.plan(Order{Policy: policy})
 	return drains
@@ -107,9 +108,9 @@ func (d *Drainer) plan(o Order) (config.Drain, bool) {
 	return policy, policy.Policy != config.DrainNone
 }
 
-// Drain drains a node for an operation, if the policy wants it, and reports whether it did. It ends
-// early only if ctx ends or a caller gives it up. After an error the node is as before, and the
-// operation must not happen.
+// Drain drains a node for an operation, if the policy requires a drain, and reports whether it did.
+// It ends early only if ctx ends or a caller gives it up. After an error the node is as before, and
+// the operation must not happen.
 func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	policy, drains := d.plan(o)
 	if !drains {
@@ -124,7 +125,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	}
 	defer d.end(node)
 	started := time.Now()
-	d.put(State{
+	d.addState(State{
 		Node: node, Operation: o.Operation, By: o.By, Policy: string(policy.Policy), Phase: nodespec.PhaseRunning,
 		Started: started.UTC().Truncate(time.Second), Deadline: started.Add(time.Duration(policy.Timeout)).UTC().Truncate(time.Second),
 	})
@@ -135,7 +136,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
 	phase, err := outcome(policy, d.decide(now), out, failed)
 	d.conclude(node, phase, out, failed)
-	// The command may not have undone it.
+	// The command may not have undone the drain.
 	if !d.leaves(o) && (phase == nodespec.PhaseGivenUp || phase == nodespec.PhaseRefused && !out.Refused) {
 		d.undo(node, o)
 	}
@@ -155,11 +156,12 @@ func (d *Drainer) Undo(o Order) {
 	d.update(node, func(s *State) { s.Phase = nodespec.PhaseUndone })
 }
 
-// leaves reports whether the drained machine shuts down: its node stays cordoned until the boot.
+// leaves reports whether the drained machine shuts down: then its node stays cordoned until the
+// next boot.
 func (d *Drainer) leaves(o Order) bool { return o.Node == "" && d.deps.Stopping.Err() != nil }
 
-// Cancel gives up the drain of a node that runs; empty: of this machine. The operation behind it
-// does not happen.
+// Cancel gives up the running drain of a node; empty: of this machine. The operation that needs the
+// drain does not happen.
 func (d *Drainer) Cancel(node, by string) error {
 	node = d.nameOf(node)
 	d.mu.Lock()
@@ -210,7 +212,8 @@ func (d *Drainer) decide(now *run) string {
 	return now.givenUpBy
 }
 
-// progress reports a change of the progress. It is an event if other pods block the drain.
+// progress reports a change of the progress. It adds an event if other pods block the drain, or if
+// a problem begins or ends.
 func (d *Drainer) progress(node string, p nodespec.DrainProgress) {
 	states, _ := d.states.Get()
 	i := slices.IndexFunc(states, func(s State) bool { return s.Node == node })
@@ -249,7 +252,7 @@ func (d *Drainer) conclude(node string, phase nodespec.DrainPhase, out nodespec.
 	}
 }
 
-// undo runs the undo of a drain. If it fails, the drain expires, and the node undoes it by itself.
+// undo undoes a drain. If this fails, the drain expires, and the node undoes it by itself.
 func (d *Drainer) undo(node string, o Order) {
 	request := nodespec.DrainRequest{Operation: o.Operation, By: o.By, Timeout: reserve, Undo: true}
 	if _, err := d.command(context.WithoutCancel(d.deps.Stopping), o, request, func(nodespec.DrainProgress) {}); err != nil {
@@ -261,7 +264,7 @@ func (d *Drainer) undo(node string, o Order) {
 func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRequest, each func(nodespec.DrainProgress)) (nodespec.DrainResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, request.Timeout+reserve)
 	defer cancel()
-	user := uint32(0) // it reads the certificate of the kubelet
+	user := uint32(0) // root, which can read the certificate of the kubelet
 	if request.Node = o.Node; o.Node != "" {
 		user = paths.UserControllers
 	}
@@ -297,8 +300,8 @@ func receive(from io.Reader, each func(nodespec.DrainProgress)) {
 	_, _ = io.Copy(io.Discard, from) // the writer must not block
 }
 
-// put adds the state of a drain that begins.
-func (d *Drainer) put(s State) {
+// addState adds the state of a drain that begins.
+func (d *Drainer) addState(s State) {
 	d.states.Update(func(all []State) []State {
 		all = slices.DeleteFunc(slices.Clone(all), func(old State) bool { return old.Node == s.Node })
 		for len(all) >= maxStates {

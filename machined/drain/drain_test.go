@@ -301,9 +301,9 @@ func TestCancelTooLate(t *testing.T) {
 // TestStates checks the limit of the states: drains that run stay.
 func TestStates(t *testing.T) {
 	m := newMachine(config.DrainTimeout)
-	m.put(State{Node: "runs", Phase: nodespec.PhaseRunning})
+	m.addState(State{Node: "runs", Phase: nodespec.PhaseRunning})
 	for i := range 2 * maxStates {
-		m.put(State{Node: fmt.Sprint(i), Phase: nodespec.PhaseDrained})
+		m.addState(State{Node: fmt.Sprint(i), Phase: nodespec.PhaseDrained})
 	}
 	states, _ := m.States().Get()
 	if len(states) != maxStates || states[0].Node != "runs" || states[maxStates-1].Node != fmt.Sprint(2*maxStates-1) {

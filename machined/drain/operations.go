@@ -22,8 +22,8 @@ func (d *Drainer) DrainMember(ctx context.Context, node, by string, policy confi
 	return func() { d.Undo(o) }, err
 }
 
-// DrainOwn drains the node of this machine before it is away, if the policy wants it, and reports
-// whether it did.
+// DrainOwn drains the node of this machine before it is away, if the policy requires a drain, and
+// reports whether it did.
 func (d *Drainer) DrainOwn(ctx context.Context, o disruption.Operation, by string, policy config.Drain) (done bool, err error) {
 	return d.Drain(ctx, Order{Operation: o.Name(), By: by, Policy: policy})
 }
@@ -33,14 +33,14 @@ func (d *Drainer) UndoOwn(o disruption.Operation, by string) {
 	d.Undo(Order{Operation: o.Name(), By: by})
 }
 
-// Configured drains the node of this machine with the policy of the configuration: upgrades and
-// rollbacks have no choice of a caller.
+// Configured drains the node of this machine with the policy of the configuration: the callers of
+// upgrades and rollbacks choose no policy.
 type Configured struct{ *Drainer }
 
-// Wanted reports whether the configuration wants a drain.
+// Wanted reports whether the configuration requires a drain.
 func (c Configured) Wanted() bool { return c.Drainer.Wanted(config.Drain{}) }
 
-// Drain drains the node for an operation of an author, if the configuration wants it.
+// Drain drains the node for an operation of an author, if the configuration requires a drain.
 func (c Configured) Drain(ctx context.Context, o disruption.Operation, by string) error {
 	_, err := c.DrainOwn(ctx, o, by, config.Drain{})
 	return err
@@ -49,7 +49,8 @@ func (c Configured) Drain(ctx context.Context, o disruption.Operation, by string
 // Undo ends a drain because its operation does not happen.
 func (c Configured) Undo(o disruption.Operation, by string) { c.UndoOwn(o, by) }
 
-// Own returns the last drain of the machine's own node for its object; nil if there is none.
+// Own returns the last drain of the machine's own node, for the machine object; nil if there is
+// none.
 func Own(all []State) *api.Drain {
 	i := slices.IndexFunc(all, func(s State) bool { return s.Operation != removal })
 	if i < 0 {

@@ -13,7 +13,7 @@ import (
 
 const (
 	readInterval = 10 * time.Second
-	// diffTimeout bounds the diff of a domain. Less than a second is usual.
+	// diffTimeout bounds the diff of a domain. A diff usually takes less than a second.
 	diffTimeout = 5 * time.Second
 )
 
@@ -22,7 +22,7 @@ type State struct {
 	Domain string `json:"domain"`
 	// in the form of a dry run; empty without drift
 	Operations []string `json:"operations"`
-	// first read with drift or with a problem
+	// time of the first read with drift or with a problem
 	Since time.Time `json:"since,omitzero"`
 	// why the drift is unknown, or which operation is impossible
 	Problem string `json:"problem,omitempty"`
@@ -123,7 +123,7 @@ func (d *Reader) currentEpoch() uint64 {
 
 // refresh computes the drift of all domains in parallel.
 func (d *Reader) refresh() {
-	of := d.currentEpoch() // read before the diffs
+	epoch := d.currentEpoch() // read before the diffs, so that a later change makes them stale
 	found := make([]*State, len(d.deps.Domains))
 	var wait sync.WaitGroup
 	for i, one := range d.deps.Domains {
@@ -153,7 +153,7 @@ func (d *Reader) refresh() {
 		d.states = states
 		d.revision++
 	}
-	d.readAt, d.readEpoch = now, of
+	d.readAt, d.readEpoch = now, epoch
 	close(d.running)
 	d.running = nil
 }

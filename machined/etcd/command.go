@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Read runs a command of the orchestrator that changes nothing and has no rules of its own. The
-// command reads request (nil: none), and Read decodes its answer into answer.
+// Read runs a command of the orchestrator that changes nothing and for which this package has no
+// rules. The command reads request (nil: none), and Read decodes its answer into answer.
 func (k *Manager) Read(ctx context.Context, command string, request, answer proto.Message) error {
 	if err := k.check(); err != nil {
 		return err
@@ -21,9 +21,9 @@ func (k *Manager) Read(ctx context.Context, command string, request, answer prot
 	return commandError(nodespec.RunInto(ctx, k.deps.ReadCommand, paths.UserAPI, command, request, answer))
 }
 
-// Change runs a command of the orchestrator that changes etcd and has no rules of its own. The
-// command reads request (nil: none), and Change decodes its answer into answer. After a success it
-// adds an event with the text that event returns (nil: no event).
+// Change runs a command of the orchestrator that changes etcd and for which this package has no
+// rules. The command reads request (nil: none), and Change decodes its answer into answer. After a
+// success, Change adds an event with the text that the function event returns (nil: no event).
 func (k *Manager) Change(ctx context.Context, command string, request, answer proto.Message, event func() string) error {
 	if err := k.check(); err != nil {
 		return err

@@ -4,7 +4,7 @@
 //
 // The orchestrator owns etcd and its files (orchestrator/etcd); it interprets the data and decides
 // which changes are safe. This package decides when an operation runs, and excludes operations that
-// would conflict; to it the data are bytes in a file without a name, which disappears if the call
-// is interrupted. It starts no etcd: it restarts the service that runs it. An error for a caller is
-// a gRPC status with the code of the API.
+// would conflict. For this package, the data are bytes in a file without a name, which disappears
+// if the call is interrupted. It starts no etcd: it restarts the service that runs etcd. Errors are
+// gRPC statuses with the codes of the API.
 package etcd

@@ -47,7 +47,7 @@ type Deps struct {
 	// NotInstalled is the reason why a system that runs from memory has no etcd; empty if it runs
 	// from a disk.
 	NotInstalled string
-	// Started is the start of init.
+	// Started is the time at which init started.
 	Started time.Time
 	// Stopping is canceled at shutdown.
 	Stopping context.Context
@@ -109,8 +109,8 @@ func (k *Manager) checkConfig(c *config.Config) error {
 	return nil
 }
 
-// restart restarts etcd and returns when started reports that the pending operation has started
-// and etcd serves, or when its process has ended again: failed is the reason.
+// restart restarts etcd. It returns when started reports that the pending operation has started and
+// etcd serves, or when the process of etcd has ended again; then failed is the reason.
 func (k *Manager) restart(started func() bool) (failed string, err error) {
 	defer k.deps.DataReplaced() // also if the restore takes effect after the return
 	if err := k.deps.Services.Restart(nodespec.ServiceAPI); err != nil {
@@ -128,7 +128,7 @@ func (k *Manager) restart(started func() bool) (failed string, err error) {
 	return failed, err
 }
 
-// exitReason returns why a service has ended that waits for its restart; empty if it does not wait.
+// exitReason returns why a service that waits for its restart has ended; empty if it does not wait.
 func exitReason(list []supervise.Status, service string) string {
 	s := supervise.Find(list, service)
 	if s.State != supervise.BackingOff {

@@ -28,8 +28,8 @@ func (k *Manager) RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse
 	if member == "" {
 		return nil, status.Error(codes.InvalidArgument, "etcd: no member is named; `orlopctl etcd members` lists them")
 	}
-	// It continues if the caller disconnects: the deletion of the Node cannot be requested again,
-	// because the etcd member does not exist any more.
+	// The removal continues if the caller disconnects: the deletion of the Node cannot be requested
+	// again, because the etcd member does not exist any more.
 	removed := &api.EtcdMember{}
 	if err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "remove-member", &api.EtcdRemoveMemberRequest{Member: member}, removed); err != nil {
 		return nil, commandError(err)
@@ -39,8 +39,8 @@ func (k *Manager) RemoveMember(member, by string) (*api.EtcdRemoveMemberResponse
 }
 
 // deleteMemberNode deletes the Node and the pods of a control-plane machine after the removal of
-// its etcd member, or returns why the Node stays. A machine in the configuration may come back, and
-// its replacement may have its name already.
+// its etcd member, or returns why the Node stays: the configuration names the machine, which may
+// come back, or a replacement has its name already.
 func (k *Manager) deleteMemberNode(ctx context.Context, removed *api.EtcdMember) string {
 	if removed.Name == "" {
 		return "" // its etcd has never started, so its Node is unknown
@@ -78,9 +78,8 @@ func (k *Manager) Recover(by string) (dropped []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The other members may have come back before the restart; then etcd continues with them.
-	//
-	// It continues if the caller disconnects.
+	// The other members may have come back before the restart; then etcd continues with them. This
+	// check continues if the caller disconnects.
 	now := &api.EtcdStatusResponse{}
 	if err := nodespec.RunInto(k.deps.Stopping, k.deps.Command, paths.UserAPI, "data-status", nil, now); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "etcd: serves, but its remaining members are unknown: %v; `orlopctl etcd members` lists them", err)
@@ -102,9 +101,9 @@ func (k *Manager) Rejoin(by string) error {
 	return nil
 }
 
-// Leave removes the etcd member of this machine before its data are wiped, so that the others do
-// not count it. It returns an error if they would lose their quorum. It continues if the caller
-// disconnects.
+// Leave removes the etcd member of this machine before its data are wiped, so that the other
+// members do not count it for their quorum. Leave returns an error if they would lose their quorum.
+// It continues if the caller disconnects.
 func (k *Manager) Leave(by string) error {
 	if k.check() != nil {
 		return nil

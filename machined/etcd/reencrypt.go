@@ -26,7 +26,7 @@ func (k *Manager) Reencrypt(ctx context.Context, countOnly bool) (nodespec.Reenc
 
 // DropKeys rewrites all Secrets with the current encryption key before a configuration drops the
 // keys with these names. It returns the operations, or with dry the planned operations; none
-// without a key. An error rejects the configuration: a machine without the old key cannot read the
+// without a name. An error rejects the configuration: a machine without the old key cannot read the
 // Secrets that are encrypted with it.
 func (k *Manager) DropKeys(ctx context.Context, names []string, dry bool) ([]string, error) {
 	if len(names) == 0 {

@@ -32,7 +32,8 @@ func (k *Manager) Restore(first *api.EtcdRestoreRequest, receive func() (*api.Et
 	if first.Undo && first.Stored != "" {
 		return restored, status.Error(codes.InvalidArgument, "etcd: cannot restore, nothing was changed: a stored snapshot and an undo are both requested; request one of them")
 	}
-	// An upgrade must not change the state that this method has checked, nor the other way round.
+	// An upgrade must not change the state that this method has checked, and this method must not
+	// change the state that an upgrade has checked.
 	unlock, ok := k.deps.LockUpgrade()
 	if !ok {
 		return restored, status.Error(codes.Aborted, "etcd: cannot restore, nothing was changed: an upgrade is being received or written; `orlopctl upgrade status` shows its progress")
@@ -58,7 +59,7 @@ func (k *Manager) Restore(first *api.EtcdRestoreRequest, receive func() (*api.Et
 			return restored, err
 		}
 	}
-	// From here on it continues if the caller disconnects.
+	// From here on the restore continues if the caller disconnects.
 	return k.restoreData(nodespec.EtcdRestore{By: by, Undo: first.Undo, Stored: first.Stored}, f)
 }
 
@@ -129,15 +130,15 @@ func (k *Manager) activateRestored(made nodespec.EtcdRestored) (nodespec.EtcdRes
 		return nodespec.EtcdRestored{}, status.Errorf(codes.FailedPrecondition, "etcd: the data of revision %d are active, and etcd cannot serve them: %s; `orlopctl etcd restore --undo` restores the replaced data", done.Revision, failed)
 	}
 	k.deps.Event("etcd", "operation", fmt.Sprintf("the data of revision %d were restored; the replaced data had revision %d", done.Revision, done.Replaced))
-	// The controllers cache objects of the replaced data.
+	// The controllers restart, because they cache objects of the replaced data.
 	if err := k.deps.Services.Restart(nodespec.ServiceControllers); err != nil {
 		k.deps.Event("etcd", "failure", err.Error())
 	}
 	return done, nil
 }
 
-// restoreError is the status of a failed or interrupted restore: its process may have stored the
-// request before, and only a process of that user can remove it.
+// restoreError is the status of a failed or interrupted restore. Before it failed, the process may
+// have stored the request, and only a process of the same user can remove it.
 func restoreError(dir string, err error) error {
 	if _, missing := os.Lstat(filepath.Join(dir, nodespec.PendingRestoreFile)); errors.Is(missing, fs.ErrNotExist) {
 		return status.Errorf(codes.FailedPrecondition, "etcd: cannot restore, nothing was changed: %v", err)

@@ -19,17 +19,17 @@ import (
 const (
 	// snapshotPollInterval is the interval at which the machine checks whether a snapshot is due.
 	snapshotPollInterval = time.Minute
-	// snapshotDelay is the time after boot in which the machine takes none: it has other work, and
-	// its clock may be wrong.
+	// snapshotDelay is the time after boot in which the machine takes no snapshot: it has other
+	// work, and its clock may be wrong.
 	snapshotDelay = 10 * time.Minute
 	// snapshotMaxBackoff is the longest delay after a failure: most problems last longer, and more
 	// attempts would fill the events.
 	snapshotMaxBackoff = time.Hour
 )
 
-// due reports whether a snapshot is due: the interval every after the last snapshot (0: never), and
-// at once if there is none (the zero time). A last snapshot in the future is ignored: the clock was
-// wrong.
+// due reports whether a snapshot is due: when the interval every has passed since the last snapshot
+// (every 0: never), and at once if there is none (the zero time). A last snapshot in the future is
+// ignored, because the clock was wrong.
 func due(last, now time.Time, every time.Duration) bool {
 	return every > 0 && (last.After(now) || now.Sub(last) >= every)
 }

@@ -88,8 +88,8 @@ func (k *Manager) SendSnapshot(ctx context.Context, stored, by string, send func
 	})
 }
 
-// fillSnapshot writes a new or a stored snapshot into a file. Other snapshots wait for that, but
-// not for the caller that reads the file: it does not change any more.
+// fillSnapshot writes a new or a stored snapshot into a file. It excludes other snapshots only for
+// this time, and not while the caller reads the file, because the file does not change any more.
 func (k *Manager) fillSnapshot(ctx context.Context, stored string, f *os.File) (*api.EtcdSnapshotInfo, error) {
 	if !k.snapshotMu.TryLock() {
 		return nil, errSnapshotBusy

@@ -69,7 +69,7 @@ type uploader struct {
 	state uploadState
 }
 
-// addPending records a new snapshot. A running delay stays.
+// addPending records a new snapshot. A delay after a failure continues.
 func (s *uploader) addPending() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *uploader) problem(place string) string {
 }
 
 // snapshotTarget returns the upload target of the configuration; the zero value if there is none. e
-// says how it is reached.
+// says how the target is reached.
 func snapshotTarget(want config.Snapshots, e egress.Config) nodespec.EtcdTarget {
 	t := want.Target
 	if t == nil || len(want.Recipients) == 0 {
@@ -99,7 +99,7 @@ func snapshotTarget(want config.Snapshots, e egress.Config) nodespec.EtcdTarget 
 	}
 }
 
-// target returns the upload target of the configuration, as it is reached now.
+// target returns the upload target of the configuration, with the present proxy and CAs.
 func (k *Manager) target(want config.Snapshots) nodespec.EtcdTarget {
 	in, _ := k.deps.Config.Get()
 	return snapshotTarget(want, in.Egress)
@@ -166,8 +166,7 @@ func (k *Manager) uploadSnapshot(target nodespec.EtcdTarget) (left int, err erro
 	return done.Remaining, err
 }
 
-// uploadNow uploads the newest snapshot without regard to a delay, and returns the problem if it
-// fails.
+// uploadNow uploads the newest snapshot, even during a delay, and returns the problem if it fails.
 func (k *Manager) uploadNow(want config.Snapshots) (problem string) {
 	target := k.target(want)
 	if target.Place == "" {
@@ -179,7 +178,7 @@ func (k *Manager) uploadNow(want config.Snapshots) (problem string) {
 	defer k.uploader.wakeup.Wake() // for the remaining snapshots, after busy is released
 	defer k.uploader.busy.Unlock()
 	k.uploader.mu.Lock()
-	k.uploader.state.next(target, time.Now()) // the target may have changed
+	k.uploader.state.next(target, time.Now()) // resets the state if the target has changed
 	k.uploader.mu.Unlock()
 	if _, err := k.uploadSnapshot(target); err != nil {
 		return err.Error()

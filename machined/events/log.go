@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// maxEvents is the number of retained events: about a day of a quiet machine; a boot with all its
-// operations has about 150.
+// maxEvents is the number of retained events: about a day of a quiet machine. A boot with all its
+// operations adds about 150.
 const maxEvents = 1000
 
 // Event is a change of the machine: an operation, a change of state, a failure.
@@ -51,7 +51,7 @@ func (l *Log) Add(source, kind, message string) {
 	l.last.Set(e.Cursor)
 }
 
-// From returns Add with a source.
+// From returns a function that adds events of a source.
 func (l *Log) From(source string) func(kind, message string) {
 	return func(kind, message string) { l.Add(source, kind, message) }
 }
@@ -82,8 +82,8 @@ func (l *Log) After(cursor uint64) []Event {
 	return nil
 }
 
-// Tail calls each for every event after the cursor; without wait it ends with the newest event,
-// otherwise with ctx or with the first error of each, which it returns.
+// Tail calls each for every event after the cursor. Without wait, it ends after the newest event;
+// with wait, it ends with ctx. The first error of each ends it at once, and is returned.
 func (l *Log) Tail(ctx context.Context, cursor uint64, wait bool, each func(Event) error) error {
 	watch := l.last.Watch()
 	for {

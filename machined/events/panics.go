@@ -43,8 +43,8 @@ type Panics struct {
 	record func(audit.Call)
 }
 
-// NewPanics returns the panics of a machine without a panic. event adds an event of the panics,
-// record adds a call to the audit log.
+// NewPanics returns the state before the first panic. event adds an event of the panics, record
+// adds a call to the audit log.
 func NewPanics(event func(kind, message string), record func(audit.Call)) *Panics {
 	return &Panics{state: cell.New(PanicState{}), event: event, record: record}
 }
@@ -54,10 +54,10 @@ func (l *Panics) State() *cell.Cell[PanicState] { return l.state }
 
 // Restarter runs the tasks that last as long as the machine runs.
 func (l *Panics) Restarter() panics.Restarter {
-	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, rests bool) {
+	return panics.Restarter{MinBackoff: restartMinBackoff, MaxBackoff: restartMaxBackoff, BackingOff: func(where string, waiting bool) {
 		l.state.Update(func(s PanicState) PanicState {
 			s.BackingOff = slices.DeleteFunc(slices.Clone(s.BackingOff), func(w string) bool { return w == where })
-			if rests {
+			if waiting {
 				s.BackingOff = append(s.BackingOff, where)
 			}
 			return s
@@ -65,9 +65,9 @@ func (l *Panics) Restarter() panics.Restarter {
 	}}
 }
 
-// Add records a panic. It takes no lock that the panicking goroutine can hold, except the
-// locks of the events and of the audit log: their own panics are not recovered twice, because they
-// have recorded by then, or the process ends.
+// Add records a panic. It takes no lock that the panicking goroutine can hold, except the locks of
+// the events and of the audit log. If the code under these locks panics, it has made its record by
+// then, or the process ends, so no panic is recovered twice.
 func (l *Panics) Add(e *panics.Error) {
 	count := 0
 	l.state.Update(func(s PanicState) PanicState {
@@ -88,8 +88,8 @@ func (l *Panics) Add(e *panics.Error) {
 	l.record(audit.Call{Role: "nobody", Method: "panic", Target: e.Where, Status: codes.Internal.String(), Reason: e.Value})
 }
 
-// stackLines is the number of stack lines that become events: two per call. The event log holds a
-// day of a quiet machine.
+// stackLines is the number of stack lines that become events, two for each function. More lines
+// would displace other events: the event log holds a day of a quiet machine.
 const stackLines = 40
 
 // Check returns the check of the panics; nil if there were none. It fails while a task waits

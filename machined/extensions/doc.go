@@ -9,5 +9,6 @@
 //	manager.go    the activation at boot, the task that fetches, the topic
 //
 // A change of the configuration takes effect at the next boot. The package starts no process: the
-// plan of the node has the services and runtime handlers of the active extensions.
+// plan of the node (machined/nodeplan) contains the services and runtime handlers of the active
+// extensions.
 package extensions

@@ -21,11 +21,11 @@ type Source struct {
 }
 
 const (
-	// smallTimeout bounds the transfer of a manifest and a statement, imageTimeout of an image. The
-	// sources end a transfer that stalls.
+	// smallTimeout bounds the transfer of a manifest or a statement, imageTimeout that of an image.
+	// The sources end a transfer that stalls.
 	smallTimeout = time.Minute
 	imageTimeout = time.Hour
-	// reserve is the free space of DATA that a fetch leaves, in bytes, as an upgrade does.
+	// reserve is the space of DATA in bytes that a fetch leaves free; an upgrade leaves the same.
 	reserve = 512 << 20
 )
 
@@ -60,7 +60,7 @@ func (s Store) fetchFrom(ctx context.Context, sum string, trust extension.Trust,
 	if err != nil {
 		return err
 	}
-	statement, err := verified(envelope, image, trust)
+	statement, err := verifyStatement(envelope, image, trust)
 	if err != nil {
 		return err
 	}

@@ -9,20 +9,22 @@ import (
 	"strings"
 )
 
-// OwnFiles are the files of the system below a directory, also after a mount of extensions on it.
+// OwnFiles are the files of the system below a directory, without the files of extensions that are
+// mounted there.
 type OwnFiles struct {
 	dir  string
 	root *os.Root
 	err  error
 }
 
-// NewOwnFiles opens a directory, before the mount.
+// NewOwnFiles opens a directory. It must be called before extensions are mounted there.
 func NewOwnFiles(dir string) OwnFiles {
 	root, err := os.OpenRoot(dir)
 	return OwnFiles{dir, root, err}
 }
 
-// Has reports whether the system has a file at a path, or cannot have another there (System.Has).
+// Has reports whether an extension must not have a file at a path (System.Has): the system has a
+// file there, the path is not below the directory, or the file system cannot answer.
 func (o OwnFiles) Has(name string) bool {
 	below, ok := strings.CutPrefix(name, o.dir+"/")
 	if !ok || o.err != nil {
@@ -32,8 +34,8 @@ func (o OwnFiles) Has(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// MakeStates makes the directories on DATA that services of active extensions request. It can be
-// repeated. A problem is reported, and the others are made.
+// MakeStates makes the directories on DATA that services of active extensions request. A problem
+// with a directory is reported, and the others are made. The call can be repeated.
 func (m *Manager) MakeStates() {
 	for _, e := range m.Active() {
 		for _, s := range e.Services {

@@ -28,8 +28,8 @@ type Deps struct {
 	// Config is the active configuration; nil if there is none.
 	Config cell.View[*config.Config]
 	System func() (System, error)
-	// Release are the keys that may sign versions and extensions, and Keys the extension keys of
-	// the image in PEM; no keys if the image has none.
+	// Release returns the keys that may sign versions and extensions. Keys returns the keys in the
+	// image for extensions only, in PEM. Both are empty if the image has no keys.
 	Release func() (bundle.Trust, error)
 	Keys    func() ([]byte, error)
 	// StorageProblem says why nothing is stored; empty if DATA is mounted.
@@ -40,7 +40,7 @@ type Deps struct {
 	// are unknown at present: then nothing is pruned.
 	Others func() ([]config.Artifact, error)
 	// AddModules makes the modules of these directories known, and loads the drivers for devices
-	// without one. LoadModules loads modules.
+	// that have no driver. LoadModules loads modules.
 	AddModules  func(dirs []string) error
 	LoadModules func(names ...string) error
 	Event       func(kind, message string)
@@ -54,8 +54,8 @@ type Manager struct {
 
 	mu           sync.Mutex
 	active       []extension.Statement // set by Activate
-	activeStates []State               // theirs, in the same order
-	failed       map[string]string     // why the last fetch failed, or an activation, by reference
+	activeStates []State               // the states of active, in the same order
+	failed       map[string]string     // why the last fetch or activation failed, by reference
 }
 
 // New returns the manager of a machine. It reads no file.
@@ -135,7 +135,7 @@ func (m *Manager) items(c *config.Config) ([]Item, error) {
 }
 
 // Activate activates the stored extensions of a configuration (nil for none), at boot. It reports
-// problems as states and events; the other extensions take effect all the same.
+// problems as states and events; the other extensions take effect nevertheless.
 func (m *Manager) Activate(c *config.Config) {
 	if err := m.activate(c); err != nil {
 		m.deps.Console(err.Error())
@@ -200,15 +200,15 @@ func (m *Manager) mount(s extension.Statement, target string) error {
 		}
 		err = errors.Join(err, m.deps.Kernel.Unmount(target))
 	}
-	// A damaged image is fetched again.
+	// The cause can be a damaged image, which is fetched again.
 	if sum, _, wrong := safefile.SHA256(image); wrong != nil || sum != s.Image.SHA256 {
 		return errors.Join(fmt.Errorf("its stored image is damaged and is fetched again: %w", err), m.deps.Store.Drop(s.Image.SHA256))
 	}
 	return err
 }
 
-// loadModules makes the modules of active extensions known, and loads them. A failure is a problem
-// of the extension; its other parts stay active.
+// loadModules makes the modules of active extensions known to the loader, and loads them. A failure
+// is a problem of the extension; its other parts stay active.
 func (m *Manager) loadModules(active []extension.Statement) {
 	var dirs []string
 	for _, s := range active {
@@ -235,7 +235,8 @@ func (m *Manager) loadModules(active []extension.Statement) {
 	}
 }
 
-// fail records why an extension failed, and reports a new reason.
+// fail records why an extension failed, and reports a new reason. An empty reason deletes the
+// record.
 func (m *Manager) fail(image, why string) {
 	m.mu.Lock()
 	known := m.failed[image] == why
@@ -328,7 +329,8 @@ func (m *Manager) CheckUpgrade(to string) error {
 }
 
 // CheckRollback returns an error if an extension of saved documents (nil for none) is not stored.
-// The other version reads documents that this version cannot read, and reports the problem.
+// It accepts documents that this version cannot read: the other version reads them and reports the
+// problem.
 func (m *Manager) CheckRollback(documents []byte) error {
 	if len(documents) == 0 {
 		return nil
@@ -409,7 +411,7 @@ func (m *Manager) fetch(ctx context.Context, c *config.Config, image config.Arti
 }
 
 // prune removes the extensions that neither the configuration nor another configuration that may
-// become active names, and reports whether that is done.
+// become active names, and reports whether it has succeeded.
 func (m *Manager) prune(c *config.Config) bool {
 	others, err := m.deps.Others()
 	if err != nil {

@@ -66,7 +66,7 @@ func (linux) Unmount(target string) error { return mount.Unmount(target) }
 
 func (linux) Overlay(targets []string) error { return overlay(targets).Do() }
 
-// overlay returns the mount on /usr. The first directory is on top.
+// overlay returns the mount on /usr. The system's own /usr is on top, as the first directory.
 func overlay(targets []string) mount.Mount {
 	lower := []string{"/usr"}
 	for _, t := range targets {

@@ -32,7 +32,7 @@ type Item struct {
 	Err error
 }
 
-// absent reports whether a fetch can provide the extension.
+// absent reports whether the extension is missing or damaged, so that a fetch can provide it.
 func (i Item) absent() bool {
 	return errors.Is(i.Err, fs.ErrNotExist) || errors.Is(i.Err, artifact.ErrDamaged)
 }
@@ -42,9 +42,9 @@ type Phase string
 
 // Phases of an extension.
 const (
-	Missing Phase = "missing" // it is not stored yet
-	Stored  Phase = "stored"  // it serves another version
-	Pending Phase = "pending" // it takes effect at the next boot
+	Missing Phase = "missing" // the extension is not stored yet
+	Stored  Phase = "stored"  // stored, for another version of the system
+	Pending Phase = "pending" // the extension takes effect at the next boot
 	Active  Phase = "active"
 	Refused Phase = "refused"
 )
@@ -54,7 +54,7 @@ type State struct {
 	Image   string `json:"image"`
 	Name    string `json:"name,omitempty"`
 	Version string `json:"version,omitempty"`
-	System  string `json:"system,omitempty"` // the version of the system that it serves
+	System  string `json:"system,omitempty"` // the version of the system for which it was built
 	Phase   Phase  `json:"phase"`
 	Problem string `json:"problem,omitempty"`
 }
@@ -139,11 +139,11 @@ func conflict(s, o extension.Statement) error {
 	return nil
 }
 
-// overlapping returns a path of others that is also a path of files, or a directory of one, or is
-// below one; empty if there is none. Two extensions can have thousands of files each, so the time
-// is linear.
+// overlapping returns a path in others that excludes a path in files: both are equal, or the first
+// is a directory of the other, or the reverse; empty if there is none. Two extensions can have
+// thousands of files each, so the time is linear.
 func overlapping(files, others []extension.File) string {
-	taken := map[string]string{} // paths of others, and their directories, with the path
+	taken := map[string]string{} // from each path in others, and from its directories, to the path
 	for _, f := range others {
 		for at := f.Path; at != "/" && taken[at] == ""; at = path.Dir(at) {
 			taken[at] = f.Path
@@ -197,10 +197,10 @@ func Check(states []State) *api.HealthCheck {
 }
 
 // CheckUpgrade returns an error if an upgrade from one version to another would lose an extension:
-// each item must be present, and each extension of the present version needs one of its name for
-// the next version.
+// each item must be usable, and each extension for the present version needs an extension with the
+// same name for the next version.
 func CheckUpgrade(items []Item, from, to, profile string) error {
-	if err := present(items); err != nil {
+	if err := checkUsable(items); err != nil {
 		return err
 	}
 	for _, i := range items {
@@ -217,10 +217,10 @@ func CheckUpgrade(items []Item, from, to, profile string) error {
 }
 
 // CheckRollback returns an error if the items of a saved configuration are not complete.
-func CheckRollback(items []Item) error { return present(items) }
+func CheckRollback(items []Item) error { return checkUsable(items) }
 
-// present returns an error for the first item that is not usable.
-func present(items []Item) error {
+// checkUsable returns an error for the first item that is not usable.
+func checkUsable(items []Item) error {
 	for _, i := range items {
 		if i.absent() {
 			return fmt.Errorf("extension %s is not stored; wait until `orlopctl get extensions` shows it, or remove it from Machine.spec.extensions.images", i.Image)
@@ -237,11 +237,11 @@ func present(items []Item) error {
 func Changes(items []Item, on System, active []State) (lines []string) {
 	want := Plan(items, on)
 	for _, s := range want {
-		is := slices.ContainsFunc(active, func(a State) bool { return a.Image == s.Image })
+		isActive := slices.ContainsFunc(active, func(a State) bool { return a.Image == s.Image })
 		switch {
 		case s.Phase == Missing:
 			lines = append(lines, "fetch extension "+s.Image+"; it takes effect at a boot, not now")
-		case s.Phase == Pending && !is:
+		case s.Phase == Pending && !isActive:
 			lines = append(lines, fmt.Sprintf("activate extension %s %s at the next boot", s.Name, s.Version))
 		}
 	}

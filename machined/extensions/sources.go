@@ -10,7 +10,7 @@ import (
 
 // Places are the places that can have an image (Deps.Sources).
 type Places struct {
-	// Imported has the imported images, while containerd runs.
+	// Imported has the imported images. It is used only if Containerd is true: containerd runs.
 	Imported   artifact.Source
 	Containerd bool
 	// ControlPlane has the images of the control-plane machines.

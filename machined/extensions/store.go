@@ -33,8 +33,8 @@ func (s Store) path(sum string) string { return filepath.Join(s.Dir, sum) }
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// small returns a file of at most limit bytes and verifies its digest.
-func (s Store) small(sum string, limit int64) ([]byte, error) {
+// readSmall returns a file of at most limit bytes and verifies its digest.
+func (s Store) readSmall(sum string, limit int64) ([]byte, error) {
 	f, err := os.Open(s.path(sum))
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func readVerified(from io.Reader, sum string, limit int64) ([]byte, error) {
 // fs.ErrNotExist if the store lacks a part of it, and artifact.ErrDamaged if its manifest or its
 // statement must be fetched again.
 func (s Store) Read(sum string, trust extension.Trust) (extension.Statement, error) {
-	manifest, err := s.small(sum, extension.MaxManifest)
+	manifest, err := s.readSmall(sum, extension.MaxManifest)
 	if err != nil {
 		return extension.Statement{}, err
 	}
@@ -71,11 +71,11 @@ func (s Store) Read(sum string, trust extension.Trust) (extension.Statement, err
 	if err != nil {
 		return extension.Statement{}, err
 	}
-	envelope, err := s.small(statement.SHA256, extension.MaxStatement)
+	envelope, err := s.readSmall(statement.SHA256, extension.MaxStatement)
 	if err != nil {
 		return extension.Statement{}, err
 	}
-	out, err := verified(envelope, image, trust)
+	out, err := verifyStatement(envelope, image, trust)
 	if err != nil {
 		return out, err
 	}
@@ -85,8 +85,8 @@ func (s Store) Read(sum string, trust extension.Trust) (extension.Statement, err
 	return out, nil
 }
 
-// verified returns the statement of an envelope that belongs to an image.
-func verified(envelope []byte, image artifact.Blob, trust extension.Trust) (extension.Statement, error) {
+// verifyStatement returns the statement in an envelope. The statement must describe the image.
+func verifyStatement(envelope []byte, image artifact.Blob, trust extension.Trust) (extension.Statement, error) {
 	s, err := extension.Verify(envelope, trust)
 	if err == nil && s.Image != (bundle.Part{SHA256: image.SHA256, Size: image.Size}) {
 		err = errors.New("its statement describes another image than its manifest; build it again")
@@ -94,14 +94,14 @@ func verified(envelope []byte, image artifact.Blob, trust extension.Trust) (exte
 	return s, err
 }
 
-// hasImage reports whether the store has a complete image: the store names an image when all its
-// bytes were verified and flushed.
+// hasImage reports whether the store has a complete image: a file gets the name of an image only
+// after all its bytes were verified and flushed.
 func (s Store) hasImage(b artifact.Blob) bool {
 	info, err := os.Stat(s.path(b.SHA256))
 	return err == nil && info.Size() == b.Size
 }
 
-// Drop removes a file, for example a damaged image.
+// Drop removes a file by its digest, for example a damaged image.
 func (s Store) Drop(sum string) error {
 	if err := os.Remove(s.path(sum)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("extensions: cannot remove: %w", err)
@@ -155,7 +155,7 @@ func (s Store) Prune(keep []string) (dropped int, err error) {
 	kept := map[string]bool{}
 	for _, sum := range keep {
 		kept[sum] = true
-		manifest, err := s.small(sum, extension.MaxManifest)
+		manifest, err := s.readSmall(sum, extension.MaxManifest)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, artifact.ErrDamaged) {
 			continue // a fetch of the manifest fetches its other files, too
 		}

@@ -1,8 +1,8 @@
 // Package facts reads the facts of the machine on which plans (machined/nodeplan) and decisions
 // about a configuration (machined/transition) depend.
 //
-// The package decides nothing. It reads STATE only where a fact needs it: the plan of a machine
-// without a cluster must not wait for a disk that hangs.
+// The package decides nothing. It reads STATE only for facts that are on STATE: the plan of a
+// machine without a cluster must not wait for a disk that hangs.
 package facts
 
 import (
@@ -33,7 +33,7 @@ type Deps struct {
 	Ledger   Ledger
 	Identity func() *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
 	Member   func() nodeplan.Member   // the membership of a worker in its cluster
-	// Artifacts returns the missing artifacts of add-ons: the reason by digest.
+	// Artifacts returns why artifacts of add-ons are missing, by digest.
 	Artifacts func() map[string]string
 	// LLDPLabels returns the Node labels that come from the machine's LLDP neighbors, by key.
 	LLDPLabels func() map[string]string
@@ -96,7 +96,7 @@ func (r *Reader) API(c *config.Config, state network.State) nodeplan.Facts {
 }
 
 // Plan returns the facts on which the plan for the node and its services depends. A machine without
-// a cluster runs no node: its plan does not read STATE.
+// a cluster runs no node, so its plan does not read STATE.
 func (r *Reader) Plan(c *config.Config, state network.State) nodeplan.Facts {
 	f := r.memoryFacts(state)
 	f.Release, f.InMemory = r.deps.System.Release(), r.deps.System.InMemory
@@ -117,8 +117,8 @@ func (r *Reader) memoryFacts(state network.State) nodeplan.Facts {
 	return nodeplan.Facts{Network: state, Member: r.deps.Member(), Identity: r.deps.Identity()}
 }
 
-// egress returns the facts for programs that reach servers outside the cluster by the forwarder,
-// which it opens if the configuration needs it.
+// egress returns the facts for programs that reach servers outside the cluster by the forwarder. It
+// opens the forwarder if the configuration has a proxy.
 func (r *Reader) egress(c *config.Config) (f nodeplan.EgressFacts) {
 	e := nodeplan.Egress(c)
 	if e.Proxy != "" {

@@ -5,10 +5,10 @@
 // machined/nodeplan derives the input from the configuration. Filter knows which tables are
 // installed and returns the operations that install other tables; all other functions are pure.
 //
-// The firewall filters traffic to the machine itself, and not to pods: that traffic is forwarded,
-// and network policies filter it. The owner of a Service or host port has admitted traffic to it;
-// if its pod uses the host network, the traffic arrives rewritten at the machine, and the firewall
-// accepts it.
+// The firewall filters traffic to the machine itself, and not to pods: traffic to pods is
+// forwarded, and network policies filter it. If the pod of a Service or host port uses the host
+// network, its traffic arrives rewritten at the machine itself. The firewall accepts this traffic,
+// because the owner of the Service or host port has admitted it.
 //
 // The guard exists also without a firewall. The service proxy and the host-port plugin rewrite
 // traffic to a port of the machine if an object of the cluster requests it; the guard decides

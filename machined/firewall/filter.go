@@ -13,7 +13,7 @@ import (
 )
 
 // SetRules installs commands of nft(8), all of them or none; modules are the kernel modules that
-// they need.
+// the commands need.
 type SetRules func(ctx context.Context, commands string, modules ...string) error
 
 // Filter is the tables of the firewall and the port guard in the kernel.
@@ -25,12 +25,13 @@ type Filter struct {
 	rules installed
 }
 
-// installed is the state of the rules in the kernel. It is stored, not read from the kernel: no
-// other component changes the tables.
+// installed is the state of the rules in the kernel. Filter remembers this state and does not read
+// it from the kernel, because no other component changes the tables.
 type installed struct {
 	firewall string // commands of the firewall table; empty if none were installed
 	guard    string // commands of the port guard
-	// the services of the cluster have started: the former rules stay if other rules fail
+	// the services of the cluster have started: then the former rules stay if the kernel rejects
+	// others
 	started bool
 }
 
@@ -52,8 +53,8 @@ func (f *Filter) SetProblem(err error) {
 // SetStarted records that the services of the cluster have started.
 func (f *Filter) SetStarted() { f.update(func(r *installed) { r.started = true }) }
 
-// Exposed reports whether the kernel has no port guard, or no rules in the place of a wanted
-// firewall, so that the services of the cluster must not start.
+// Exposed reports whether the services of the cluster must not start: the kernel has no port guard,
+// or a firewall is wanted and the kernel has no firewall rules.
 func (f *Filter) Exposed(want *Config) bool {
 	r := f.get()
 	return r.exposed(want)
@@ -85,9 +86,9 @@ func (f *Filter) update(change func(*installed)) {
 	change(&f.rules)
 }
 
-// install installs a firewall. If the kernel rejects a wanted firewall before the cluster's
-// services have started, install drops all connections to the machine except connections to its
-// API; after the start the former rules stay.
+// install installs a firewall. If the kernel rejects the firewall, the former rules stay. Without
+// former rules, and before the cluster's services have started, install then drops all connections
+// to the machine except connections to its API.
 func (r *installed) install(ctx context.Context, set SetRules, want *Config) error {
 	commands := want.Commands(nodespec.PodBridge)
 	err := set(ctx, commands, "nft_reject_inet")
@@ -106,8 +107,8 @@ func (r *installed) install(ctx context.Context, set SetRules, want *Config) err
 	return fmt.Errorf("firewall: %w; only port %d of the machine is reachable until a retry succeeds", err, paths.PortApid)
 }
 
-// exposed is Filter.Exposed. Services that have started continue, because each later transaction
-// leaves the former rules in place if it fails.
+// exposed does the work of Filter.Exposed. Services that have started continue: if a later
+// transaction fails, it leaves the former rules in place.
 func (r *installed) exposed(want *Config) bool {
 	return !r.started && (r.guard == "" || want != nil && r.firewall == "")
 }

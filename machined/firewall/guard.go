@@ -19,7 +19,7 @@ const guardPriority = -110
 // machine, with and without Network.spec.firewall.
 type Guard struct {
 	TCP []int // protected ports on the machine's own addresses
-	UDP []int // the same
+	UDP []int // protected UDP ports there
 	// protected TCP ports on the machine's own addresses, loopback included
 	Loopback []int
 	Closed   []int          // TCP ports that pods must not reach
@@ -27,11 +27,12 @@ type Guard struct {
 }
 
 // Commands returns the commands of nft(8), a single transaction, that install the guard. pods is
-// the link of the machine's own pods.
+// the link to the pods of this machine.
 //
-// The guard translates a connection to a port of the machine to its own destination. The kernel
-// then evaluates no later nat chain for it (nf_nat_inet_fn in net/netfilter/nf_nat_core.c),
-// regardless of the rules of a Service or pod there.
+// For a connection to a port of the machine, the guard requests a translation to the destination
+// that the connection has already. After a translation, the kernel evaluates no later nat chain for
+// the connection (nf_nat_inet_fn in net/netfilter/nf_nat_core.c), so the rules of a Service or pod
+// there have no effect.
 func (g Guard) Commands(pods string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", GuardTable)
@@ -46,13 +47,14 @@ func (g Guard) Commands(pods string) string {
 		}
 		b.WriteString("\t}\n")
 	}
-	// Before the chain of the firewall, which accepts the link of the pods.
+	// This chain runs before the chain of the firewall, which accepts all packets from the link of
+	// the pods.
 	fmt.Fprintf(&b, "\tchain input {\n\t\ttype filter hook input priority filter - 5; policy accept;\n\t\tiifname \"lo\" accept\n")
 	closed := fmt.Sprintf("tcp dport { %s } counter reject with tcp reset", numbers(g.Closed))
 	fmt.Fprintf(&b, "\t\tiifname %q %s\n", pods, closed)
 	// Pods of other machines send from their own address unless it is masqueraded. Traffic
-	// masqueraded into a tunnel has the address of the other machine's tunnel end, which is in its
-	// pod range.
+	// masqueraded into a tunnel has the address of the other machine's tunnel end, which is in the
+	// pod range of that machine.
 	senders(g.Pods, func(match string) { fmt.Fprintf(&b, "\t\t%s %s\n", match, closed) })
 	b.WriteString("\t}\n}\n")
 	return b.String()

@@ -11,9 +11,9 @@ import (
 // rulesTimeout bounds the installation of rules, which takes milliseconds on real hardware.
 const rulesTimeout = time.Minute
 
-// NewSetRules returns the function that installs commands of nft(8), all of them or none: with
-// loadModules, which loads kernel modules, and run, which runs a program. The modules of a call are
-// needed in addition to tables and connection state.
+// NewSetRules returns the function that installs commands of nft(8), all of them or none.
+// loadModules loads kernel modules, run runs a program. Each call loads the modules for tables and
+// connection state, and the modules in its argument.
 func NewSetRules(loadModules func(names ...string) error, run func(context.Context, supervise.Command) ([]byte, error)) SetRules {
 	return func(ctx context.Context, commands string, modules ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, rulesTimeout)

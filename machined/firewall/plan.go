@@ -16,8 +16,8 @@ const Table = "orlop_firewall"
 // Config lists the accepted connections, in addition to the fixed rules in Commands.
 type Config struct {
 	Open []Rule // each port once per protocol
-	// SystemPorts are the TCP ports of the system itself, at least one. Only Open accepts
-	// connections to them.
+	// SystemPorts are the TCP ports of the system itself; not empty. Only rules in Open accept
+	// connections to these ports.
 	SystemPorts []int
 }
 
@@ -37,9 +37,10 @@ func (r Rule) String() string {
 	return fmt.Sprintf("accept %s port %d from %s", r.Protocol, r.Port, from)
 }
 
-// Allow adds rules to open. A rule for a port that is open to all networks restricts the port to
-// the networks of the rule and to own, the cluster's control-plane machines.
-func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
+// Allow adds rules to open. For a port that is open to some networks, a rule adds its networks. For
+// a port that is open to all networks, it restricts the port to its networks and to controlPlanes,
+// the cluster's control-plane machines.
+func Allow(open, rules []Rule, controlPlanes []netip.Prefix) []Rule {
 	out := slices.Clone(open)
 	for _, r := range rules {
 		at := slices.IndexFunc(out, func(o Rule) bool { return o.Port == r.Port && o.Protocol == r.Protocol })
@@ -47,7 +48,7 @@ func Allow(open, rules []Rule, own []netip.Prefix) []Rule {
 		case at < 0:
 			out = append(out, r)
 		case len(out[at].From) == 0:
-			out[at].From = slices.Concat(r.From, own)
+			out[at].From = slices.Concat(r.From, controlPlanes)
 		default:
 			out[at].From = slices.Concat(r.From, out[at].From)
 		}
@@ -89,9 +90,10 @@ func APIOnly(port int) string {
 }
 
 // Commands returns the commands of nft(8), a single transaction, that install the firewall, or
-// remove it if c is nil. pods is the link of the machine's own pods. Traffic from pods of other
-// machines has the address of their machines (masquerading). Traffic to the machine itself through
-// a tunnel is an attempt to bypass the rules.
+// remove it if c is nil. pods is the link to the pods of this machine, which is accepted. Traffic
+// from pods of other machines has the addresses of these machines (masquerading). Traffic that
+// arrives through a tunnel for the machine itself is not accepted, because it is an attempt to
+// bypass the rules.
 func (c *Config) Commands(pods string) string {
 	if c == nil {
 		return Absent
@@ -108,7 +110,7 @@ func (c *Config) Commands(pods string) string {
 	rule("ct status dnat tcp dport != { %s } accept", numbers(c.SystemPorts))
 	rule("ct status dnat meta l4proto != tcp accept")
 	// The answer of a DHCP server does not belong to a connection: it may come from another address
-	// than the request was sent to (RFC 2131, 4.1; RFC 8415, 7.2).
+	// than that of the request (RFC 2131, 4.1; RFC 8415, 7.2).
 	rule("meta nfproto ipv4 udp dport 68 accept")
 	rule("ip6 saddr fe80::/10 udp dport 546 accept")
 	for _, r := range c.Open {
@@ -137,15 +139,15 @@ func senders(from []netip.Prefix, do func(match string)) {
 				b.AddPrefix(p)
 			}
 		}
-		// it fails only for invalid prefixes, which the validation of the document rejects
+		// IPSet fails only for invalid prefixes, which the validation of the document rejects
 		set, _ := b.IPSet()
-		own := set.Prefixes()
+		prefixes := set.Prefixes()
 		switch {
-		case len(own) == 0:
-		case own[0].Bits() == 0: // nft rejects a range that covers all addresses
+		case len(prefixes) == 0:
+		case prefixes[0].Bits() == 0: // nft rejects a range that covers all addresses
 			do("meta nfproto " + map[bool]string{true: "ipv4", false: "ipv6"}[family.is4])
 		default:
-			do(fmt.Sprintf("%s saddr { %s }", family.name, list(own)))
+			do(fmt.Sprintf("%s saddr { %s }", family.name, list(prefixes)))
 		}
 	}
 }

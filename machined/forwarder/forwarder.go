@@ -1,9 +1,10 @@
 // Package forwarder lets the other programs of the machine reach servers outside the cluster as the
 // configuration says (package egress): containerd by a proxy on loopback, the API server by a Unix
-// socket. They know neither the proxy of the site nor its password, and a change restarts none of
-// them.
+// socket. These programs know neither the proxy of the site nor its password, and a change of the
+// proxy restarts none of them.
 //
-// Both are opened when the first configuration with a proxy is planned, and stay open.
+// The listener and the socket are opened when the first configuration with a proxy is planned, and
+// stay open.
 package forwarder
 
 import (
@@ -72,9 +73,9 @@ func (s *Server) Open() (string, error) {
 		return "", fmt.Errorf("egress: cannot open the forwarder: %w", err)
 	}
 	token, forwarder := rand.Text(), egress.NewForwarder(s.deps.Config)
-	shows := []byte(egress.Basic(user, token))
+	expected := []byte(egress.Basic(user, token))
 	withToken := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if loopback.Authorized(w, r, r.Header.Get("Proxy-Authorization"), shows) {
+		if loopback.Authorized(w, r, r.Header.Get("Proxy-Authorization"), expected) {
 			forwarder.ServeHTTP(w, r)
 		}
 	})

@@ -29,9 +29,9 @@ type Machine struct {
 
 // Membership is the membership of a worker in its cluster.
 type Membership struct {
-	Joined  bool   // it has the certificates of a member
-	Removed bool   // its certificates were revoked
-	Problem string // why it cannot join, or cannot renew its certificates
+	Joined  bool   // the worker has the certificates of a member
+	Removed bool   // the certificates of the worker were revoked
+	Problem string // why the worker cannot join, or cannot renew its certificates
 }
 
 // Of returns the checks of the configuration, of the membership of a worker, and of the services
@@ -84,14 +84,14 @@ func Add(health *api.HealthResponse, checks ...*api.HealthCheck) {
 	}
 }
 
-// Firewall returns the check of the nftables rules; nil if they are active. why is the reason for
-// which they are not.
+// Firewall returns the check of the nftables rules. why is the reason for which the rules are not
+// active; if it is empty, the check is nil.
 func Firewall(why string, since time.Time) *api.HealthCheck {
 	return failed("firewall", why, since)
 }
 
-// Volumes returns the check of the volumes on other disks; nil if each is in use. why are their
-// problems. FailedCheck ignores it: the version is not at fault.
+// Volumes returns the check of the volumes on other disks; nil if each is in use. why are the
+// problems of the volumes. FailedCheck ignores this check, because the version is not at fault.
 func Volumes(why string, since time.Time) *api.HealthCheck {
 	return failed("volumes", why, since)
 }
@@ -113,11 +113,12 @@ type Item interface {
 }
 
 // Storage returns the check of the file systems with errors; nil if there are none. FailedCheck
-// ignores it: the version is not at fault.
+// ignores this check, because the version is not at fault.
 func Storage[F Item](list []F) *api.HealthCheck { return listed("storage", list) }
 
 // Wear returns the check of the disks that fail or wear out; nil if there are none. It fails only
-// for disks that must be replaced. FailedCheck ignores it: the version is not at fault.
+// for disks that must be replaced. FailedCheck ignores this check, because the version is not at
+// fault.
 func Wear[D Item](list []D) *api.HealthCheck { return listed("wear", list) }
 
 // listed returns a check with an entry for each item; nil for none.
@@ -135,8 +136,8 @@ func listed[F Item](name string, list []F) *api.HealthCheck {
 	return check
 }
 
-// Unanswered returns the check of a partition that does not answer; nil without an error. The
-// detail states what is unknown because of err. FailedCheck ignores it: the version is not at
+// Unanswered returns the check of a partition that does not answer; nil without an error. err
+// leaves the fact in what unknown. FailedCheck ignores this check, because the version is not at
 // fault.
 func Unanswered(partition, what string, err error, since time.Time) *api.HealthCheck {
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // activationTime is the time after a configuration change in which the health lists services that
-// have not restarted with it yet. A longer delay is reported elsewhere. pollInterval is the
-// interval between these checks, and between the attempts to read the highest epoch.
+// do not run with the new configuration yet. A longer delay is reported elsewhere. pollInterval is
+// the interval between these checks, and between the attempts to read the highest epoch.
 const (
 	activationTime = 30 * time.Second
 	pollInterval   = time.Second
@@ -37,7 +37,7 @@ type Snapshot struct {
 // Deps is the environment of a Reporter.
 type Deps struct {
 	// Read returns the present state, without a read of STATE. Changes are the changes after which
-	// it may return another state.
+	// Read may return another state.
 	Read    func() Snapshot
 	Changes []cell.View[struct{}]
 	// ReadEpochFloor returns the highest epoch of a committed version. It fails if STATE does not
@@ -75,7 +75,7 @@ func (r *Reporter) Watch(ctx context.Context, each func(*api.HealthResponse) (mo
 		} else if unknown != nil {
 			later = time.After(pollInterval)
 		}
-		Add(have, now.Turn) // last: the conditions above ignore it
+		Add(have, now.Turn) // added last, because the conditions above ignore the turn
 		if more, err := each(have); err != nil || !more {
 			return err
 		}
@@ -99,7 +99,8 @@ func (r *Reporter) report(now Snapshot, floor int, unknown error, began time.Tim
 	return have
 }
 
-// checkActivation makes the check of the configuration fail while services do not run with it.
+// checkActivation makes the check of the configuration fail while services do not run with this
+// configuration.
 func (r *Reporter) checkActivation(ctx context.Context, have *api.HealthResponse, m Machine) {
 	waits, err := r.deps.WaitingServices(ctx, m.Config)
 	switch {

@@ -14,22 +14,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Trial is the state of a machine whose version is on trial, beside Machine.
+// Trial is the state of a machine with a version on trial.
 type Trial struct {
 	Machine Machine
 	// StorageProblem is the reason for which STATE is not mounted; empty if it is mounted. The
-	// former version could mount STATE: otherwise no upgrade would have been possible.
+	// version is at fault then: the former version could mount STATE, because the upgrade needed
+	// it.
 	StorageProblem string
 	Stored         bool // STATE has a configuration
 	// Firewall is why the nftables rules are not active, Extensions why an extension of the version
-	// is not usable; empty otherwise.
+	// is not usable; each is empty without a problem.
 	Firewall, Extensions string
 }
 
 // FailedCheck returns the first failed check of a version on trial; "" if all passed. Without a
 // configuration the management API is the only check, because a client can apply a configuration
-// over it; with a configuration all checks of `orlopctl health` count. The nftables rules and the
-// extensions count always.
+// over it; with a configuration all checks of `orlopctl health` must pass. The nftables rules and
+// the extensions are always checked.
 func FailedCheck(t Trial) string { return cmp.Or(failedCheck(t), t.Firewall, t.Extensions) }
 
 // failedCheck is FailedCheck without the nftables rules and the extensions.
@@ -62,7 +63,7 @@ func isUserProblem(c *api.HealthCheck) bool {
 
 // TrialDeps is the environment of a TrialWatcher.
 type TrialDeps struct {
-	// Read returns the present state, without Stored. Changes are the changes after which it or
+	// Read returns the present state, without Stored. Changes are the changes after which Read or
 	// Panic may return another result.
 	Read    func() Trial
 	Changes []cell.View[struct{}]
@@ -78,7 +79,7 @@ type TrialDeps struct {
 type TrialWatcher struct {
 	deps    TrialDeps
 	changes *cell.Group
-	reads   limits.Bounded // of STATE
+	reads   limits.Bounded // reads of STATE
 }
 
 // NewTrialWatcher returns a watcher. It reads nothing.

@@ -27,24 +27,25 @@ type Have struct {
 // module.
 type ModuleState struct {
 	Loaded bool // or built in
-	Known  bool // the image has a file for it
+	Known  bool // the image has a file for the module, or it is built in
 }
 
 // GroupState is the state of a control group.
 type GroupState struct {
 	Files     map[string]string // the wanted files, as far as they exist
-	Available []string          // controllers that it can delegate
-	Delegated []string          // controllers that it delegates
+	Available []string          // controllers that the group can delegate
+	Delegated []string          // controllers that the group delegates
 }
 
 // Verb is the kind of an Op.
 type Verb string
 
+// The verbs, each with the fields of Op that it uses.
 const (
 	LoadModules Verb = "load"      // Names
 	MountFS     Verb = "mount"     // Mount
 	Remount     Verb = "remount"   // Mount.Target with Mount.Flags; Old: the previous flags
-	Share       Verb = "share"     // all mounts
+	Share       Verb = "share"     // no field: all mounts
 	SetSysctl   Verb = "sysctl"    // Name, Value; Old
 	SetRlimit   Verb = "rlimit"    // Rlimit; Old
 	MakeGroup   Verb = "group"     // Name
@@ -164,7 +165,7 @@ func diffModules(have Have, want Want) []Op {
 	if names == nil {
 		return nil
 	}
-	// in a single operation: loading is mostly waiting
+	// in a single operation, because most of the time of a load is waiting
 	return []Op{{Verb: LoadModules, Names: names}}
 }
 
@@ -210,9 +211,9 @@ func diffGroups(have Have, want Want) []Op {
 			}
 			ops = append(ops, Op{Verb: SetGroup, Group: g.Path, Name: file, Value: g.Files[file], Old: old})
 		}
-		// A group can delegate the controllers that an operation before gives it, and a group that
-		// does not exist yet those of the root. If the hierarchy is not mounted yet, the operation
-		// itself reads the available controllers and skips the others.
+		// A group can delegate the controllers that an earlier operation gives it; a group that
+		// does not exist yet can delegate the controllers of the root. If the hierarchy is not
+		// mounted yet, the operation itself reads the available controllers and skips the others.
 		available := slices.Concat(state.Available, given[path.Dir(g.Path)])
 		if !there {
 			available = have.Groups["/"].Available

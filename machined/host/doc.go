@@ -21,7 +21,7 @@
 //	                      allocatable resources
 //
 // The hierarchy is mounted with memory_recursiveprot, so the reservation of /orlop also protects
-// its children without a reservation.
+// the groups below, which have no reservation of their own.
 //
 // # Out of scope
 //

@@ -32,7 +32,7 @@ type Sensor struct {
 }
 
 // quantities are the measurements of hwmon, by the prefix of the file names. scale is the number of
-// file units in our unit.
+// units of the file in a unit of Sensor.
 var quantities = []struct {
 	prefix, kind, unit string
 	scale              float64
@@ -110,7 +110,7 @@ func readChip(dir string) []Sensor {
 	return list
 }
 
-// measure reads the value from a file with its number.
+// measure reads the value of the sensor from a file with a number.
 func (s *Sensor) measure(file string, scale float64) {
 	text, err := attribute(file)
 	if err == nil {

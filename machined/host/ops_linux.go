@@ -36,8 +36,8 @@ type boundOp struct {
 // Do implements reconcile.Op.
 func (b boundOp) Do(context.Context) error { return b.kernel.do(b.Op) }
 
-// Diff returns a function for reconcile.Config.Diff that brings the machine to the current result
-// of plan.
+// Diff returns a function for reconcile.Config.Diff. The function returns the operations that lead
+// to the current result of plan.
 func (k *Kernel) Diff(plan func() Want) reconcile.Diff {
 	return func(context.Context) ([]reconcile.Op, error) {
 		want := plan()
@@ -119,7 +119,7 @@ func remount(m mount.Mount) error {
 	return unix.Mount("", m.Target, "", bits, "")
 }
 
-// delegate delegates the controllers that the kernel has.
+// delegate delegates the wanted controllers, as far as the kernel has them.
 func (k *Kernel) delegate(group string, wanted []string) error {
 	available, err := k.tree.Read(group, "cgroup.controllers")
 	if err != nil {

@@ -24,13 +24,13 @@ type Config struct {
 	ServiceProxy   bool              // the built-in service proxy (kube-proxy) will run
 	// PreviousSysctls are the values of kernel parameters from before this package first set them,
 	// by dotted name (Kernel.PreviousSysctls). Parameters that the configuration no longer contains
-	// return to them.
+	// return to these values.
 	PreviousSysctls map[string]string
 	// 32 lower-case hexadecimal digits; empty if there is none yet. See MachineID
 	MachineID string
 }
 
-// Facts are the properties of the machine that Plan needs. They do not change while it runs.
+// Facts are the properties of the machine that Plan needs. They do not change while machined runs.
 type Facts struct {
 	Memory int64 // bytes (MemTotal)
 	CPUs   int   // online
@@ -79,12 +79,12 @@ const Unlimited = ^uint64(0)
 type Group struct {
 	Path  string
 	Files map[string]string // values by file
-	// controllers delegated to its children, as far as the kernel has them
+	// controllers delegated to the child groups, as far as the kernel has them
 	Delegated []string
 }
 
-// controllers are the controllers that the kubelet requires, and io, from which its statistics
-// come.
+// controllers are the controllers that the kubelet requires, and io, which provides a part of its
+// statistics.
 var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 
 // machinedMemory is reserved for PID 1: its limit of 25 MiB of anonymous memory and a part of its
@@ -105,11 +105,11 @@ func Plan(c Config, f Facts) Want {
 	}
 }
 
-// planModules lists the modules that the kernel would otherwise load by modprobe(8), which the
-// image does not have (see kernel.modprobe in pkg/kernel/sysctl): no pod can make the kernel load
-// code. Modules for devices are not in this list. The modules for pods, the service proxy and the
-// CNI plugins are loaded only if pods will run: they are most of the code and of the time (0.5 s
-// under emulation), and the machine's API waits for this list.
+// planModules lists the modules that the kernel usually loads on demand with modprobe(8). The image
+// has no modprobe, so that no pod can make the kernel load code (see kernel.modprobe in
+// pkg/kernel/sysctl). Modules for devices are not in this list. The modules for pods, the service
+// proxy and the CNI plugins are loaded only if pods will run: they are most of the code and of the
+// time (0.5 s under emulation), and the machine's API waits for this list.
 func planModules(c Config) []Module {
 	var list []Module
 	add := func(optional bool, names ...string) {
@@ -133,7 +133,8 @@ func planModules(c Config) []Module {
 	}
 	// The file system of STATE and DATA, if it is not built into the kernel.
 	add(true, "ext4")
-	// The project quotas of DATA (package projectquota); the kernel does not mount DATA without it.
+	// The project quotas of DATA (package projectquota); without this module the kernel does not
+	// mount DATA.
 	add(false, "quota_v2")
 	// The power button, the firmware's variables (boot entries), and the file system of the ESP
 	// with its default code pages.
@@ -175,15 +176,15 @@ func planMounts(f Facts) []mount.Mount {
 // configuration no longer contains returns to the system's value or, without one, to its previous
 // value.
 func planSysctls(c Config, f Facts) []Sysctl {
-	own := slices.Clone(sysctl.System)
+	system := slices.Clone(sysctl.System)
 	if c.Pods {
-		own = append(own, sysctl.Pods...)
+		system = append(system, sysctl.Pods...)
 	}
 	var list []Sysctl
 	listed := func(name string) bool {
 		return slices.ContainsFunc(list, func(s Sysctl) bool { return sysctl.Canonical(s.Name) == sysctl.Canonical(name) })
 	}
-	for _, p := range own {
+	for _, p := range system {
 		list = append(list, Sysctl{Name: p.Name, Value: p.Value, Optional: p.Optional})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
@@ -201,9 +202,10 @@ func planSysctls(c Config, f Facts) []Sysctl {
 		switch {
 		case listed(name), other != "" && listed(other):
 		case value == "0" && c.PreviousSysctls[other] != "":
-			// the other one was in use, and its return sets this one to 0
+			// the alternative was in use; when it gets its value back, the kernel sets this
+			// parameter to 0
 		case c.Pods && !c.ServiceProxy && conntrackNames[sysctl.Canonical(name)]:
-			// an external service proxy sets it
+			// an external service proxy sets this parameter
 		default:
 			list = append(list, Sysctl{Name: name, Value: value, Optional: true, Restore: true})
 		}
@@ -233,11 +235,11 @@ const (
 var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true, conntrackEstablished: true, conntrackCloseWait: true}
 
 // conntrack returns the parameters of connection tracking with kube-proxy's default values
-// (pkg/proxy/conntrack/sysctls.go). The built-in kube-proxy leaves them alone
-// (orchestrator/kubeproxy): it would overwrite the operator's values at each start. As there, the
-// maximum is not below the kernel's, and the hash table has at least a quarter as many buckets. The
-// kernel puts each entry into two buckets, so a full table has eight in a bucket on average, and
-// two with the kernel's own maximum.
+// (pkg/proxy/conntrack/sysctls.go). The built-in kube-proxy does not set these parameters
+// (orchestrator/kubeproxy), because it would overwrite the operator's values at each start. As in
+// kube-proxy, the maximum is not below the kernel's, and the hash table has at least a quarter as
+// many buckets. The kernel puts each entry into two buckets, so a bucket of a full table has eight
+// entries on average; with the kernel's own maximum it would have two.
 //
 // The maximum of the operator can be far above the entries for which the machine has memory, and
 // the kernel allocates all buckets at once. So the table has at most the buckets for the entries
@@ -245,8 +247,8 @@ var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true,
 func conntrack(c Config, f Facts) []Sysctl {
 	const perCPU, least, most = 32768, 131072, 1 << 20
 	const perBucket, entrySize = 4, 256 // struct nf_conn has at least as many bytes
-	own := kernelConntrack(f.Memory)
-	entries := max(min(max(perCPU*int64(f.CPUs), least), most), own)
+	kernelMax := kernelConntrack(f.Memory)
+	entries := max(min(max(perCPU*int64(f.CPUs), least), most), kernelMax)
 	list := []Sysctl{
 		{Name: conntrackMax, Value: strconv.FormatInt(entries, 10)},
 		{Name: conntrackEstablished, Value: "86400"}, // seconds
@@ -257,7 +259,7 @@ func conntrack(c Config, f Facts) []Sysctl {
 			entries = int64(min(n, uint64(f.Memory)/entrySize))
 		}
 	}
-	if buckets := wholeBuckets(entries / perBucket); buckets > own {
+	if buckets := wholeBuckets(entries / perBucket); buckets > kernelMax {
 		list = append(list, Sysctl{Name: conntrackBuckets, Value: strconv.FormatInt(buckets, 10)})
 	}
 	return list
@@ -270,9 +272,9 @@ func wholeBuckets(n int64) int64 {
 	return (n + page - 1) / page * page
 }
 
-// roundedSysctl returns the value of a parameter after a write of a value. A value that the kernel
-// rounds would differ from the value read back, and would be set again at every reconciliation: the
-// kernel would move all entries to a new hash table each time.
+// roundedSysctl returns the value that the kernel stores when a value is written to a parameter.
+// Without the rounding, the value read back would differ and would be set again at every
+// reconciliation: each time, the kernel would move all entries to a new hash table.
 func roundedSysctl(name, value string) string {
 	n, err := sysctl.Number(value)
 	if name != conntrackBuckets || err != nil || n > math.MaxInt32 {
@@ -282,7 +284,7 @@ func roundedSysctl(name, value string) string {
 }
 
 // kernelConntrack returns the number of entries and buckets that the kernel gives a machine with
-// that many bytes of memory (nf_conntrack_init_start in net/netfilter/nf_conntrack_core.c).
+// this memory in bytes (nf_conntrack_init_start in net/netfilter/nf_conntrack_core.c).
 func kernelConntrack(memory int64) int64 {
 	switch {
 	case memory > 4<<30:
@@ -306,10 +308,10 @@ func minFree(memory int64) int64 {
 	return min(max(int64(4*math.Sqrt(float64(memory>>10))), least), most)
 }
 
-// planRlimits returns the limits that services inherit from PID 1, whose kernel default for open
+// planRlimits returns the limits that services inherit from PID 1; the kernel's default for open
 // files dates from 1976. Go programs raise the soft limit to the hard limit; other programs (and
 // select(2)) expect the soft limit. There are no core dumps. The number of processes is unlimited:
-// a limit per user does not separate pods with the same user; control groups do.
+// a limit per user would not separate pods with the same user, but control groups do.
 func planRlimits() []Rlimit {
 	return []Rlimit{
 		{Name: "nofile", Soft: 1024, Hard: 1 << 19},

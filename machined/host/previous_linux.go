@@ -25,8 +25,9 @@ func (k *Kernel) PreviousSysctls() map[string]string {
 	return maps.Clone(k.previous)
 }
 
-// recordPrevious stores the value of a parameter before it is set for the first time, and the value
-// of the parameter that the kernel then sets to 0.
+// recordPrevious stores the value of a parameter before it is set for the first time. If a
+// parameter has an alternative, which the kernel then sets to 0, recordPrevious stores its value,
+// too.
 func (k *Kernel) recordPrevious(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,16 +53,16 @@ func (k *Kernel) recordValue(name string) {
 }
 
 // DifferentSysctls returns which of the named parameters differ from their values with a
-// configuration, one line each, also by their other names (pkg/kernel/sysctl). Parameters that the
-// kernel lacks are omitted.
+// configuration, a line each. A parameter is also found by its other names (pkg/kernel/sysctl).
+// Parameters that the kernel lacks are omitted.
 func (k *Kernel) DifferentSysctls(c Config, f Facts, names []string) (lines []string, err error) {
-	of := func(want string) func(string) bool {
+	named := func(want string) func(string) bool {
 		return func(name string) bool {
 			return sysctl.Canonical(name) == sysctl.Canonical(want) || sysctl.Alternative(name) == want
 		}
 	}
 	for _, want := range planSysctls(c, f) {
-		if !slices.ContainsFunc(names, of(want.Name)) {
+		if !slices.ContainsFunc(names, named(want.Name)) {
 			continue
 		}
 		value, there, err := k.readSysctl(want.Name)

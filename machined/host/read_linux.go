@@ -50,8 +50,9 @@ func (k *Kernel) Modules() (*kmod.Index, error) {
 	return k.modules()
 }
 
-// AddModules adds the modules of directories with an index of their own to the index, and loads the
-// drivers of the devices that have none. A module of the image has precedence.
+// AddModules adds the modules in these directories to the index; each directory has an index of its
+// own. Then it loads the drivers of devices that have no driver. A module of the image has
+// precedence.
 func (k *Kernel) AddModules(dirs []string) error {
 	index, err := k.Modules()
 	if err != nil {

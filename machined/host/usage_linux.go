@@ -53,7 +53,7 @@ func (k *Kernel) ReadUsage() ([]FilesystemState, error) {
 
 // measurable returns the mounts that represent a distinct file system: the first mount of each
 // device, and the file systems in memory. It omits the volumes of pods and the shared memory that
-// containerd mounts for each of them, which are many and count as memory of the pods.
+// containerd mounts for each pod: they are many, and their memory is that of the pods.
 func measurable(mounts []mount.Mount) []mount.Mount {
 	var list []mount.Mount
 	seen := map[string]bool{}

@@ -29,7 +29,7 @@ type Adopter struct {
 	Owner func() ([]byte, error)
 	// Key returns the machine key; nil before it was read.
 	Key func() *ecdsa.PrivateKey
-	// Machines returns the CAs of the machines of the cluster in a configuration.
+	// Machines returns the CAs of the cluster's machines that a configuration names.
 	Machines func(*config.Config) *x509.CertPool
 	// Apply makes documents active for a caller, unless the machine has a configuration.
 	Apply func(ctx context.Context, by api.Caller, documents []byte) error
@@ -40,14 +40,14 @@ func (a Adopter) Adopt(ctx context.Context, from netip.Addr, answer inventory.An
 	if a.Installing() {
 		return nil
 	}
-	own, err := a.Owner()
+	owner, err := a.Owner()
 	if err != nil {
 		return err
 	}
-	if len(own) == 0 {
+	if len(owner) == 0 {
 		return errors.New("this machine has no operator, so no signature is valid; an operator pairs it first (`orlopctl pair`)")
 	}
-	operators, err := pki.ParseCerts(own)
+	operators, err := pki.ParseCerts(owner)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,8 @@ func (a Adopter) Adopt(ctx context.Context, from netip.Addr, answer inventory.An
 	return a.Apply(ctx, signer(by, operators, from), documents)
 }
 
-// signer returns the caller for a certificate that signed a template, which came from an address.
+// signer returns the caller for the activation of a template: by is the certificate that signed the
+// template, from the address that sent it.
 func signer(by *x509.Certificate, operators []*x509.Certificate, from netip.Addr) api.Caller {
 	caller := api.Caller{Subject: by.Subject.String(), Name: by.Subject.CommonName, Role: pki.RoleAdmin[len(pki.RolePrefix):], Serial: pki.Serial(by), Peer: from.String()}
 	if i := slices.IndexFunc(operators, func(ca *x509.Certificate) bool { return pki.SignedBy(by, ca) }); i >= 0 {

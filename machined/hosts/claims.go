@@ -56,23 +56,24 @@ type ClaimsDeps struct {
 	Rules RuleDeps
 }
 
-// Claims acts on the list of claims of the controllers, which lead on this control-plane machine.
-// The list is a request of a process with fewer rights: each claim needs a template that an
-// operator of this machine has signed, and a name that belongs to its key. So the controllers
-// admit no machine without an operator, and remove no machine that an operator has added. A claim
-// by a rule also needs a valid rule that lists the machine, once; a template can demand a rule.
+// Claims acts on the list of claims of the controllers that lead on this control-plane machine. The
+// list is a request of a process with fewer rights: each claim needs a template that an operator of
+// this machine has signed, and a name that belongs to its key. So the controllers admit no machine
+// without an operator, and remove no machine that an operator has added. A claim by a rule also
+// needs a valid rule that lists the machine; a rule approves each listed machine once. A template
+// can demand a rule.
 type Claims struct {
 	deps ClaimsDeps
 
 	eventLimit *rate.Limiter // events of problems
-	approvals  approvals     // of the goroutine of Run
+	approvals  approvals     // used by the goroutine of Run only
 
 	mu       sync.Mutex
 	offers   map[string]offer // by the key of the machine
 	problems map[string]bool  // reported problems
 	removing map[claim.Member]bool
 	failed   map[claim.Member]time.Time // times of failed removals
-	running  sync.WaitGroup             // removals
+	running  sync.WaitGroup             // removals that run
 }
 
 // offer is a valid claim.
@@ -116,7 +117,8 @@ func (c *Claims) Run(ctx context.Context) {
 	}
 }
 
-// pass reads the list and acts on it. A problem is an event once, until a pass has no problem.
+// pass reads the list, and acts on its claims and removals. A problem causes an event, which is not
+// repeated while the problem lasts.
 func (c *Claims) pass(ctx context.Context) {
 	list, err := c.read()
 	offers, problems := c.check(ctx, list)
@@ -134,7 +136,7 @@ func (c *Claims) pass(ctx context.Context) {
 		}
 	}
 	for _, m := range list.Removals {
-		if err := owns(m); err != nil {
+		if err := checkClaimed(m); err != nil {
 			problems = append(problems, err)
 		} else if c.deps.Known(m) {
 			c.remove(ctx, m)
@@ -192,7 +194,7 @@ func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, 
 		}
 		r, found := rules[claimed.Rule]
 		if claimed.Rule != "" && !found {
-			continue // the rule is a problem, or not listed
+			continue // the rule is invalid, which is among the problems, or not listed
 		}
 		switch err := c.approved(ctx, claimed, t.document, r, &tries); {
 		case errors.Is(err, errLater):
@@ -225,8 +227,9 @@ func (c *Claims) approved(ctx context.Context, claimed claim.Claim, t claim.Temp
 	return nil
 }
 
-// owns returns an error for a machine with a name of an operator.
-func owns(m claim.Member) error {
+// checkClaimed returns an error unless the name of a machine comes from a claim: operators choose
+// other names.
+func checkClaimed(m claim.Member) error {
 	if !m.NamedByKey() {
 		return fmt.Errorf("machine %.63s: cannot remove: it does not come from a claim; an operator removes it (`orlopctl nodes remove`)", m.Name)
 	}

@@ -8,7 +8,7 @@ func AcceptsInventories(c *config.Config) bool {
 	return c.IsControlPlane() && c.HasMachineObjects() && c.Cluster.Spec.Kubernetes.MachineObjects.Inventory
 }
 
-// AcceptsClaims reports whether a configuration (nil for none) lets sets of machines take waiting
+// AcceptsClaims reports whether a configuration (nil for none) lets MachineSets claim waiting
 // machines.
 func AcceptsClaims(c *config.Config) bool {
 	return AcceptsInventories(c) && c.Cluster.Spec.Kubernetes.MachineObjects.Claims

@@ -4,8 +4,8 @@
 //
 //	config.go        the configurations with which the package acts
 //	reporter.go      a machine without a configuration sends its inventory
-//	firmware.go      the part of the inventory that the firmware tells
-//	adopt.go         it takes a configuration that its operator has signed
+//	firmware.go      the part of the inventory that the firmware provides
+//	adopt.go         this machine accepts a configuration that its operator has signed
 //	register.go      a control-plane machine lists the machines
 //	claims.go        a control-plane machine admits and removes claimed machines
 //	remove.go        the removal of a claimed machine
@@ -13,7 +13,7 @@
 //	ledger.go        the machines that the ledger knows
 //	orchestrator.go  the list of the controllers, and the command for expressions
 //
-// A machine that reports trusts no answer: only a configuration that its own operator has signed
-// changes it (adopt.go). A machine that lists stores nothing; it publishes the list, and
-// writes it to a file of the controllers.
+// A machine that sends its inventory trusts no answer: only a configuration that its own operator
+// has signed changes the machine (adopt.go). A machine that lists others stores nothing; it
+// publishes the list, and writes it to a file of the controllers.
 package hosts

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
-// ReadFirmware adds the identity of a machine in its firmware to an inventory. sys is the directory
-// of sysfs. A missing value stays empty.
+// ReadFirmware adds the identity that the firmware gives a machine to the inventory of the machine.
+// sys is the directory of sysfs. A missing value stays empty.
 func ReadFirmware(sys string, h inventory.Host) inventory.Host {
 	word := func(file string) string {
 		text, err := readSmall(filepath.Join(sys, "class/dmi/id", file))
@@ -38,7 +38,7 @@ func ReadFirmware(sys string, h inventory.Host) inventory.Host {
 	return h
 }
 
-// ReadSpeed returns the speed of a link in Mbit/s; 0 if the link or its driver tells none.
+// ReadSpeed returns the speed of a link in Mbit/s; 0 if the link or its driver reports none.
 func ReadSpeed(sys, link string) int {
 	text, err := readSmall(filepath.Join(sys, "class/net", filepath.Base(link), "speed"))
 	if err != nil {
@@ -77,7 +77,7 @@ func redfishAddress(record []byte) string {
 	if len(record) < header || record[0] != 42 || int(record[1]) > len(record) || record[1] < header+3 {
 		return ""
 	}
-	body := record[header:record[1]] // the strings after it do not matter
+	body := record[header:record[1]] // the strings after the body are not read
 	if body[0] != interfaceNetwork {
 		return ""
 	}

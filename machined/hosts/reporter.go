@@ -19,7 +19,7 @@ import (
 const Name = "orlop-inventory"
 
 const (
-	maxDomains   = 4 // that are looked up
+	maxDomains   = 4 // search domains that are looked up
 	maxReceivers = 8 // addresses that get an inventory
 	// sendTimeout bounds the lookup of a name, and a message to an address.
 	sendTimeout = 10 * time.Second
@@ -105,7 +105,7 @@ func (r *Reporter) report(ctx context.Context, names []string) {
 	}
 	receivers := r.receivers(ctx, names)
 	if len(receivers) == 0 {
-		return // the site has no inventory
+		return // no machine of the site receives inventories
 	}
 	h, listed, why, refused := r.deps.Host(), []string{}, "", ""
 	for _, address := range receivers {
@@ -114,7 +114,8 @@ func (r *Reporter) report(ctx context.Context, names []string) {
 		case err != nil:
 			why = err.Error()
 		case answer.Template != nil:
-			// Any computer can answer: the next address may have a valid configuration.
+			// Any computer can send a configuration: the next address may have a valid
+			// configuration.
 			if err = r.deps.Adopt(ctx, address, answer); err == nil {
 				return
 			}
@@ -144,7 +145,7 @@ func (r *Reporter) send(ctx context.Context, address netip.Addr, key *ecdsa.Priv
 }
 
 // receivers returns the addresses of the names, without duplicates. A name that does not exist is
-// no error: most networks have none.
+// no error: most networks do not have the name.
 func (r *Reporter) receivers(ctx context.Context, names []string) []netip.Addr {
 	var out []netip.Addr
 	for _, name := range names {

@@ -42,7 +42,8 @@ type approvals struct {
 	// stored has the IDs of the approvals that a majority stores, as far as this machine knows.
 	stored  map[string]bool
 	refused map[attempt]refusal
-	// next is the key of the claim with which the next pass begins: the last pass has not tried it.
+	// next is the key of the first claim that the last pass has not tried; the next pass begins
+	// there.
 	next string
 }
 
@@ -83,9 +84,10 @@ type signed[V any] struct {
 	by       string
 }
 
-// approve returns nil if a rule has approved a machine, or the reason why not. The first approval,
-// with the identity, is stored before it has an effect. tries is the number of attempts that are
-// left in this pass.
+// approve returns a nil error if a rule has approved a machine, else the reason why not. first
+// reports the first approval of this machine by the rule, with the identity that the rule lists;
+// the approval is stored before it has an effect. tries is the number of attempts that are left in
+// this pass.
 func (s *approvals) approve(ctx context.Context, key string, r rule, now time.Time, tries *int) (first bool, identity claim.Identity, err error) {
 	known := s.deps.Approvals()
 	a, found := recorded(known, key, r)
@@ -102,7 +104,7 @@ func (s *approvals) approve(ctx context.Context, key string, r rule, now time.Ti
 	}
 	*tries--
 	if !found {
-		a, err = s.first(ctx, key, r, now)
+		a, err = s.newApproval(ctx, key, r, now)
 	}
 	if err == nil {
 		err = s.deps.Record(ctx, a)
@@ -128,8 +130,9 @@ func recorded(known trust.Membership, key string, r rule) (trust.Approval, bool)
 	return trust.Approval{}, false
 }
 
-// first returns the approval of a machine that states an identity of the rule and matches it.
-func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time) (trust.Approval, error) {
+// newApproval returns the first approval of a machine. The machine must state an identity that the
+// rule lists, and match the expression of the rule.
+func (s *approvals) newApproval(ctx context.Context, key string, r rule, now time.Time) (trust.Approval, error) {
 	h, found := s.deps.Host(key)
 	if !found && slices.ContainsFunc(s.deps.Approvals().Approvals, func(a trust.Approval) bool { return a.Key == key }) {
 		return trust.Approval{}, errors.New("another text of the rule, or another rule, has approved it, and it sends no inventory any more; approve its join request (`orlopctl nodes approve`)")
@@ -143,7 +146,7 @@ func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time
 	}
 	a := trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: now.UTC()}
 	if err := s.deps.Approvals().CheckApproval(a); err != nil {
-		return a, err // before the cost of the expression
+		return a, err // checked before the costly expression
 	}
 	if r.Match == "" {
 		return a, nil
@@ -155,8 +158,8 @@ func (s *approvals) first(ctx context.Context, key string, r rule, now time.Time
 	return a, err
 }
 
-// inTurn returns the claims, beginning with the one that the last pass has left: claims that are
-// refused again and again must not take all attempts.
+// inTurn returns the claims, beginning with the first claim that the last pass has not tried, so
+// that claims that are refused again and again do not use up all attempts.
 func (s *approvals) inTurn(all []claim.Claim) []claim.Claim {
 	i := slices.IndexFunc(all, func(c claim.Claim) bool { return c.Key == s.next })
 	s.next = ""
@@ -166,7 +169,7 @@ func (s *approvals) inTurn(all []claim.Claim) []claim.Claim {
 	return slices.Concat(all[i:], all[:i])
 }
 
-// forget drops refusals after their time.
+// forget drops refusals after refusalInterval.
 func (s *approvals) forget(now time.Time) {
 	for this, r := range s.refused {
 		if now.Sub(r.at) >= refusalInterval {

@@ -41,7 +41,7 @@ type Identity struct {
 // New returns the identity before Read.
 func New(d Deps) *Identity { return &Identity{deps: d} }
 
-// Load returns the key in the certificate with which it was stored; nil before Read.
+// Load returns the key and the certificate with which the key was stored; nil before Read.
 func (i *Identity) Load() *pki.Leaf { return i.leaf.Load() }
 
 // Key returns the machine key; nil if it is not loaded yet.

@@ -23,11 +23,11 @@ import (
 // How the artifact of an add-on reaches the controllers, which have no access to containerd and
 // call no registry:
 //
-//  1. It is searched in a directory on DATA, then in containerd (`orlopctl image import`), then in
-//     the registries of the add-on, in their order. It is verified by its digest and stored in the
-//     directory (artifact.Store).
-//  2. The add-ons file of the controllers says that it is present, or why it is missing. They read
-//     the directory themselves: nothing is unpacked here.
+//  1. The artifact is searched in a directory on DATA, then in containerd (`orlopctl image import`),
+//     then in the registries of the add-on, in their order. It is verified by its digest and stored
+//     in the directory (artifact.Store).
+//  2. The add-ons file of the controllers says that the artifact is present, or why it is missing.
+//     The controllers read the directory themselves: nothing is unpacked here.
 //  3. Present artifacts are released in containerd, and unwanted artifacts are pruned in the
 //     directory, but not while a wanted artifact is missing, or while the previous configuration or
 //     version may become active again.
@@ -59,14 +59,14 @@ type artifactManager struct {
 	}
 	egress func() egress.Config
 	event  func(kind, message string)
-	// up reports whether containerd runs; its content is unknown otherwise.
+	// up reports whether containerd runs; if not, the artifacts in containerd are unknown.
 	up bool
 	// last is the result of the last round.
 	last Artifacts
 }
 
-// Artifacts maps the manifest digest of an artifact to the reason why it is missing; empty if
-// present. An artifact without an entry is being searched.
+// Artifacts maps the manifest digest of an artifact to the reason why it is missing; the reason is
+// empty if the artifact is present. An artifact without an entry is being searched.
 type Artifacts map[string]string
 
 // wantedArtifacts returns the add-ons of a configuration with an artifact, one per artifact.
@@ -81,7 +81,7 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 }
 
 // round searches all wanted artifacts once, and publishes each new result. It ends early with ctx.
-func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, tell func(Artifacts)) Artifacts {
+func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, publish func(Artifacts)) Artifacts {
 	found, local := Artifacts{}, map[string]error{}
 	for _, w := range wanted {
 		sum := w.Artifact.SHA256
@@ -98,11 +98,11 @@ func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, 
 			found[sum] = why
 		}
 	}
-	tell(maps.Clone(found))
+	publish(maps.Clone(found))
 	for _, w := range wanted {
 		if sum := w.Artifact.SHA256; local[sum] != nil && ctx.Err() == nil {
 			found[sum] = k.fetchFromRegistries(ctx, w, local[sum])
-			tell(maps.Clone(found))
+			publish(maps.Clone(found))
 		}
 	}
 	k.last = found
@@ -110,7 +110,7 @@ func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, 
 }
 
 // fetchFromRegistries tries the registries of an artifact, and returns why all of them failed.
-// local is the reason why it is not on the machine.
+// local is the reason why the artifact is not on the machine.
 func (k *artifactManager) fetchFromRegistries(ctx context.Context, w config.AddonSpec, local error) string {
 	var tried []string
 	switch {
@@ -161,10 +161,10 @@ func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a c
 	return err
 }
 
-// prune releases artifacts that are not necessary any more: in containerd the artifacts that are in
-// the directory and, if settled reports that no former configuration or version may become active
-// again, artifacts unnamed for a long time; then it prunes unwanted artifacts in the directory. It
-// is called when all wanted artifacts are present.
+// prune releases artifacts that are in the directory from containerd. If settled reports that no
+// former configuration or version may become active again, prune also releases artifacts in
+// containerd that were unnamed for a long time, and deletes unwanted artifacts in the directory. It
+// is called only when all wanted artifacts are present.
 func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {

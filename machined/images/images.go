@@ -50,8 +50,8 @@ type Deps struct {
 	Call func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error
 	// Dial opens a connection to another machine.
 	Dial func(ctx context.Context, addr netip.Addr) (*client.Client, error)
-	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
-	// transfer that stalls.
+	// Serve runs send, which sends data to another machine and calls its callback taken after each
+	// piece. Serve ends a transfer that stalls.
 	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
 	// Egress returns how registries are reached now.
 	Egress func() egress.Config
@@ -92,8 +92,8 @@ func New(d Deps) *Manager {
 // maxImport bounds an import: an archive of more than 64 GiB is a mistake.
 const maxImport = 64 << 30
 
-// Import imports an archive of images for a caller. It cannot replace the pause image, of which a
-// container of every pod runs.
+// Import imports an archive of images for a caller. It cannot replace the pause image, because
+// every pod runs a container from this image.
 func (m *Manager) Import(ctx context.Context, archive io.Reader, by string) ([]imagestore.Image, error) {
 	images, err := m.store.Import(ctx, io.LimitReader(archive, maxImport), m.deps.PauseImage())
 	if err != nil {
@@ -116,8 +116,8 @@ func (m *Manager) Find(ctx context.Context, name string) (ocispec.Descriptor, er
 }
 
 // maxBlobReads bounds the blobs that are sent to other machines at once, and maxBlobReadsPerMachine
-// the blobs to one machine; further calls wait. Each uses some messages of containerd, one mebibyte
-// each, in PID 1. A slow machine leaves two to the others.
+// the blobs to one machine; further calls wait. Each blob uses some messages of containerd, a
+// mebibyte each, in PID 1. A slow machine occupies two blobs and leaves two to the others.
 const (
 	maxBlobReads           = 4
 	maxBlobReadsPerMachine = 2
@@ -139,7 +139,7 @@ func (m *Manager) finder(ctx context.Context, digest string) (open func(context.
 }
 
 // SendBlob sends a blob of an imported image, or of an extension, to another machine, within the
-// limits of that machine. Its errors are gRPC statuses.
+// limit for that machine. Its errors are gRPC statuses.
 func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(piece []byte) error) error {
 	open, err := m.finder(ctx, digest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(p
 	})
 }
 
-// importTimeout bounds the import of an archive of the image.
+// importTimeout bounds the import of an archive in the system's image.
 const importTimeout = 2 * time.Minute
 
 // importRetry is the delay after a failed import: the disk may have been full.

@@ -39,16 +39,16 @@ func hasPeers(c *config.Config) bool {
 // with a token.
 var mirrorLimits = loopback.Limits{Clients: 256, MaxUnauthenticated: 64, Header: 3 * time.Second, Idle: time.Minute}
 
-// localMirror is an endpoint of the mirror on loopback: for images imported in the cluster, or as
-// the proxy of mirrors.
+// localMirror is an endpoint of the mirror on loopback: for images imported in the cluster, or for
+// the configured mirrors, to which it forwards requests.
 type localMirror struct {
 	url string
 	// required, because pods in the machine's network namespace can connect too
 	token string
 }
 
-// openMirror opens the mirror at its first call. It has a token for imported images, and another
-// for mirrors, which containerd also sends to the token issuer of a mirror.
+// openMirror opens the mirror at its first call. Its two endpoints have different tokens, because
+// containerd sends the token of the proxy also to the token issuer of a configured mirror.
 func (m *Manager) openMirror() (images, proxy localMirror, err error) {
 	if m.imageMirror.url != "" {
 		return m.imageMirror, m.registryProxy, nil
@@ -80,7 +80,7 @@ func (m *Manager) openMirror() (images, proxy localMirror, err error) {
 // other control-plane machines.
 type peerImages struct {
 	deps *Deps
-	own  mirror.Source // with imagePullPolicy: Always, an image on this machine is resolved too
+	own  mirror.Source // of this machine; imagePullPolicy Always resolves them, too
 
 	mu      sync.Mutex
 	retryAt map[netip.Addr]time.Time // end of the delay for machines that did not answer
@@ -91,8 +91,8 @@ const (
 	resolveTimeout = 5 * time.Second
 	// dialTimeout bounds the connection to another machine.
 	dialTimeout = 20 * time.Second
-	// peerRetryInterval is the delay after which a machine that did not answer is called again: a
-	// pull resolves each layer separately.
+	// peerRetryInterval is the delay after which a machine that did not answer is called again.
+	// Without it, a pull would wait for the machine at each layer.
 	peerRetryInterval = 30 * time.Second
 )
 
@@ -138,8 +138,8 @@ func (n *peerImages) Open(ctx context.Context, digest string) (io.ReadCloser, er
 	return nil, failed
 }
 
-// open reads a blob from a machine over a connection of its own: an error on a shared connection
-// closes it.
+// open reads a blob from a machine over a connection of its own, because an error closes the
+// connection, which other calls would share.
 func (n *peerImages) open(ctx context.Context, addr netip.Addr, digest string) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

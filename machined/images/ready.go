@@ -7,8 +7,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// CheckContainerd rejects calls that need containerd while it does not run. state is the state of
-// its service; empty without the service. The errors are gRPC statuses.
+// CheckContainerd rejects calls that need containerd while containerd does not run. state is the
+// state of its service; empty if the machine does not have the service. The errors are gRPC
+// statuses.
 func CheckContainerd(state supervise.Phase) error {
 	switch state {
 	case supervise.Running:

@@ -23,7 +23,8 @@ import (
 )
 
 // ConfigureRegistries writes the registry files of containerd, and opens the mirror if a file needs
-// it. e says how registries are reached. It is not safe for concurrent use.
+// the mirror. e says how registries are reached. ConfigureRegistries is not safe for concurrent
+// use.
 func (m *Manager) ConfigureRegistries(c *config.Config, e egress.Config) error {
 	all := c.Machine.Spec.Registries
 	var images, proxy localMirror
@@ -134,7 +135,8 @@ func registryFile(name string, all []config.ImageRegistry, site bool, images, pr
 		url = proxy.url + mirror.ProxyPath + r.Address.Repository()
 		fmt.Fprintf(&mirrors, "\n[host.%q]\n", url)
 		mirrors.WriteString("capabilities = [\"pull\", \"resolve\"]\noverride_path = true\n")
-		// for the issuer of the registry's tokens, which containerd calls directly
+		// the CAs are for the issuer of the registry's tokens, which containerd calls without the
+		// proxy
 		mirrors.WriteString(caLine(i, r, site))
 		fmt.Fprintf(&mirrors, "[host.%q.header]\n%s = %q\n", url, mirror.ProxyHeader, proxy.token)
 		if r.Username != "" {
@@ -214,7 +216,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 }
 
 // mirrorTransport verifies a mirror as containerd does: with the public CAs, the CAs of the site
-// and the mirror's own.
+// and the CAs of the mirror itself.
 func mirrorTransport(r config.ImageRegistry, e egress.Config) (*http.Transport, error) {
 	const idle, mostHeaders = 30 * time.Second, 64 << 10
 	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: idle, DisableCompression: true, MaxResponseHeaderBytes: mostHeaders}
@@ -255,8 +257,8 @@ func writeRegistries(dir string, files map[string][]byte) error {
 	return tidyRegistries(dir, files)
 }
 
-// tidyRegistries removes unwanted files. It removes an empty directory too: containerd ignores
-// "_default" if a registry has a directory.
+// tidyRegistries removes unwanted files. It removes an empty directory too, because containerd
+// ignores "_default" for a registry that has a directory.
 func tidyRegistries(dir string, files map[string][]byte) error {
 	wanted := map[string]bool{".": true}
 	for path := range files {

@@ -17,9 +17,9 @@ const (
 	foreign          // any other content
 )
 
-// classify determines the content of a disk. A system with an Orlop table without DATA never ran,
-// because the installed system creates DATA with its first operation on the disk. Without a boot
-// loader, which an installation writes last, it could not have run.
+// classify determines the content of a disk. A disk with Orlop partitions holds an installed system
+// if it has DATA, which the installed system creates with its first operation on the disk, or a
+// boot loader, which an installation writes last. With neither, its system never ran.
 func classify(d Disk) state {
 	if d.Table == "" {
 		return blank

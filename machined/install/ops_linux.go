@@ -68,7 +68,7 @@ func (w WriteRoot) Do(ctx context.Context) error {
 	}
 	defer from.Close()
 	return verity.Write(w.Device, func(to io.Writer) error {
-		_, err := io.Copy(transfer.ProgressWriter(to, func(n int64) { w.tell(n, w.Size) }), contextReader{ctx, from})
+		_, err := io.Copy(transfer.ProgressWriter(to, func(n int64) { w.report(n, w.Size) }), contextReader{ctx, from})
 		return err
 	})
 }
@@ -89,7 +89,7 @@ func (s contextReader) Read(p []byte) (int, error) {
 // stateMount is the temporary mount point of STATE.
 const stateMount = paths.Run + "/install"
 
-// Do mounts STATE, writes the files, and unmounts it, which flushes it.
+// Do mounts STATE, writes the files, and unmounts STATE, which flushes the files.
 func (k WriteState) Do(context.Context) (err error) {
 	m := mount.Mount{Source: k.Device, Target: stateMount, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec}
 	if err := m.Do(); err != nil {
@@ -126,8 +126,8 @@ func (e AddBootEntry) Do(context.Context) error {
 	return e.boot.AddEntry(slot.Entry{Version: e.Version}, f)
 }
 
-// Do writes the loader's settings, the keys for Secure Boot that it enrolls, and then the loader
-// under the name that the firmware expects.
+// Do writes the loader's settings, the keys for Secure Boot that the loader enrolls, and then the
+// loader under the name that the firmware expects.
 func (l WriteLoader) Do(context.Context) error {
 	settings, err := os.ReadFile(paths.SystemLoaderConfig)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -74,7 +74,7 @@ func Operations(w Want, t Tools) []reconcile.Op {
 	boot := &esp.Partition{Device: func() (string, error) { return device[layout.ESP], nil }, Target: paths.ESP, Modules: t.Modules}
 	return []reconcile.Op{
 		CreatePartitionTable{Disk: w.Disk.Path, Partitions: layout.Installed(w.System.Sizes)},
-		WriteRoot{Version: w.System.Version, Device: device[layout.RootA], Size: w.System.RootSize, tell: t.Report},
+		WriteRoot{Version: w.System.Version, Device: device[layout.RootA], Size: w.System.RootSize, report: t.Report},
 		ReadBack{Device: device[layout.RootA], Root: w.System.Root},
 		SetRootGUID{Disk: w.Disk.Path, Number: number[layout.RootA], Root: w.System.Root},
 		FormatState{Device: device[layout.State], run: t.Run},
@@ -104,7 +104,7 @@ type WriteRoot struct {
 	Version string
 	Device  string
 	Size    int64 // bytes
-	tell    func(bytes, of int64)
+	report  func(bytes, of int64)
 }
 
 func (w WriteRoot) String() string {
@@ -122,7 +122,7 @@ func (r ReadBack) String() string { return "read it back (" + r.Device + ")" }
 // Do reads the whole root.
 func (r ReadBack) Do(context.Context) error { return verity.Verify(r.Device, r.Root) }
 
-// SetRootGUID sets the GUID of the root partition by which its boot image finds it
+// SetRootGUID sets the GUID by which the boot image finds its root partition
 // (docs/decisions/0002-slot-by-root-hash.md).
 type SetRootGUID struct {
 	Disk   string

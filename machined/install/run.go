@@ -38,7 +38,7 @@ type Deps struct {
 	Run mkfs.Runner
 	// LoadModules loads kernel modules.
 	LoadModules func(names ...string) error
-	// Lock excludes pairing until unlock; false if another caller holds it.
+	// Lock excludes pairing until unlock; false if another caller holds the lock.
 	Lock func() (unlock func(), ok bool)
 	// Reboot shuts the machine down and does not return.
 	Reboot func(why string)
@@ -61,7 +61,7 @@ const (
 type State struct {
 	Phase string `json:"phase,omitempty"`
 	Disk  string `json:"disk,omitempty"`
-	// why it failed, or was rejected without a caller
+	// why the installation failed, or why an unattended installation was rejected
 	Reason    string `json:"reason,omitempty"`
 	Operation string `json:"operation,omitempty"` // running operation
 	Done      int64  `json:"done,omitempty"`      // bytes done
@@ -135,8 +135,8 @@ func (m *Manager) facts(ctx context.Context, expression string) (f Facts, err er
 	return f, err
 }
 
-// Reject reports why an installation without a caller is impossible, in the topic and on the
-// console, unless it is reported already.
+// Reject reports why an unattended installation is impossible, in the topic and on the console,
+// unless this reason is reported already.
 func (m *Manager) Reject(why error) {
 	if now, _ := m.state.Get(); now.Reason == why.Error() {
 		return
@@ -152,9 +152,9 @@ func (m *Manager) Reject(why error) {
 	}
 }
 
-// Unattended installs by the configuration of a boot medium, or of the image, from source. There is
-// no caller, so the console and the topic report an error. A failure after the first write is not
-// retried by itself.
+// Unattended starts the installation that the configuration of a boot medium, or of the image,
+// requests; source names the medium or the image. There is no caller, so the console and the topic
+// report an error. A failure after the first write is not retried by itself.
 func (m *Manager) Unattended(ctx context.Context, c *config.Config, documents []byte, source string) {
 	if c == nil || m.deps.Identity() == nil || m.Began() {
 		return
@@ -193,7 +193,7 @@ func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	})
 	panics.Go("installation", func() {
 		defer func() {
-			if now, _ := m.state.Get(); now.Phase == Installing { // it has panicked
+			if now, _ := m.state.Get(); now.Phase == Installing { // run has panicked
 				m.state.Set(State{Phase: Failed, Disk: w.Disk.Path, Reason: "machined panicked; `orlopctl events` shows the reason"})
 				unlock()
 			}
@@ -203,8 +203,8 @@ func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	return nil
 }
 
-// files returns the files for STATE. The configuration is the last: a key without a configuration
-// is harmless. The caller holds the lock, so no pairing is possible.
+// files returns the files for STATE. The configuration is the last, because a key without a
+// configuration is harmless. The caller holds the lock, so no pairing changes the files meanwhile.
 func (m *Manager) files(documents []byte) ([]File, error) {
 	identity := m.deps.Identity()
 	files := []File{

@@ -24,9 +24,9 @@ const (
 	// announceInterval and announceTTL are the recommended values (IEEE 802.1AB-2016, 9.2.5).
 	announceInterval = 30 * time.Second
 	announceTTL      = 120 * time.Second
-	// settle is the shortest time between two decisions after frames: a foreign host can change the
-	// labels, and so their file on STATE, once a second at most.
-	settle = time.Second
+	// decideInterval is the shortest time between two decisions after frames: a foreign host can
+	// change the labels, and so their file on STATE, once a second at most.
+	decideInterval = time.Second
 )
 
 // retry is the delay before a socket opens again.
@@ -62,18 +62,18 @@ type Deps struct {
 	Event  func(kind, message string) // must not block
 }
 
-// Controller receives on all links.
+// Controller receives and announces on all links.
 type Controller struct {
 	deps      Deps
 	neighbors *cell.Cell[[]Neighbor]
 	labels    *cell.Cell[map[string]string]
 
-	mu sync.Mutex // of changes of neighbors
+	mu sync.Mutex // serializes changes of neighbors
 
-	// of Load, then of Run
-	last   map[string]string // the labels, also of rules that have no neighbor now
-	loaded bool              // last contains the stored labels
-	told   []string          // the problems that were reported
+	// used by Load, and after that only by Run
+	last     map[string]string // the last labels, also of rules that have no neighbor now
+	loaded   bool              // last contains the stored labels
+	reported []string          // problems with an event
 }
 
 // New returns a controller, which does nothing before Run.
@@ -94,8 +94,8 @@ func (c *Controller) Load() {
 	c.decide(cfg, nil)
 }
 
-// Run receives until ctx is done. It starts and stops a goroutine per link, removes neighbors and
-// decides about the labels.
+// Run receives until ctx is done. It starts and stops a goroutine per link, removes expired
+// neighbors, and decides about the labels.
 func (c *Controller) Run(ctx context.Context) {
 	links, configs, neighbors := c.deps.Links.Watch(), c.deps.Config.Watch(), c.neighbors.Watch()
 	type running struct {
@@ -127,7 +127,7 @@ func (c *Controller) Run(ctx context.Context) {
 		case <-links.Changed():
 		case <-configs.Changed():
 		case <-neighbors.Changed():
-			if backoff.Sleep(ctx, settle) != nil {
+			if backoff.Sleep(ctx, decideInterval) != nil {
 				return
 			}
 		case <-expiry:
@@ -137,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// start works on a link until the returned function is called, which waits for the end.
+// start starts the work on a link. The returned function stops the work and waits for its end.
 func (c *Controller) start(ctx context.Context, l Link) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -148,7 +148,8 @@ func (c *Controller) start(ctx context.Context, l Link) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// serve opens the socket of a link, again after a failure, and receives and announces.
+// serve opens the socket of a link, and receives and announces on it; after a failure it opens the
+// socket again.
 func (c *Controller) serve(ctx context.Context, l Link) {
 	var reported string
 	for failures := 1; ctx.Err() == nil; failures++ {
@@ -198,9 +199,9 @@ func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) e
 		if err == nil {
 			var neighbor Neighbor
 			err := panics.Do("LLDP on a link", func() (err error) { neighbor, err = decode(buf[:n]); return err })
-			if err == nil { // reports of damaged frames would be a flood of another kind
+			if err == nil { // no event about a damaged frame: a flood is possible
 				neighbor.Link = l.Name
-				c.change(func(all []Neighbor) []Neighbor { return hear(all, neighbor, time.Now()) })
+				c.change(func(all []Neighbor) []Neighbor { return withNeighbor(all, neighbor, time.Now()) })
 			}
 		}
 		if err := backoff.Sleep(ctx, minInterval); err != nil {
@@ -221,7 +222,7 @@ func (c *Controller) change(f func([]Neighbor) []Neighbor) {
 }
 
 // removeNeighbors removes the neighbors that have expired and those of links that are gone. The
-// channel receives when the next of the others expires; nil without one.
+// channel receives when the next of the remaining neighbors expires; nil without a neighbor.
 func (c *Controller) removeNeighbors(gone func(link string) bool) (expiry <-chan time.Time) {
 	var next time.Duration
 	c.change(func(all []Neighbor) []Neighbor {
@@ -251,13 +252,13 @@ func (c *Controller) decide(cfg Config, neighbors []Neighbor) {
 		}
 	}
 	labels, problems := Labels(cfg.Labels, neighbors, c.last)
-	if !slices.Equal(problems, c.told) {
+	if !slices.Equal(problems, c.reported) {
 		for _, p := range problems {
-			if !slices.Contains(c.told, p) {
+			if !slices.Contains(c.reported, p) {
 				c.deps.Event("failure", "LLDP: "+p)
 			}
 		}
-		c.told = problems
+		c.reported = problems
 	}
 	if old, _ := c.labels.Get(); maps.Equal(old, labels) {
 		return

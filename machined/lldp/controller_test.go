@@ -144,7 +144,7 @@ func TestFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	// the first change is at once
-	if _, after := f.Labels().Get(); after-before > 1+uint64(time.Since(began)/settle) {
+	if _, after := f.Labels().Get(); after-before > 1+uint64(time.Since(began)/decideInterval) {
 		t.Errorf("%d changes in %v", after-before, time.Since(began))
 	}
 }

@@ -18,7 +18,7 @@ import (
 const etherType = 0x88cc
 
 // maxFrame is the size of the largest frame that is read, in bytes: an Ethernet header and 1500
-// bytes. The kernel cuts a longer frame, and its decoding fails.
+// bytes. The kernel cuts a longer frame, so that the decoding of the frame fails.
 const maxFrame = 14 + 1500
 
 // nearestBridge is the group address that no bridge forwards (IEEE 802.1AB-2016, table 7-1).
@@ -38,7 +38,7 @@ const (
 	typeOrganization = 127
 )
 
-// Subtypes of the chassis (8.5.2) and of the port (8.5.3). The numbers differ for the same kind.
+// Subtypes of the chassis (8.5.2) and of the port (8.5.3). They number the same kind differently.
 const (
 	chassisMAC      = 4
 	chassisAddress  = 5
@@ -58,8 +58,8 @@ var ieee8021 = []byte{0x00, 0x80, 0xc2}
 // capabilities are the names of the bits of a system's capabilities (table 8-4), lowest bit first.
 var capabilities = []string{"other", "repeater", "bridge", "access point", "router", "telephone", "cable device", "station"}
 
-// Neighbor is the content of a frame about its sender. Its texts are printable and have at most 255
-// bytes, because a TLV has at most 511.
+// Neighbor is the content of a frame about its sender. Its texts are printable and cut after 255
+// bytes; a TLV has at most 511.
 type Neighbor struct {
 	Link              string `json:"link"`    // of this machine
 	Chassis           string `json:"chassis"` // a MAC, an address, or a name
@@ -67,7 +67,7 @@ type Neighbor struct {
 	PortDescription   string `json:"portDescription,omitempty"`
 	SystemName        string `json:"systemName,omitempty"`
 	SystemDescription string `json:"systemDescription,omitempty"`
-	// of frames without a tag, 1 to 4094; 0: unknown
+	// VLAN of frames without a tag, 1 to 4094; 0: unknown
 	VLAN         int          `json:"vlan,omitempty"`
 	Capabilities []string     `json:"capabilities,omitempty"`
 	Management   []netip.Addr `json:"management,omitempty"`
@@ -95,7 +95,7 @@ func decode(frame []byte) (Neighbor, error) {
 		if kind == typeEnd {
 			return n, nil
 		}
-		if err := n.take(kind, value); err != nil {
+		if err := n.setTLV(kind, value); err != nil {
 			return Neighbor{}, err
 		}
 		rest = after
@@ -115,9 +115,9 @@ func nextTLV(data []byte) (kind int, value, rest []byte, err error) {
 	return kind, data[2 : 2+length], data[2+length:], nil
 }
 
-// take records a TLV. An optional TLV with an unusable value is ignored, as the standard requires
-// (9.2.7.7.2).
-func (n *Neighbor) take(kind int, value []byte) error {
+// setTLV stores the value of a TLV. An optional TLV with an unusable value is ignored, as the
+// standard requires (9.2.7.7.2).
+func (n *Neighbor) setTLV(kind int, value []byte) error {
 	switch kind {
 	case typeChassis, typePort:
 		if len(value) < 2 || len(value) > 256 {
@@ -160,7 +160,8 @@ func (n *Neighbor) take(kind int, value []byte) error {
 	return nil
 }
 
-// identifier returns a chassis or a port as text: a subtype, then a value of its kind.
+// identifier returns a chassis or a port as text. value is a subtype, and then a value of this
+// subtype.
 func identifier(value []byte, mac, network byte) string {
 	switch subtype, id := value[0], value[1:]; {
 	case subtype == mac && len(id) == 6:
@@ -210,8 +211,8 @@ type Announcement struct {
 	TTL  time.Duration    // whole seconds, 0 to 65535 s
 }
 
-// encode makes the frame of an announcement. It contains no version: the frame is readable on the
-// link.
+// encode makes the frame of an announcement. The frame contains no version, because every host on
+// the link can read it.
 func encode(a Announcement) []byte {
 	out := append(append([]byte{}, nearestBridge...), a.MAC...)
 	out = binary.BigEndian.AppendUint16(out, etherType)

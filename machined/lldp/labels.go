@@ -12,8 +12,9 @@ import (
 
 // Labels returns the labels that the neighbors give the Node, and the reasons for which a label has
 // no value or an old value. A label has a value if all neighbors that the rule selects agree on it.
-// Otherwise it keeps its last value: a switch that restarts says nothing for minutes, and a removed
-// label could stop the pods that need it at the next start of the kubelet.
+// If they do not, or none gives a value, the label keeps its last value: a switch that restarts
+// sends nothing for minutes, and the removal of a label could stop the pods that need the label at
+// the next start of the kubelet.
 func Labels(rules []config.LLDPLabel, neighbors []Neighbor, last map[string]string) (labels map[string]string, problems []string) {
 	labels = map[string]string{}
 	for _, r := range rules {
@@ -73,7 +74,8 @@ func field(n Neighbor, from config.LLDPField) string {
 	return ""
 }
 
-// extract returns the part of a text between the separators of a rule; empty if one is missing.
+// extract returns the part of a text between the separators of a rule; empty if a separator is
+// missing.
 func extract(r config.LLDPLabel, text string) string {
 	if r.After != "" {
 		_, text, _ = strings.Cut(text, r.After)

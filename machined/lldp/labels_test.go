@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 		}
 		return all
 	}
-	table := hear(hear(nil, n("b", 120), now), n("a", 10), now)
+	table := withNeighbor(withNeighbor(nil, n("b", 120), now), n("a", 10), now)
 	if got := ports(table); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("two neighbors: %v", got)
 	}
@@ -77,25 +77,25 @@ func TestTable(t *testing.T) {
 	if left, next := expire(table, now.Add(2*time.Minute)); len(left) != 0 || next != 0 {
 		t.Errorf("after 2 minutes: %v, %v", left, next)
 	}
-	if got := ports(hear(table, n("b", 0), now)); !slices.Equal(got, []string{"a"}) {
+	if got := ports(withNeighbor(table, n("b", 0), now)); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("after the end of b: %v", got)
 	}
-	if got := hear(nil, n("a", 65535), now)[0].Expires; !got.Equal(now.Add(maxTTL)) {
+	if got := withNeighbor(nil, n("a", 65535), now)[0].Expires; !got.Equal(now.Add(maxTTL)) {
 		t.Errorf("the longest TTL: until %v", got)
 	}
 	for i := range 100 {
-		table = hear(table, n(fmt.Sprint("false", i), 65535), now)
+		table = withNeighbor(table, n(fmt.Sprint("false", i), 65535), now)
 		if len(table) > maxNeighbors {
 			t.Fatalf("%d neighbors", len(table))
 		}
 	}
-	table = hear(table, n("b", 120), now)
+	table = withNeighbor(table, n("b", 120), now)
 	if got := ports(table); !slices.Contains(got, "b") {
 		t.Errorf("after a flood: %v", got)
 	}
 	other := n("b", 120)
 	other.Link = "eth1"
-	if both := hear(table, other, now); len(both) != maxNeighbors+1 || both[maxNeighbors].Link != "eth1" {
+	if both := withNeighbor(table, other, now); len(both) != maxNeighbors+1 || both[maxNeighbors].Link != "eth1" {
 		t.Errorf("a frame of another link: %v", both)
 	}
 }

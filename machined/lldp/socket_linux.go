@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frames passes frames of LLDP to its three group addresses (IEEE 802.1AB-2016, table 7-1).
-// The protocol of the socket selects the EtherType already; the filter also keeps frames out that a
-// host sends to the machine's own address.
-var frames = []bpf.Instruction{
+// lldpFilter passes LLDP frames to the three group addresses of LLDP (IEEE 802.1AB-2016, table
+// 7-1). The protocol of the socket already selects the EtherType; the filter also drops frames that
+// a host sends to the machine's own address.
+var lldpFilter = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 12, Size: 2},
 	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherType, SkipTrue: 7},
 	bpf.LoadAbsolute{Off: 0, Size: 4},
@@ -26,13 +26,14 @@ var frames = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// buffer is the size of the receive buffer in bytes: the kernel drops the frames of a flood.
+// buffer is the size of the receive buffer in bytes. It is small, so that the kernel drops the
+// frames of a flood.
 const buffer = 16 << 10
 
 // Listen opens a packet socket for LLDP on a link. It also receives the frames of a member of a
 // bond or bridge.
 func Listen(l Link) (net.PacketConn, error) {
-	filter, err := bpf.Assemble(frames)
+	filter, err := bpf.Assemble(lldpFilter)
 	if err != nil {
 		return nil, fmt.Errorf("LLDP: filter: %w", err)
 	}
@@ -47,8 +48,8 @@ func Listen(l Link) (net.PacketConn, error) {
 	return conn, nil
 }
 
-// prepare joins the groups, which makes the card deliver their frames. The kernel leaves them when
-// the socket is closed.
+// prepare joins the groups, so that the network interface delivers frames to the group addresses.
+// The kernel leaves the groups when the socket is closed.
 func prepare(conn *packet.Conn) error {
 	for _, last := range []byte{0x0e, 0x03, 0x00} {
 		if err := conn.JoinGroup(net.HardwareAddr{0x01, 0x80, 0xc2, 0, 0, last}); err != nil {
@@ -71,6 +72,6 @@ func prepare(conn *packet.Conn) error {
 // destination is the address of the announcements for the socket.
 func destination() net.Addr { return &packet.Addr{HardwareAddr: nearestBridge} }
 
-// isDown reports whether an error of the socket means that the link is down. The kernel reports it
-// once, and the socket stays usable.
+// isDown reports whether an error of the socket means that the link is down. The kernel returns
+// this error once, and the socket stays usable.
 func isDown(err error) bool { return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO) }

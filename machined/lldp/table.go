@@ -10,15 +10,15 @@ const (
 	// maxNeighbors is the number of neighbors of a link. A cable has a single neighbor; more are
 	// visible through a device that forwards LLDP.
 	maxNeighbors = 8
-	// maxTTL bounds the time for which a frame counts, because a frame can come from anywhere. The
-	// default of switches is 120 s.
+	// maxTTL bounds the time for which a frame is valid, because a frame can come from anywhere.
+	// The default of switches is 120 s.
 	maxTTL = time.Hour
 )
 
-// hear returns the neighbors of all links after a frame, sorted. A neighbor is a port of a chassis
-// on a link. The full table of a link loses the neighbor that expires first, so a forger cannot
-// keep the switch out.
-func hear(all []Neighbor, n Neighbor, now time.Time) []Neighbor {
+// withNeighbor returns the neighbors of all links after a frame from n, sorted. A neighbor is a
+// port of a chassis on a link. If the table of a link is full, the neighbor that expires first is
+// dropped, so forged frames do not exclude the switch for long.
+func withNeighbor(all []Neighbor, n Neighbor, now time.Time) []Neighbor {
 	var table, others []Neighbor // of the link, of the other links
 	for _, o := range all {
 		switch {

@@ -34,20 +34,20 @@ type PodDeps struct {
 	Listen func() (net.Listener, error)
 }
 
-// podShipment passes requests of podlogd on to a receiver, over a connection of its own: pods do
-// not delay the records of the machine.
+// podShipment passes requests of podlogd on to a receiver, over a connection of its own, so that
+// pods do not delay the records of the machine.
 type podShipment struct {
 	mu     sync.Mutex // held during a request
 	sender *sender.Sender
-	writes *rate.Limiter // of the positions
+	writes *rate.Limiter // limits the writes of the positions
 }
 
 // positionWrites returns the limit for writes of the positions. podlogd stores them every 10 s, and
-// at its end; a process that has been taken over would delay the other writes to the disk.
+// at its end. Without the limit, a compromised podlogd would delay the other writes to the disk.
 func positionWrites() *rate.Limiter { return rate.NewLimiter(rate.Every(5*time.Second), 10) }
 
-// newPodShipment returns the shipment of the logs of pods to a receiver; nil if it does not get
-// them. c is the configuration of its sender.
+// newPodShipment returns the shipment of the logs of pods to a receiver; nil if the receiver does
+// not get these logs. c is the configuration of its sender.
 func newPodShipment(r config.Receiver, c sender.Config) *podShipment {
 	if !r.GetsPods() {
 		return nil
@@ -81,7 +81,7 @@ func (s *Shipper) preparePods(receivers []config.Receiver) error {
 		ErrorLog: log.New(io.Discard, "", 0), // podlogd reports the end of a connection itself
 	}
 	panics.Go("logs of pods", func() {
-		// four receivers, and a repetition of each
+		// up to four receivers, each with a request and its repetition
 		err := server.Serve(netutil.LimitListener(listener, 8))
 		s.deps.Event("failure", fmt.Sprintf("the socket for the logs of pods has ended: %v; reboot the machine", err))
 	})
@@ -119,8 +119,8 @@ func (s *Shipper) podHandler() http.Handler {
 	return http.MaxBytesHandler(mux, nodespec.MaxPodLogsBody)
 }
 
-// podsOf returns the shipment of the logs of pods of the receiver of a call. The answer is 404
-// without one.
+// podsOf returns the pod shipment of the receiver that a call names. Without a shipment, it answers
+// 404 and returns nil.
 func (s *Shipper) podsOf(w http.ResponseWriter, r *http.Request) *podShipment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +133,8 @@ func (s *Shipper) podsOf(w http.ResponseWriter, r *http.Request) *podShipment {
 	return nil
 }
 
-// passPods passes a request on. Its answer is a success if the receiver has taken or rejected the
-// records; podlogd repeats the request after another answer.
+// passPods passes a request on. It answers with success if the receiver has accepted or rejected
+// the records; after any other answer, podlogd repeats the request.
 func (s *Shipper) passPods(w http.ResponseWriter, r *http.Request) {
 	to := s.podsOf(w, r)
 	if to == nil {

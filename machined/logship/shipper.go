@@ -66,7 +66,7 @@ type Shipper struct {
 	// kubernetes is the audit log of Kubernetes. Its files are synced while the configuration has a
 	// receiver for it, reachable or not.
 	kubernetes syncing
-	listens    bool // for podlogd
+	listens    bool // the socket of podlogd is open
 }
 
 // New returns a Shipper without receivers; Run starts it.
@@ -208,7 +208,7 @@ func (s *Shipper) startSender(ctx context.Context, from Config, r config.Receive
 	go func() {
 		defer close(one.ended)
 		if last != nil {
-			<-last // it was stopped, and ends in seconds at most
+			<-last // the former sender was stopped, and ends in seconds at most
 		}
 		s.deps.Restarter.Run(ctx, "log shipping to "+r.Name, one.sender.Run)
 	}()
@@ -224,8 +224,9 @@ func (s *Shipper) cursors(receivers []config.Receiver) (string, error) {
 	return dir, s.prepare(dir, receivers)
 }
 
-// prepare creates a directory with a file per receiver. It removes the files of former receivers,
-// but only at the next change: the configuration may be on trial.
+// prepare creates a directory with a file per receiver. It removes the file of a former receiver
+// only at the next change after the removal of the receiver: until then, the configuration may be
+// on trial.
 func (s *Shipper) prepare(dir string, receivers []config.Receiver) error {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -248,7 +249,7 @@ func (s *Shipper) prepare(dir string, receivers []config.Receiver) error {
 	return nil
 }
 
-// Close ends all connections in order, so that sent records count as delivered.
+// Close ends all connections in order, so that the delivery of sent records is confirmed.
 func (s *Shipper) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -308,9 +309,9 @@ func receiverTLS(r config.Receiver, e egress.Config) (*tls.Config, error) {
 	return c, nil
 }
 
-// machineCertificate returns the present certificate of the machine for a receiver that trusts its
-// issuer, in a cluster the machine CA. Any other receiver gets an empty certificate, which means
-// none.
+// machineCertificate returns the present certificate of the machine if the receiver trusts the
+// issuer of this certificate, which in a cluster is the machine CA. Any other receiver gets an
+// empty certificate, which means none.
 func machineCertificate(request *tls.CertificateRequestInfo, cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {

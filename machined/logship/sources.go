@@ -70,7 +70,7 @@ func auditSource(name string, log *audit.Log) sender.Source {
 				err := log.Read(last, func(number uint64, line []byte) error {
 					var e audit.Entry
 					if err := json.Unmarshal(line, &e); err != nil || number == 0 {
-						return nil // the numbers around it show the gap
+						return nil // the numbers of the lines around it show the gap
 					}
 					last = number
 					l := sender.Record{
@@ -182,7 +182,7 @@ func eventSource(l Events, boot string) sender.Source {
 	}
 }
 
-// kernelSource is the kernel log. Its records count from 0, lines from 1.
+// kernelSource is the kernel log. The kernel numbers records from 0, a source numbers lines from 1.
 func kernelSource(boot string) sender.Source {
 	const name = string(config.SourceKernel)
 	return sender.Source{
@@ -241,12 +241,12 @@ func (s *Shipper) servicesSource(boot string) sender.Source {
 					return err
 				}
 				for _, service := range list {
-					// else it has just been removed
+					// on an error, the service has just been removed
 					if ring, err := s.deps.Services.Log(service.Name); err == nil {
 						all.set(service.Name, ring)
 					}
 				}
-				// removed services too: their logs may contain the reason
+				// all.get() has removed services, too: their last lines may contain the reason
 				for service, n := range all.get() {
 					if following[service] == n.ring {
 						continue

@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// checkCallerAddress rejects a source address that is not the caller's alone: certificates for it
-// would impersonate another machine. The source is this machine's address if a process here
-// forwards the call, and an address of a pod if a pod calls.
+// checkCallerAddress rejects a source address that does not belong to the caller alone:
+// certificates for this address would impersonate another machine. For example, the source is this
+// machine's address if a process here forwards the call, and an address of a pod if a pod calls.
 func checkCallerAddress(c *config.Config, own []netip.Addr, a netip.Addr) error {
 	owner := ""
 	if slices.Contains(own, a) {
@@ -49,8 +49,7 @@ func reassigned(c *config.Config, known trust.Ledger, name string, now time.Time
 }
 
 // reservedName reports whether certificates for a name would impersonate another part of the
-// cluster. known has the names of the other control-plane machines that ran since they belong to
-// the cluster.
+// cluster. known has the names of the other control-plane machines that have reported their name.
 func reservedName(c *config.Config, known trust.Ledger, name string) bool {
 	for _, address := range c.Cluster.Spec.ControlPlanes {
 		if plane, met := known.ControlPlanes[address.String()]; met && plane == name {

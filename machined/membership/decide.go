@@ -13,7 +13,7 @@ import (
 type request interface{ request() }
 
 type (
-	// ticketIssued: this machine issues a ticket. If votes is set, it is a voter of the ticket.
+	// ticketIssued: this machine issues a ticket. votes reports that it is a voter of the ticket.
 	ticketIssued struct {
 		ticket trust.Ticket
 		votes  bool
@@ -23,8 +23,8 @@ type (
 		member         trust.Member
 		hasCertificate bool
 	}
-	// voteRequested: another control-plane machine requests the vote for a machine that called it.
-	// membership is its knowledge about the ticket.
+	// voteRequested: another control-plane machine, which a machine has called, requests the vote
+	// for that machine. membership is the knowledge of the control-plane machine about the ticket.
 	voteRequested struct {
 		member         trust.Member
 		hasCertificate bool
@@ -48,7 +48,7 @@ type (
 	// approved: a rule of an operator approves a machine that waits for a configuration.
 	approved struct{ approval trust.Approval }
 	// removed: an operator removes a machine. unreached are the errors of the control-plane
-	// machines that may know it and did not answer.
+	// machines that did not answer and may know the machine.
 	removed struct {
 		name, by  string
 		unreached string
@@ -66,17 +66,17 @@ func (removed) request()       {}
 
 // facts are the facts about this machine on which a decision depends, besides its ledger.
 type facts struct {
-	config  *config.Config // of a control-plane machine
-	own     []netip.Addr   // all addresses of this machine
-	session *trust.Session // ledgers with which this machine has synced since its start
-	now     time.Time
+	config    *config.Config // of a control-plane machine
+	addresses []netip.Addr   // all addresses of this machine
+	session   *trust.Session // ledgers with which this machine has synced since its start
+	now       time.Time
 }
 
 // outcome is the output of decide. The caller stores the ledger, then enforces the new revocations,
 // then answers.
 type outcome struct {
 	ledger         trust.Ledger
-	rejection      error              // of a requested vote; the ledger is stored all the same
+	rejection      error              // why a requested vote is no; the ledger is stored
 	newRevocations []trust.Revocation // that this machine did not know
 	tickets        []string           // that a removal revokes
 }
@@ -183,7 +183,7 @@ func (f facts) checkAddress(m trust.Member) error {
 	if err != nil {
 		return err
 	}
-	return checkCallerAddress(f.config, f.own, addr)
+	return checkCallerAddress(f.config, f.addresses, addr)
 }
 
 // voteFor merges the knowledge of another control-plane machine about a machine, and votes.

@@ -51,7 +51,7 @@ func newDecision() *decision {
 	for i := range 3 {
 		session.MarkSynced(ledgerID(i))
 	}
-	d := &decision{ledger: trust.Ledger{}.WithID(ledgerID(0)), facts: facts{config: c, own: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, session: session, now: noon}}
+	d := &decision{ledger: trust.Ledger{}.WithID(ledgerID(0)), facts: facts{config: c, addresses: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, session: session, now: noon}}
 	d.ledger.Tickets = []trust.Ticket{ticketFor("1a", "w")}
 	return d
 }

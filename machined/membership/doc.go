@@ -18,9 +18,10 @@
 //
 // # Out of scope
 //
-// The package listens on no port and authenticates no caller: apid does, and passes the caller's
-// certificate as a api.Caller. It writes neither apid's files nor the API server's
+// The package listens on no port and authenticates no caller: apid does both, and passes the
+// caller's certificate as an api.Caller. It writes neither apid's files nor the API server's
 // (Deps.Enforce), starts no process, deletes no Node by itself (Deps.DeleteNodes) and stops no
 // service (Removal.StopPods). It uses neither Kubernetes nor etcd: both may have failed when a
+// machine has to be removed.
 // machine has to be removed.
 package membership

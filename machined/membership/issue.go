@@ -19,7 +19,7 @@ import (
 
 // Client certificates (docs/decisions/0021-client-certificates.md). The private keys of the
 // operators' CAs are not on the machine. The cluster's client CA signs the certificates that the
-// machine issues. The ledger contains them, and all known revocations of any issuer.
+// machine issues. The ledger contains these certificates, and all known revocations of any issuer.
 
 // Issue signs a certificate for another user, with a role up to that of the caller: only an admin
 // can call it.
@@ -71,7 +71,7 @@ func (s *Server) issue(by api.Caller, request []byte, ttl time.Duration, entry t
 		root = by.Issuer
 	}
 	// The certificate is backdated like the certificates of the operators' CAs, so that a machine
-	// with a late clock accepts it.
+	// with a slow clock accepts it.
 	leaf, err := ca.Issue(pki.Spec{
 		CN: entry.Name, O: []string{pki.RolePrefix + entry.Role}, Usage: pki.Client, TTL: ttl, Backdate: pki.CABackdate, For: key, Lineage: entry.Lineage, Root: root,
 	})
@@ -109,7 +109,7 @@ func (s *Server) ListCertificates() *api.ListCertificatesResponse {
 }
 
 // Revoke returns after the revocation is effective: apid reads the list at every call and ends
-// running calls. unchanged reports that it was effective before.
+// running calls. unchanged reports that the revocation was effective before.
 func (s *Server) Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest) (out *api.RevokeResponse, unchanged bool, err error) {
 	wanted, err := revocation(r)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Server) Revoke(ctx context.Context, by api.Caller, r *api.RevokeRequest
 	}
 	// it was revoked before
 	unchanged = !r.Restore && !r.NewList && done.At.Before(wanted.At) && done.Name == ""
-	// the caller may have disconnected
+	// continue even if the caller has disconnected
 	if err := s.deps.Enforce(context.WithoutCancel(ctx)); err != nil {
 		return nil, unchanged, status.Errorf(codes.Internal, "it is stored, but not effective yet: %v; it is retried within %s", err, ResyncInterval)
 	}

@@ -28,15 +28,15 @@ import (
 // candidate is a machine that joins or renews, as its call shows it.
 type candidate struct {
 	member trust.Member
-	// it presented a certificate of a member, not a ticket
+	// the machine presented a certificate of a member, not a ticket
 	hasCertificate bool
 	key            *ecdsa.PublicKey
 	nodeKeys       map[string]*ecdsa.PublicKey // of the node's certificates
 	address        netip.Addr
 }
 
-// newCandidate returns the machine that makes a call. The addresses that a machine claims are not
-// trusted, because they could be the addresses of any other machine: the source address counts.
+// newCandidate returns the machine that makes a call. It uses the source address of the call, and
+// not the addresses that a machine claims, which could be the addresses of any other machine.
 func newCandidate(by api.Caller, csr []byte, now time.Time) (candidate, error) {
 	m := candidate{member: trust.Member{Name: by.Name, Renewed: now.UTC()}}
 	switch pki.RolePrefix + by.Role {
@@ -89,7 +89,7 @@ func (s *Server) Join(ctx context.Context, by api.Caller, r *api.JoinRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	// before this machine binds the ticket to the key
+	// checked before this machine binds the ticket to the key
 	if err := m.parseNodeKeys(r.NodeCsrs); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -103,7 +103,7 @@ func (s *Server) Join(ctx context.Context, by api.Caller, r *api.JoinRequest) (*
 		return nil, status.Error(codes.ResourceExhausted, "too many certificates are requested at present; try again")
 	}
 	vs := s.quorum.voters(c)
-	if m.hasCertificate && !checked.ledger.TicketUsed(m.member.Ticket) { // other voters can know it
+	if m.hasCertificate && !checked.ledger.TicketUsed(m.member.Ticket) { // other voters may know it
 		if err := s.syncFor(ctx, vs); err != nil {
 			return nil, err
 		}
@@ -174,7 +174,8 @@ func (s *Server) collectVotes(ctx context.Context, c *config.Config, vs voters, 
 	if len(v.ledgers) >= needed {
 		return v, nil
 	}
-	// The reason for which no machine can join with this ticket says more than the number of votes.
+	// If no machine can join with this ticket any more, this reason says more than the number of
+	// votes.
 	_, err = s.check(c, counted{m.member, m.hasCertificate, v.bindings, len(v.ledgers), needed})
 	if err != nil && status.Code(err) != codes.Unavailable {
 		return v, err
@@ -183,7 +184,7 @@ func (s *Server) collectVotes(ctx context.Context, c *config.Config, vs voters, 
 }
 
 // storeMember writes a member into this ledger and replicates it. When it returns, a majority of
-// the ledgers contain the member. That is before the machine receives the certificates, so that
+// the ledgers contain the member. Only afterwards the machine receives the certificates, so that
 // they can be revoked, and so that no other machine gets the name or the address.
 func (s *Server) storeMember(ctx context.Context, c *config.Config, vs voters, m candidate, v votes) error {
 	admitted, err := s.apply(c, counted{m.member, m.hasCertificate, v.bindings, len(v.ledgers), vs.majority()})

@@ -29,7 +29,7 @@ import (
 type Ledger struct {
 	deps *Deps
 
-	mu      sync.Mutex // a change holds it until its content is on STATE
+	mu      sync.Mutex // held by a change until its content is on STATE
 	loaded  bool
 	content trust.Ledger
 	stored  []byte        // content as stored on STATE; nil if unknown
@@ -84,7 +84,7 @@ func (l *Ledger) read() presentLedger {
 	return presentLedger{l.withFloor(now.content), now.damaged}
 }
 
-// withFloor returns a ledger with the present floor.
+// withFloor returns a ledger with the present floor of the clock.
 func (l *Ledger) withFloor(known trust.Ledger) trust.Ledger {
 	if l.deps.Floor != nil {
 		known.Floor = l.deps.Floor()
@@ -185,7 +185,7 @@ func (l *Ledger) update(change func(trust.Ledger) (trust.Ledger, error)) error {
 	return nil
 }
 
-// check is update without the change.
+// check returns the error that update would return, and changes nothing.
 func (l *Ledger) check(change func(trust.Ledger) (trust.Ledger, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,16 +241,16 @@ func (l *Ledger) withIDLocked() (trust.Ledger, error) {
 	return l.currentLocked(), nil
 }
 
-// syncMembership polls the membership of another control-plane machine by means of ask, merges it
-// and stores the changes. Peers exchange the public membership; the answer omits it if its
-// digest is that of the request. The session records which ledgers were synced since the start of
-// machined. syncMembership returns the ledger ID of the other machine.
-func (l *Ledger) syncMembership(ask func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
+// syncMembership polls the membership of another control-plane machine by means of call, merges it
+// and stores the changes. Peers exchange the public membership; the answer omits it if the digest
+// in the request is that of the answer. The session records which ledgers were synced since the
+// start of machined. syncMembership returns the ledger ID of the other machine.
+func (l *Ledger) syncMembership(call func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	known, err := l.withID()
 	if err != nil {
 		return "", err
 	}
-	answer, err := ask(&api.GetMembershipRequest{Digest: known.Public().Digest()})
+	answer, err := call(&api.GetMembershipRequest{Digest: known.Public().Digest()})
 	if err != nil {
 		return "", err
 	}
@@ -293,12 +293,12 @@ func (l *Ledger) recordControlPlane(addr netip.Addr, name string, planes []netip
 }
 
 // syncRevocations polls a peer, and merges and stores its new revocations.
-func (l *Ledger) syncRevocations(ask func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
+func (l *Ledger) syncRevocations(call func(*api.GetRevocationsRequest) (*api.GetRevocationsResponse, error)) ([]trust.Revocation, error) {
 	known, damaged := l.readable()
 	if damaged != nil {
 		return nil, damaged
 	}
-	answer, err := ask(&api.GetRevocationsRequest{Digest: known.Revoked.Digest()})
+	answer, err := call(&api.GetRevocationsRequest{Digest: known.Revoked.Digest()})
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +330,7 @@ func (l *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest,
 	if l.damaged != nil && !r.NewList {
 		return done, false, status.Error(codes.FailedPrecondition, l.damaged.Error()+"; --new-list starts a new one without the earlier revocations")
 	}
-	// other certificates of the machine have other names
+	// the machine has more certificates, with other names, which this revocation would miss
 	if member := next.MemberOfRevocation(wanted); member != "" && !r.Restore {
 		return done, false, status.Errorf(codes.FailedPrecondition, "revocation refused: the certificate belongs to machine %s of the cluster, which has more of them; `orlopctl nodes remove %s` revokes all", member, member)
 	}
@@ -369,10 +369,10 @@ func (l *Ledger) linkDamaged() error {
 	return os.Link(l.deps.Files.Ledger, second)
 }
 
-// RevocationsForAPIServer returns the active revocations for an API server, which rejects the
-// tokens of all pods of a machine that a revocation names. A revocation does not name its machine
-// if a new machine has the name: otherwise the API server would reject the pods of the new machine.
-// A machine without a cluster (c may be nil: no configuration, or an unreadable one) has no API
+// RevocationsForAPIServer returns the active revocations for an API server. The API server rejects
+// the tokens of all pods of a machine that a revocation names. So a revocation does not name its
+// machine if a new machine has the name: the API server would reject the pods of the new machine. A
+// machine without a cluster (c may be nil: no configuration, or an unreadable one) has no API
 // server.
 func (l *Ledger) RevocationsForAPIServer(c *config.Config) []trust.Revocation {
 	if c == nil || c.Cluster == nil {

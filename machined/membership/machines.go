@@ -19,8 +19,8 @@ type Machine struct {
 	ControlPlane bool
 }
 
-// Machines returns the other machines of the cluster: the control-plane machines of the
-// configuration, in its order, then the members by name.
+// Machines returns the other machines of the cluster: the control-plane machines in the order of
+// the configuration, then the members by name.
 func (p *Peers) Machines(c *config.Config) []Machine {
 	var all []Machine
 	known := p.ledger.Current()

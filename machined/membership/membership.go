@@ -38,7 +38,7 @@ type Deps struct {
 	DeleteNodes func(context.Context, nodespec.NodeGCRequest) (found []string, err error)
 	// APIServerReady reports whether the API server of this machine is ready.
 	APIServerReady func() bool
-	// Removal is the end of a worker in its cluster.
+	// Removal has the operations after the removal of this worker from its cluster.
 	Removal Removal
 	// Enforce makes the revocations in the ledger effective in apid and in the API server.
 	Enforce func(context.Context) error
@@ -46,17 +46,17 @@ type Deps struct {
 	Event func(source, kind, message string)
 	// Now is the clock.
 	Now func() time.Time
-	// Floor returns a time that has certainly passed; nil for the clock.
+	// Floor returns a time that has certainly passed; if it is nil, the floor is the clock.
 	Floor func() time.Time
 	// Running ends when the machine shuts down.
 	Running context.Context
 }
 
-// Removal is the end of a removed worker in its cluster.
+// Removal has the operations after the removal of a worker from its cluster.
 type Removal struct {
 	// StopPods stops all pods of the machine in order.
 	StopPods func(context.Context) error
-	// Wipe erases the machine. It is called after StopPods, if the configuration wants it.
+	// Wipe erases the machine. It is called after StopPods, if the configuration requires this.
 	Wipe func(context.Context) error
 }
 
@@ -122,8 +122,8 @@ func (d *Deps) config() *config.Config {
 	return c
 }
 
-// own returns all addresses of the machine.
-func (d *Deps) own() []netip.Addr {
+// ownAddresses returns all addresses of the machine.
+func (d *Deps) ownAddresses() []netip.Addr {
 	now, _ := d.Addresses.Get()
 	return now.All
 }

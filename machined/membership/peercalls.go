@@ -93,8 +93,8 @@ func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 	return out, nil
 }
 
-// storedTickets returns the tickets of a received membership that a ledger contains, or whose
-// machine it contains, and the IDs of the approvals that it contains.
+// storedTickets returns the tickets of a received membership that a ledger contains, or with a
+// machine in the ledger, and the IDs of the approvals that the ledger contains.
 func storedTickets(l trust.Ledger, received trust.Membership) (out []string) {
 	for _, serial := range ticketSerials(received) {
 		if holds := l.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {
@@ -121,8 +121,8 @@ func ticketSerials(r trust.Membership) []string {
 	return out
 }
 
-// Vote returns the vote of this machine for a machine that called another control-plane machine. It
-// is stored before the answer.
+// Vote returns the vote of this machine for a machine that called another control-plane machine.
+// The vote is stored before the answer.
 func (s *Server) Vote(by api.Caller, r *api.VoteRequest) (*api.VoteResponse, error) {
 	c, err := s.controlPlaneConfig(by)
 	if err != nil {

@@ -74,7 +74,7 @@ func (p *Peers) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []
 		return c.client, c.cert, nil
 	}
 	if c.client != nil {
-		_ = c.client.Close() // it is broken
+		_ = c.client.Close() // the connection is broken
 		c.client = nil
 	}
 	var err error
@@ -82,8 +82,8 @@ func (p *Peers) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []
 	return c.client, c.cert, err
 }
 
-// Dial connects to another control-plane machine with the machine certificate. cert is the
-// certificate that it presents (DER).
+// Dial connects to another control-plane machine with the machine certificate. cert is the client
+// certificate of the connection (DER).
 func (p *Peers) Dial(ctx context.Context, addr netip.Addr) (c *client.Client, cert []byte, err error) {
 	e, err := p.Endpoint(netip.AddrPortFrom(addr, paths.PortApid).String())
 	if err != nil {
@@ -122,8 +122,9 @@ func (p *Peers) checkMember(cert *x509.Certificate) error {
 	return nil
 }
 
-// checkControlPlane also rejects the certificate of a worker in place of a control-plane machine: a
-// worker gets a certificate for its source address, and retains it after a change of its address.
+// checkControlPlane does the check of checkMember, and rejects the certificate of a worker. A
+// worker has a certificate for its source address, and retains it after a change of the address; a
+// control-plane machine may have that address now.
 func (p *Peers) checkControlPlane(cert *x509.Certificate) error {
 	if pki.TicketOf(cert) != "" {
 		return errors.New("it presents the certificate of a worker in place of a control-plane machine; check which machine has that address")
@@ -147,7 +148,7 @@ func (p *Peers) closeExcept(named []netip.Addr) {
 			}
 			delete(p.all, addr)
 			<-old.lock
-		default: // a goroutine is dialing; the next round closes it
+		default: // a goroutine is dialing; the next round closes the connection
 		}
 	}
 }
@@ -174,11 +175,11 @@ type peerAnswer[T any] struct {
 	err    error
 }
 
-// callAll makes a call to several machines in parallel and passes each answer to take. It returns
-// when take has enough answers or all machines have answered; a call that reaches the timeout
-// counts as an answer with an error. If it returns early, the running calls continue in the
-// background.
-func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), take func(peerAnswer[T]) (enough bool)) {
+// callAll makes a call to several machines in parallel and passes each answer to receive. It
+// returns when receive has enough answers or all machines have answered; a call that reaches the
+// timeout gives an answer with an error. If callAll returns early, the running calls continue in
+// the background.
+func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), receive func(peerAnswer[T]) (enough bool)) {
 	callCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callAllTimeout)
 	answers := make(chan peerAnswer[T], len(addrs))
 	var calls sync.WaitGroup
@@ -199,7 +200,7 @@ func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(c
 		cancel()
 	}()
 	for range addrs {
-		if take(<-answers) {
+		if receive(<-answers) {
 			return
 		}
 	}
@@ -216,13 +217,13 @@ func peerError(addr netip.Addr, err error) string {
 	return fmt.Sprintf("%s: %v", addr, err)
 }
 
-// Others returns the machines to poll: the control plane in the configuration without this
-// machine.
+// Others returns the machines to poll: the control plane in the configuration without this machine;
+// on a worker also the control-plane machines that stored its ticket.
 func (p *Peers) Others(c *config.Config) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return nil
 	}
-	own := p.deps.own()
+	own := p.deps.ownAddresses()
 	named := slices.Clone(c.Cluster.Spec.ControlPlanes)
 	if c.IsWorker() {
 		if member, _ := p.state.Get(); !member.Joined {
@@ -240,7 +241,7 @@ func (p *Peers) Others(c *config.Config) []netip.Addr {
 // peerTimeout bounds the call of one machine if others follow.
 const peerTimeout = 15 * time.Second
 
-// timeoutFor is the timeout for the next of left machines.
+// timeoutFor returns the timeout of the next call if left machines remain to be called.
 func timeoutFor(ctx context.Context, left int) time.Duration {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		return min(peerTimeout, time.Until(end)/time.Duration(left))

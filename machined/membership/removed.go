@@ -14,14 +14,14 @@ import (
 )
 
 // How a removed worker stops its pods and its node (recordRemoved). Its pods are created again on
-// other machines, so its own pods stop in order. Its node stops too: it would keep calling an API
-// server that rejects it. The worker retains its data, its configuration and its API, and continues
-// with them after it joins again (docs/decisions/0062-removal.md).
+// other machines, so its own pods stop in order. Its node stops too, because the node would
+// continue to call an API server that rejects it. The worker retains its data, its configuration
+// and its API, and continues with them after it joins again (docs/decisions/0062-removal.md).
 
 // removalGracePeriod is the time for the pods of a removed worker to stop, as at a shutdown.
 const removalGracePeriod = 60 * time.Second
 
-// RunRemoval stops pods and node whenever the machine learns that it was removed.
+// RunRemoval stops pods and node whenever recordRemoved has recorded the removal of the machine.
 func (w *Worker) RunRemoval(ctx context.Context) {
 	for states := w.State.Watch(); ; {
 		s, _, err := states.Next(ctx)
@@ -39,7 +39,7 @@ func (w *Worker) RunRemoval(ctx context.Context) {
 		if err != nil && !errors.Is(err, context.Canceled) {
 			w.deps.Event("membership", "failure", "cannot stop all pods: "+err.Error())
 		}
-		// The objects with which the pods would start again, including Secrets.
+		// Remove the objects with which the pods would start again, including Secrets.
 		if err := os.RemoveAll(w.deps.Files.OfflineAPI); err != nil {
 			w.deps.Event("membership", "failure", err.Error())
 		}
@@ -83,7 +83,7 @@ func (w *Worker) recordRemoved(refused error) {
 		return
 	}
 	var call failedCall
-	_ = errors.As(refused, &call) // of another error, the certificate is unknown
+	_ = errors.As(refused, &call) // for any other error, the certificate is unknown
 	w.State.Update(func(s State) State {
 		if held := s.Certs.Machine; held != nil && len(call.cert) > 0 && !bytes.Equal(call.cert, held.Cert.Raw) {
 			return s

@@ -69,8 +69,8 @@ func (q *Requests) RequestJoin(r *api.RequestJoinRequest) *api.RequestJoinRespon
 	return &api.RequestJoinResponse{State: string(answer.State), Certificate: answer.Certificate, Reason: answer.Reason}
 }
 
-// answer returns the answer to a request and reports whether the machine has sent a
-// request before.
+// answer returns the answer to a request, and reports whether the machine has sent a request
+// before.
 func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, known bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -79,7 +79,7 @@ func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, 
 		q.list = q.list.Approved(asks.Key, nil, time.Time{}) // its ticket was revoked
 	}
 	// If an admitted machine lost its power before it received the certificates, it gets its ticket
-	// again while that is valid. No new approval is necessary.
+	// again while the ticket is valid. No new approval is necessary.
 	if member := q.ledger.Current().HasMember(asks.Name); member && len(q.list[asks.Key].Ticket) == 0 {
 		return joinrequest.Answer{State: joinrequest.Rejected, Reason: nameTaken(asks.Name).Error()}, known
 	}
@@ -87,8 +87,7 @@ func (q *Requests) answer(asks joinrequest.Machine) (answer joinrequest.Answer, 
 	return answer, known
 }
 
-// check returns the machine of a valid request. An invalid request does not reach an
-// operator.
+// check returns the machine of a valid request. An invalid request does not reach an operator.
 func (q *Requests) check(r *api.RequestJoinRequest) (joinrequest.Machine, error) {
 	var out joinrequest.Machine
 	if !q.callers.Allow(r.Peer) {
@@ -103,7 +102,7 @@ func (q *Requests) check(r *api.RequestJoinRequest) (joinrequest.Machine, error)
 		return out, errors.New("cannot read the source address of the call")
 	}
 	addr := peer.Addr().Unmap()
-	if err := checkCallerAddress(c, q.deps.own(), addr); err != nil {
+	if err := checkCallerAddress(c, q.deps.ownAddresses(), addr); err != nil {
 		return out, err
 	}
 	key, err := pki.ParseRequest(r.Csr)
@@ -141,8 +140,7 @@ func (q *Requests) ticketUsable(a joinrequest.Machine) bool {
 	return err == nil && slices.ContainsFunc(known.OpenTickets(q.deps.Now()), func(t trust.Ticket) bool { return t.Serial == pki.Serial(cert) })
 }
 
-// config returns the configuration of a control-plane machine that accepts join
-// requests.
+// config returns the configuration of a control-plane machine that accepts join requests.
 func (q *Requests) config() (*config.Config, error) {
 	c, err := q.server.issuingConfig()
 	if err == nil && !AcceptsJoinRequests(c) {
@@ -241,14 +239,14 @@ func (q *Requests) deny(keys []string) {
 	}
 }
 
-// CheckSource returns an error for a source address from which no machine outside the cluster can
-// send a message: of a pod, of the control plane, or of another member.
+// CheckSource returns an error for a source address that no machine outside the cluster has: that
+// of a pod, of the control plane, or of a member.
 func (q *Requests) CheckSource(a netip.Addr) error {
 	c := q.deps.config()
 	if c == nil || c.Cluster == nil {
 		return errors.New("this machine belongs to no cluster")
 	}
-	if err := checkCallerAddress(c, q.deps.own(), a); err != nil {
+	if err := checkCallerAddress(c, q.deps.ownAddresses(), a); err != nil {
 		return err
 	}
 	if other := q.ledger.Current().MemberAtAddress("", a.String()); other != "" {

@@ -21,9 +21,9 @@ import (
 // (docs/decisions/0028-joining.md). trust.Ledger decides which machine may join; quorum.go contains
 // the votes of several control-plane machines; worker.go is the side of the worker.
 
-// memberTTL is the TTL of a member's certificates. A member renews them after two thirds of it, so
-// a machine that was off for less than a third needs no new ticket. A removed machine cannot use
-// its certificates that long, because they are revoked.
+// memberTTL is the TTL of a member's certificates. A member renews them after two thirds of this
+// time, so a machine that was off for less than a third needs no new ticket. A removed machine
+// cannot use its certificates that long, because they are revoked.
 const memberTTL = 90 * 24 * time.Hour
 
 // Server answers the calls of operators, workers and other control-plane machines.
@@ -39,8 +39,8 @@ type Server struct {
 	perKey limits.Rates
 }
 
-// newServer limits the calls: each renewal costs a signature and a flush of STATE, and every caller
-// may request it.
+// newServer returns the server with its limits: each renewal costs a signature and a flush of
+// STATE, and every caller may request a renewal.
 func newServer(d *Deps, q quorum, requests *Requests, gc *NodeGC) *Server {
 	return &Server{
 		deps: d, ledger: q.ledger, quorum: q, requests: requests, nodeGC: gc,
@@ -70,7 +70,7 @@ func (s *Server) issuingConfig() (*config.Config, error) {
 
 // facts are the facts for a decision under a configuration.
 func (s *Server) facts(c *config.Config) facts {
-	return facts{config: c, own: s.deps.own(), session: &s.ledger.session, now: s.deps.Now()}
+	return facts{config: c, addresses: s.deps.ownAddresses(), session: &s.ledger.session, now: s.deps.Now()}
 }
 
 // apply decides a request and stores the resulting ledger.
@@ -82,7 +82,7 @@ func (s *Server) apply(c *config.Config, r request) (out outcome, err error) {
 	return out, err
 }
 
-// check is apply without the change.
+// check returns the result of apply, and changes nothing.
 func (s *Server) check(c *config.Config, r request) (out outcome, err error) {
 	err = s.ledger.check(func(l trust.Ledger) (next trust.Ledger, err error) {
 		out, err = decide(l, r, s.facts(c))
@@ -103,10 +103,10 @@ func (s *Server) ListMembers() *api.ListMembersResponse {
 }
 
 // RemoveMember revokes a member here and on the other control-plane machines that answer before it
-// returns. The Node object is the exception: Kubernetes expects the machine as long as the Node
-// exists. Remove deletes it at once if the API server answers, and nodegc.go looks for it for some
-// time afterwards. A caller can repeat the call for a removed machine. The work continues if the
-// caller disconnects.
+// returns. The Node object can stay longer, and Kubernetes expects the machine as long as the Node
+// exists. RemoveMember deletes the Node at once if the API server answers, and nodegc.go checks for
+// the Node for some time afterwards. A caller can repeat the call for a removed machine. The work
+// continues if the caller disconnects.
 func (s *Server) RemoveMember(ctx context.Context, by api.Caller, r *api.RemoveMemberRequest) (*api.RemoveMemberResponse, error) {
 	c, err := s.issuingConfig()
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Server) RemoveMember(ctx context.Context, by api.Caller, r *api.RemoveM
 	}
 	ctx = context.WithoutCancel(ctx)
 	vs := s.quorum.voters(c)
-	_, failed := s.quorum.sync(ctx, vs.others, len(vs.others)) // it may have joined a moment ago
+	_, failed := s.quorum.sync(ctx, vs.others, len(vs.others)) // it may have joined just now
 	done, err := s.apply(c, removed{name: r.Name, by: by.Subject, unreached: strings.Join(failed, "; ")})
 	if err != nil {
 		return nil, err

@@ -23,14 +23,14 @@ import (
 //
 //  1. Each machine polls its peers every few seconds, and after boot, for revocations and restored
 //     names. The peers are the machines of Cluster.spec.controlPlanes; for a worker also the
-//     control-plane machines that admitted it. It dials with its machine certificate and verifies
-//     the certificate of the peer against the machine CA.
-//  2. It merges the new revocations into its ledger (trust.Ledger.MergeRevocations) and enforces
-//     them.
+//     control-plane machines that admitted it. The machine dials with its machine certificate and
+//     verifies the certificate of the peer against the machine CA.
+//  2. The machine merges the new revocations into its ledger (trust.Ledger.MergeRevocations) and
+//     enforces them.
 //  3. Control-plane machines poll each other for the membership in the same way (quorum.go).
 //
-// So a machine that was off receives a revocation from any peer that was not, and no machine has to
-// record which peer knows which revocation.
+// So a machine that was off receives a revocation later, from any peer that has it, and no machine
+// has to record which peer knows which revocation.
 
 const (
 	// syncInterval is the interval between polls. A revocation on one control-plane machine is

@@ -18,10 +18,10 @@ import (
 
 // How a control-plane machine issues a ticket (docs/decisions/0028-joining.md):
 //
-//  1. It syncs with the others: the ledgers that answer become the voters of the ticket.
-//  2. It checks the request. Only then it deletes the Node of a removed machine with the name.
+//  1. The machine syncs with the others: the ledgers that answer become the voters of the ticket.
+//  2. It checks the request. Only then it deletes the Node of a removed machine with this name.
 //  3. More than half of the control plane stores the ticket.
-//  4. It stores the ticket itself, and the operator gets it.
+//  4. The machine stores the ticket in its own ledger, and the operator gets the ticket.
 
 // CreateTicket issues a ticket for a worker. Without a CSR it returns only the configuration of a
 // worker that sends a join request.
@@ -69,8 +69,8 @@ func (s *Server) newDocuments(c *config.Config, name string) ([]byte, error) {
 }
 
 // deleteFormerNode deletes the Node of a removed machine with the name of a new worker. The Node
-// can still exist, with the pods of the former machine: their tokens would be valid as long as it
-// exists.
+// can still exist, with the pods of the former machine. The tokens of these pods would be valid as
+// long as the Node exists.
 func (s *Server) deleteFormerNode(ctx context.Context, c *config.Config, name string) error {
 	if !slices.ContainsFunc(s.nodeGC.removedMachines(), func(g trust.RemovedMachine) bool { return g.Name == name }) {
 		return nil
@@ -88,7 +88,7 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by api.Calle
 		return nil, nil, err
 	}
 	vs := s.quorum.voters(c)
-	told, ids, err := s.ticketVoters(ctx, vs)
+	others, ids, err := s.ticketVoters(ctx, vs)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -106,7 +106,7 @@ func (s *Server) issueTicket(ctx context.Context, c *config.Config, by api.Calle
 	if err := s.deleteFormerNode(ctx, c, r.Name); err != nil {
 		return nil, nil, err
 	}
-	if stored, err = s.storeTicket(ctx, vs, told, checked.ledger.PublicForTicket(request.ticket.Serial), request.ticket.Serial); err != nil {
+	if stored, err = s.storeTicket(ctx, vs, others, checked.ledger.PublicForTicket(request.ticket.Serial), request.ticket.Serial); err != nil {
 		return nil, nil, err
 	}
 	if _, err := s.apply(c, request); err != nil {
@@ -130,10 +130,10 @@ func (s *Server) ticketVoters(ctx context.Context, vs voters) (addresses []netip
 	return addresses, ids, nil
 }
 
-// storeTicket returns the addresses of the machines that store a ticket, sorted. With this machine
-// they are a quorum.
-func (s *Server) storeTicket(ctx context.Context, vs voters, told []netip.Addr, ticket trust.Membership, serial string) ([]string, error) {
-	stored, failed, refused := s.quorum.replicate(ctx, told, &api.ReplicateMembershipRequest{Membership: toMembership(ticket)}, serial, len(told))
+// storeTicket sends a ticket to others, and returns the addresses of the machines that store it,
+// sorted. Together with this machine, they are a quorum.
+func (s *Server) storeTicket(ctx context.Context, vs voters, others []netip.Addr, ticket trust.Membership, serial string) ([]string, error) {
+	stored, failed, refused := s.quorum.replicate(ctx, others, &api.ReplicateMembershipRequest{Membership: toMembership(ticket)}, serial, len(others))
 	if refused != nil {
 		return nil, status.Error(codes.FailedPrecondition, refused.Error())
 	}

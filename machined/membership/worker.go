@@ -37,15 +37,15 @@ import (
 
 // State is the membership of a worker: topic "membership".
 type State struct {
-	Joined bool `json:"joined"` // it has the certificates of a member
+	Joined bool `json:"joined"` // the worker has the certificates of a member
 	// a control-plane machine rejects its certificates as revoked
 	Removed bool `json:"removed,omitempty"`
-	// after the removal, its pods have stopped and its node has stopped
+	// after the removal, the pods and the node of the worker have stopped
 	PodsStopped bool `json:"podsStopped,omitempty"`
-	// why it cannot join, or cannot renew its certificates
+	// why the worker cannot join, or cannot renew its certificates
 	Problem       string   `json:"problem,omitempty"`
-	ControlPlanes []string `json:"controlPlanes,omitempty"` // control-plane machines that it calls
-	// serial number of the ticket with which it joined
+	ControlPlanes []string `json:"controlPlanes,omitempty"` // that the worker calls
+	// serial number of the ticket with which the worker joined
 	Ticket  string    `json:"ticket,omitempty"`
 	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
 	Renews  time.Time `json:"renews,omitzero"`  // time of the next renewal
@@ -67,7 +67,8 @@ const (
 	// maxJoinBackoff.
 	minJoinBackoff = 3 * time.Second
 	maxJoinBackoff = 2 * time.Minute
-	// renewBackoff is the delay after a success if workerjoin.Next would still renew.
+	// renewBackoff is the delay after a success if workerjoin.Next would renew the new certificates
+	// at once.
 	renewBackoff = time.Hour
 	// joinTimeout bounds the calls of all control-plane machines once. Each of them may have to
 	// call the others three times (callAllTimeout).
@@ -81,7 +82,7 @@ func (w *Worker) Load() {
 		return
 	}
 	held, err := readCertificates(w.deps.Files.Certificates, w.deps.Identity())
-	if err != nil { // then it has to join again
+	if err != nil { // then the worker has to join again
 		w.deps.Event("membership", "failure", err.Error())
 	}
 	facts := w.facts(c, Addresses{}, held)
@@ -110,7 +111,7 @@ func configuredTicket(c *config.Config) config.CertKey {
 	return c.Machine.Spec.Join.Ticket
 }
 
-// Run joins and renews whenever it is due.
+// Run joins or renews whenever the action is due.
 func (w *Worker) Run(ctx context.Context) {
 	configs, states := w.deps.Config.Watch(), w.deps.Addresses.Watch()
 	have, _ := w.State.Get()
@@ -166,7 +167,8 @@ func (j *workerLoop) step(ctx context.Context, c *config.Config, at Addresses) t
 	return j.requestCertificates(ctx, c, facts, step)
 }
 
-// requestTicket sends a join request and reports whether an operator has approved it.
+// requestTicket sends a join request, and retains the ticket if an operator has approved the
+// request. It returns the time until the next step.
 func (j *workerLoop) requestTicket(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
 	ticket, waits, err := j.sendJoinRequests(ctx, c)
 	if ticket != nil {
@@ -185,7 +187,8 @@ func (j *workerLoop) requestTicket(ctx context.Context, c *config.Config, facts 
 	return max(joinrequest.Interval, j.nextBackoff())
 }
 
-// requestCertificates requests the certificates of a member, or renews them.
+// requestCertificates requests the certificates of a member, or renews them. It returns the time
+// until the next step.
 func (j *workerLoop) requestCertificates(ctx context.Context, c *config.Config, facts workerjoin.Facts, step workerjoin.Decision) time.Duration {
 	got, err := j.signCertificates(ctx, step.Action, c, facts.Ticket, j.certs, facts.Addresses)
 	if err == nil {
@@ -249,15 +252,15 @@ func (w *Worker) publish(f workerjoin.Facts, s workerjoin.Decision, held Certifi
 	w.State.Set(next)
 }
 
-// rejectedTicket is a ticket that was rejected while the machine has valid certificates: it
-// continues with them and tries the ticket again later.
+// rejectedTicket is a ticket that was rejected while the machine has valid certificates. The
+// machine continues with these certificates, and tries the ticket again later.
 type rejectedTicket struct {
 	serial string
 	until  time.Time
 }
 
-// rejectedTicketRetry is the delay before a rejected ticket is tried again: a control-plane machine
-// that rejected it because it had just booted has synced by then.
+// rejectedTicketRetry is the delay before a rejected ticket is tried again. If a control-plane
+// machine rejected the ticket because it had just booted, it has synced by then.
 const rejectedTicketRetry = 10 * time.Minute
 
 func (a rejectedTicket) has(ticket *x509.Certificate, now time.Time) bool {
@@ -349,7 +352,7 @@ func (w *Worker) join(ctx context.Context, e client.Endpoint, r *api.JoinRequest
 }
 
 // sendJoinRequests sends the request to all control-plane machines, because an operator can approve
-// it at any of them, and returns the first ticket. pending reports that an operator has to decide.
+// it at any of them, and returns the first ticket. waits reports that an operator has to decide.
 func (w *Worker) sendJoinRequests(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()

@@ -3,11 +3,11 @@
 // the kernel saved when it last crashed (pstore).
 //
 // The size is bounded: 512 KiB for each of the two boots. Above that, the older 256 KiB are dropped
-// at once. If the kernel writes more than that between two batches, at least the last 128 KiB are
-// stored. Lines are written in batches, and each batch is flushed: a power cut or a hung kernel
+// at once. If the kernel writes more than 256 KiB between two batches, at least the last 128 KiB
+// are stored. Lines are written in batches, and each batch is flushed: a power cut or a hung kernel
 // loses the lines since the last batch. The files belong to this package alone. No file is open
-// between two batches, so that the disk can be unmounted. Other users can own the parent directory:
-// the package follows no link out of its own directory.
+// between two batches, so that the disk can be unmounted. Other users may own the parent directory,
+// so the package follows no link out of its own directory.
 package bootlog
 
 import (
@@ -48,8 +48,8 @@ type Line struct {
 	Text     string
 }
 
-// entry is a line of a file, as JSON. An entry with Started applies to all lines, including earlier
-// lines: the clock could have been wrong when they were written.
+// entry is a line of a file, as JSON. An entry with Started gives the start time for all lines,
+// even for earlier lines: the clock could have been wrong when they were written.
 type entry struct {
 	Started  time.Time `json:"started,omitzero"`
 	At       int64     `json:"us,omitempty"`  // microseconds since the kernel started; or
@@ -91,8 +91,8 @@ func (l *Log) inDir(do func(*os.Root) error) error {
 	return do(root)
 }
 
-// Begin makes the log of the current boot the log of the previous boot. It must be called once in
-// each boot, before Run.
+// Begin moves the log of the boot that has ended to the place of the previous boot, and makes room
+// for the current boot. It must be called once in each boot, before Run.
 func (l *Log) Begin() error {
 	err := os.MkdirAll(l.Dir, 0o700)
 	if err == nil {
@@ -114,8 +114,8 @@ func (l *Log) Begin() error {
 	return nil
 }
 
-// Run writes the records that follow delivers until follow returns, which it must do when its
-// context ends. It then writes the last batch and returns the error of follow.
+// Run writes the records that follow delivers until follow returns; follow must return when its
+// context ends. Run then writes the last batch and returns the error of follow.
 func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
 	more, ended := cell.NewSignal(), make(chan error, 1)
@@ -131,7 +131,7 @@ func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Re
 	var w writer
 	failed := ""
 	write := func() {
-		err := w.write(l, b.take())
+		err := w.write(l, b.removeLines())
 		if err == nil {
 			failed = ""
 		} else if err.Error() != failed {
@@ -168,12 +168,12 @@ func (b *batch) add(line []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lines = append(b.lines, line...); len(b.lines) > maxPart {
-		// Drop half of it at once, so that a flood does not cause a copy for each line.
+		// Drop half of the lines at once, so that a flood does not cause a copy for each line.
 		b.lines = append([]byte(nil), wholeLines(b.lines[len(b.lines)-maxPart/2:])...)
 	}
 }
 
-func (b *batch) take() []byte {
+func (b *batch) removeLines() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	lines := b.lines
@@ -217,7 +217,7 @@ func (w *writer) writeTo(root *os.Root, l *Log, lines []byte) error {
 		lines = append(entry{Started: started.UTC()}.encode(), lines...)
 		w.started = started
 	}
-	// O_NONBLOCK: opening a pipe would block
+	// O_NONBLOCK, because the opening of a pipe with this name would block
 	f, err := root.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err

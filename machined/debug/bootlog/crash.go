@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Limits of the crash logs, in bytes: the kernel saves the last 10 KiB of its log when it panics,
-// and as much for each oops before. maxRecord limits a file of pstore, maxCrash the stored file.
+// Limits of the crash logs, in bytes. The kernel saves the last 10 KiB of its log when it panics,
+// and 10 KiB for each earlier oops. maxRecord limits a file of pstore, maxCrash the stored file.
 const (
 	maxRecord = 64 << 10
 	maxCrash  = 256 << 10
@@ -40,10 +40,10 @@ var head = regexp.MustCompile(`^(\w+#(\d+)) Part(\d+)$`)
 // priority matches the beginning of a record's line: "<6>[   12.345678] text".
 var priority = regexp.MustCompile(`^<(\d+)>`)
 
-// SaveCrash stores the log that the kernel saved in a pstore (the directory of its mount) when it
-// crashed, in place of an earlier crash. It then removes the files from the pstore, because the
-// firmware has little space. It also removes unreadable files, which are an error. It reports
-// whether it stored a crash.
+// SaveCrash stores the log that the kernel saved when it crashed, in place of the log of an earlier
+// crash. pstore is the directory at which pstore is mounted. SaveCrash then removes the files from
+// there, because the firmware has little space. It also removes unreadable files, and returns an
+// error for each. It reports whether it stored a crash.
 func (l *Log) SaveCrash(pstore string) (bool, error) {
 	entries, err := os.ReadDir(pstore)
 	if err != nil {

@@ -20,10 +20,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// A portal, a web server or a misconfigured proxy may answer with status 200, too. containerd would
-// take the answer for the image, fail, and try no other registry. So an answer is checked before
-// its first byte is forwarded: a manifest completely, a blob by its digest if it is small, as pages
-// and error messages are. A large blob is forwarded at once; containerd verifies it.
+// A portal, a web server or a misconfigured proxy may answer a pull with status 200, too.
+// containerd would take the answer for the image, fail, and try no other registry. So an answer is
+// checked before its first byte is forwarded: a manifest completely, a blob by its digest if it is
+// small, as pages and error messages are. A large blob is forwarded at once; containerd verifies
+// it.
 
 // manifestTypes are the media types of manifests that containerd can pull.
 var manifestTypes = map[string]bool{
@@ -56,13 +57,14 @@ func targetOf(path string) (t target) {
 	return t
 }
 
-// checkAnswer rejects an answer with status 2xx that does not contain the requested object. It
-// replaces the body that it reads. If the body takes longer than limit, cancel ends the request.
+// checkAnswer rejects an answer with status 2xx that does not contain the requested object. If it
+// reads the body, it puts an equal body in its place. If the body takes longer than limit, cancel
+// ends the request.
 func checkAnswer(response *http.Response, t target, limit time.Duration, cancel context.CancelCauseFunc) error {
 	if response.StatusCode >= http.StatusMultipleChoices {
 		return nil
 	}
-	// an invalid type counts as none
+	// an invalid type is treated as missing
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if mediaType == "text/html" || mediaType == "application/xhtml+xml" {
 		return fmt.Errorf("answers with a web page (%s) instead of an image: it is not a registry, or a proxy in front of it requires an action", mediaType)
@@ -88,7 +90,7 @@ func checkAnswer(response *http.Response, t target, limit time.Duration, cancel 
 	return checkDigest(t.digest, content)
 }
 
-// checkManifest checks a manifest, or the header of one.
+// checkManifest checks an answer with a manifest; if whole is false, only its header.
 func checkManifest(response *http.Response, t target, mediaType string, whole bool, limit time.Duration, cancel context.CancelCauseFunc) error {
 	if !manifestTypes[mediaType] {
 		shown := "without a type"
@@ -148,7 +150,8 @@ func checkContent(content []byte, mediaType string) error {
 	return nil
 }
 
-// readWithin reads the body of an answer, with limits of its size and its time, and restores it.
+// readWithin reads the body of an answer, with limits of its size and its time, so that it can be
+// read again.
 func readWithin(response *http.Response, most int64, limit time.Duration, cancel context.CancelCauseFunc) ([]byte, error) {
 	slow := fmt.Errorf("%w completely within %s", errSilent, limit)
 	timer := time.AfterFunc(limit, func() { cancel(slow) })
@@ -181,8 +184,8 @@ func checkDigest(want digest.Digest, content []byte) error {
 // errOther is returned for a blob that does not match its digest.
 var errOther = errors.New("answers with another content than requested")
 
-// verifiedBody verifies a blob of unknown size while it is forwarded. Instead of its end, the
-// client gets an error, so that it does not take the content for the blob.
+// verifiedBody verifies a blob of unknown size while it is forwarded. If the digest does not match,
+// the client gets an error in place of the end, so that it does not take the content for the blob.
 type verifiedBody struct {
 	io.ReadCloser
 	verifier digest.Verifier

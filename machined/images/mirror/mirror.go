@@ -1,7 +1,6 @@
-// Package mirror serves container images from elsewhere as a pull-only registry (OCI
-// distribution-spec v1.1, "Pull"). It has no names of its own: a client requests the images of
-// other registries, and names the registry in the parameter ns, by containerd's rule for mirrors
-// (its docs/hosts.md).
+// Package mirror serves the images of a Source as a pull-only registry (OCI distribution-spec v1.1,
+// "Pull"). It has no names of its own: a client requests the images of other registries, and names
+// the registry in the parameter ns, by containerd's rule for mirrors (containerd's docs/hosts.md).
 package mirror
 
 import (
@@ -21,8 +20,8 @@ import (
 
 // Source provides the images.
 type Source interface {
-	// Find returns the target of a name with registry and tag ("docker.io/library/nginx:1"), or of
-	// a digest ("sha256:…"). The handler answers 404 for every error.
+	// Find returns the descriptor for a name with registry and tag ("docker.io/library/nginx:1"),
+	// or for a digest ("sha256:…"). The handler answers 404 for every error.
 	Find(ctx context.Context, name string) (ocispec.Descriptor, error)
 	// Open reads a blob by its digest.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
@@ -31,7 +30,7 @@ type Source interface {
 // Handler serves images to clients with the token (RFC 6750). Other clients get 403, so that they
 // do not ask for a password.
 func Handler(from Source, token string) http.Handler {
-	shows := []byte("Bearer " + token)
+	expected := []byte("Bearer " + token)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v2/", func(w http.ResponseWriter, r *http.Request) { // also matches HEAD
 		if name, ok := requestedName(r); ok {
@@ -41,7 +40,7 @@ func Handler(from Source, token string) http.Handler {
 		}
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if loopback.Authorized(w, r, r.Header.Get("Authorization"), shows) {
+		if loopback.Authorized(w, r, r.Header.Get("Authorization"), expected) {
 			mux.ServeHTTP(w, r)
 		}
 	})
@@ -73,7 +72,7 @@ func requestedName(r *http.Request) (name string, ok bool) {
 	return named.String(), true
 }
 
-// serve sends the target of a name.
+// serve sends the object with a name.
 func serve(w http.ResponseWriter, r *http.Request, from Source, name string) {
 	found, err := from.Find(r.Context(), name)
 	if err != nil {

@@ -57,9 +57,8 @@ var defaultLimits = limits{answer: 5 * time.Second, pace: transfer.DefaultPace, 
 // The limit is necessary because containerd limits only the connection time; it waits 30 s for each
 // answer before it tries the next registry. After a timeout, Proxy sends no request to the registry
 // for 30 s. The pause ends early if no answer began in time and the registry then answers a request
-// for /v2/. An answer that is not from a
-// registry, such as the page of a proxy, becomes 502 (checkAnswer), after which containerd tries
-// the next registry.
+// for /v2/. An answer that is not from a registry, for example the page of a proxy, becomes 502
+// (checkAnswer), after which containerd tries the next registry.
 //
 // Requests without the token get 403. Proxy calls failed with the reason when a registry begins to
 // fail.
@@ -108,8 +107,8 @@ func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.Out.URL = &url.URL{Scheme: up.URL.Scheme, Host: up.URL.Host, Path: "/" + below, RawQuery: p.In.URL.RawQuery}
 			p.Out.Host, p.Out.RequestURI = "", ""
 			p.Out.Header.Del(ProxyHeader)
-			// containerd asks for compressed answers, and a digest is of the content
-			// without compression.
+			// containerd requests compressed answers, but a digest is that of the content without
+			// compression.
 			p.Out.Header.Set("Accept-Encoding", "identity")
 		},
 		Transport:    upstreamTransport{t, up},
@@ -207,7 +206,7 @@ func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, silent
 		}
 		var wrapped *url.Error
-		if errors.As(err, &wrapped) { // its text repeats the request
+		if errors.As(err, &wrapped) { // the text of url.Error repeats the request
 			err = wrapped.Err
 		}
 		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
@@ -226,8 +225,8 @@ func (a upstreamTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // watchedBody is the body of an answer. It pauses and reports a registry that is too slow, or that
-// answers with another content. The registry still answers a request for /v2/ at once, so the pause
-// does not end early: the next attempt of the client would get the same body.
+// answers with another content than requested. This pause does not end early: the registry would
+// answer a request for /v2/ at once, but the next attempt of the client would get the same body.
 type watchedBody struct {
 	io.ReadCloser
 	a upstreamTransport

@@ -39,7 +39,7 @@ func (s *single) Close() error { return nil }
 // Addr implements net.Listener.
 func (s *single) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ReceiveOTLP gives Line each record of OTLP as a JSON line.
+// ReceiveOTLP passes each record of OTLP to Line, as a JSON line.
 func (r *Receiver) ReceiveOTLP() {
 	r.ServeHTTP(otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
 		for _, line := range otlptest.Lines(request) {

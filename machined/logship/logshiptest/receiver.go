@@ -28,7 +28,7 @@ type Receiver struct {
 	open   map[net.Conn]bool
 }
 
-// New returns a receiver that has a certificate by spec. Each start calls listen.
+// New returns a receiver that has a certificate for spec. Each start calls listen.
 func New(listen func() (net.Listener, error), spec pki.Spec) (*Receiver, error) {
 	ca, err := pki.NewCA("receivers", time.Hour)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // has at most 512 KiB of text.
 const maxBatch, maxBatchBytes = 256, 256 << 10
 
-// sendBatches delivers batches until the receiver does not take one, or the context ends. Run then
-// reads the records of this batch again: the stores are the buffer.
+// sendBatches delivers batches until the receiver does not accept a batch, or the context ends. Run
+// then reads the records of this batch again: the stores are the buffer.
 func (s *Sender) sendBatches(ctx context.Context) error {
 	lines, stop := s.follow(ctx)
 	defer stop()
@@ -35,7 +35,7 @@ func (s *Sender) sendBatches(ctx context.Context) error {
 	}
 }
 
-// newClient returns the client for batches, which has the connections of dial.
+// newClient returns the client for batches, which connects with dial.
 func (s *Sender) newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -75,7 +75,7 @@ func (s *Sender) gather(ctx context.Context, lines <-chan Record) (batch []Recor
 	return batch
 }
 
-// export delivers a batch. Its answer is the receipt of all records of the batch.
+// export delivers a batch. The answer confirms the delivery of all records of the batch.
 func (s *Sender) export(ctx context.Context, batch []Record) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.times.write)
 	defer cancel()
@@ -91,8 +91,9 @@ func (s *Sender) export(ctx context.Context, batch []Record) error {
 	return nil
 }
 
-// Pass sends a body of package otlp with a number of records, which are not of the sources. Only
-// one call at a time, and no call of Run, is allowed.
+// Pass sends a body that package otlp has encoded. records is the number of records in the body;
+// they do not come from the sources. A sender with Pass must not run, and permits a single call at
+// a time.
 func (s *Sender) Pass(ctx context.Context, body []byte, records int) error {
 	ctx, cancel := context.WithTimeout(ctx, s.times.write)
 	defer cancel()
@@ -126,7 +127,7 @@ func (s *Sender) post(ctx context.Context, body []byte, records int) error {
 		s.problem(fmt.Errorf("%s: %d records of a batch were rejected: %s", s.config.Address, answer.Rejected, answer.Problem))
 	}
 	if answer.Rejected > 0 && !s.told.rejected {
-		// a single event: each event is another record, which the receiver can reject, too
+		// a single event, because each event is another record that the receiver can reject
 		s.told.rejected = true
 		s.config.Event("failure", fmt.Sprintf("receiver %s: rejects records, which are not sent again: %s", s.config.Name, answer.Problem))
 	}
@@ -134,12 +135,12 @@ func (s *Sender) post(ctx context.Context, body []byte, records int) error {
 	return nil
 }
 
-// scope is the name of the program that makes the records, as their instrumentation scope.
+// scope is the instrumentation scope of the records: the package that makes them.
 const scope = "github.com/orlop-os/orlop/machined/logship"
 
 // OTLP returns records of a machine in the form of OTLP. The body is the text as in JSON, so that
-// the chain of an audit log can be verified; the attributes orlop.* are the fields of JSON, and
-// orlop.before is the field of the chain.
+// the chain of an audit log can be verified. The attributes orlop.* are the fields of JSON;
+// orlop.before is the digest of the previous line of an audit log.
 func OTLP(machine string, batch []Record, now time.Time) *logs.LogsData {
 	b := otlp.Batch{Scope: scope}
 	for _, l := range batch {

@@ -22,7 +22,8 @@ type Record struct {
 	App                string // the writer: "apid", "kernel"
 	Kind               string // kind of the line: "log", "failure"
 	Text               string // without the newline at the end; may contain line breaks
-	// Missed is positive only in a line of this package: so many lines up to Number are lost.
+	// Missed is positive only in a line that this package adds: so many lines, up to Number, are
+	// lost.
 	Missed uint64
 }
 
@@ -50,9 +51,9 @@ func JSON(machine string, l Record) []byte {
 }
 
 // Syslog returns a line as an RFC 5424 message after its length in octets (RFC 5425, 4.3). The
-// number is in sequenceId (RFC 5424, 7.3.1), which counts per APP-NAME and PROCID. PROCID, of which
-// a change indicates an interruption (6.2.6), is the boot. The text follows unchanged, without a
-// byte order mark, so that it can be compared.
+// number is in sequenceId (RFC 5424, 7.3.1), which is counted per APP-NAME and PROCID. PROCID is
+// the boot; a change of PROCID indicates an interruption (6.2.6). The text follows unchanged,
+// without a byte order mark, so that it can be compared.
 func Syslog(machine string, l Record) []byte {
 	const highest = 1<<31 - 1 // maximum of sequenceId, after which it restarts at 1
 	message := fmt.Sprintf(`<%d>1 %s %s %s %s %s [meta sequenceId="%d"] %s`,

@@ -12,7 +12,7 @@ func TestReleasedCursors(t *testing.T) {
 	if err := was.load(); err != nil {
 		t.Fatal(err)
 	}
-	if !was.orderly || was.taken["audit"] != 4711 || was.sent["events"] != 12 {
+	if !was.orderly || was.delivered["audit"] != 4711 || was.sent["events"] != 12 {
 		t.Errorf("%+v", was.stored)
 	}
 	dir := t.TempDir()

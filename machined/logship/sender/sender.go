@@ -4,10 +4,10 @@
 // Neither line format has acknowledgments. A TCP acknowledgment is not enough: the bytes may still
 // be unread in the socket when the receiver dies. But an orderly close of the connection proves
 // delivery. The sender closes its side, the receiver reads up to the end and closes its own side;
-// if any byte were unread, its kernel would reset the connection instead (RFC 2525, 2.17). So the
-// sender closes each connection in order half a minute after its first line, and opens another. All
-// lines on the closed connection count as delivered. The lines on a broken connection are sent
-// again, with the same numbers.
+// if any byte were unread, the receiver's kernel would reset the connection instead (RFC 2525,
+// 2.17). So the sender closes each connection in order half a minute after its first line, and
+// opens another. Then all lines on the closed connection are delivered. The lines on a broken
+// connection are sent again, with the same numbers.
 //
 // The package stores no lines. They come from stores that number them and drop the oldest: each
 // store is the buffer. A separate line reports lines that were dropped before they could be sent.
@@ -96,7 +96,7 @@ type times struct {
 	closeEarly  time.Duration // the same after very many bytes
 	answer      time.Duration // timeout for the close by the receiver
 	shutdown    time.Duration // timeout for the close and pending writes at the end of Run
-	steady      time.Duration // lifetime after which a connection counts as good
+	steady      time.Duration // lifetime after which a connection is considered good
 	minBackoff  time.Duration // first delay between connection attempts
 	maxBackoff  time.Duration // longest delay between connection attempts
 	sourceRetry time.Duration // retry interval of a failed source
@@ -121,9 +121,9 @@ const (
 	batchSize = 16
 	// maxUnanswered is the number of consecutive connections without a close by the receiver after
 	// which the sender assumes that the receiver never closes. A receiver that hangs does not reach
-	// this number, because it accepts no new connection. But a proxy in front of it may accept
-	// them. So the assumption is never made for sources with continuing numbers if the receiver has
-	// ever closed in order.
+	// this number, because it accepts no new connection. But a proxy in front of the receiver may
+	// accept connections. So the assumption is never made for sources with continuing numbers if
+	// the receiver has ever closed in order.
 	maxUnanswered = 2
 )
 
@@ -134,11 +134,11 @@ type Sender struct {
 	client *http.Client // for batches
 
 	mu         sync.Mutex
-	taken      map[string]uint64 // delivered numbers by source
-	sent       map[string]uint64 // sent numbers by source; never less than taken
+	delivered  map[string]uint64 // delivered numbers by source
+	sent       map[string]uint64 // sent numbers by source; never less than delivered
 	continuing map[string]bool   // sources with numbers that continue over boots
-	dropped    uint64            // lost lines up to taken
-	missed     uint64            // lost lines since
+	dropped    uint64            // lost lines up to the delivered numbers
+	missed     uint64            // lost lines after the delivered numbers
 	state      State
 
 	// The fields below belong to Run.
@@ -149,7 +149,7 @@ type Sender struct {
 	stored     cursors // the content of the file Cursors
 }
 
-// told is what events have said about a receiver.
+// told is the content of the events about a receiver so far.
 type told struct {
 	health   string    // "", healthUp or healthLost: the last reported event
 	lost     time.Time // of the last event with healthLost
@@ -158,19 +158,19 @@ type told struct {
 
 // cursors is the stored state in JSON.
 type cursors struct {
-	Taken   map[string]uint64 `json:"taken"` // delivered numbers of sources with continuing numbers
-	Orderly bool              `json:"orderly,omitempty"`
+	Delivered map[string]uint64 `json:"taken"` // of sources with continuing numbers
+	Orderly   bool              `json:"orderly,omitempty"`
 }
 
-// errQuiet is returned when the receiver closes a connection without sent lines: many receivers
-// close idle connections.
+// errQuiet is returned when the receiver closes a connection on which no line was sent: many
+// receivers close idle connections.
 var errQuiet = errors.New("the receiver closed an idle connection")
 
 const healthUp, healthLost = "up", "lost"
 
 // New returns a sender. The caller starts it with Run.
 func New(c Config) *Sender {
-	s := &Sender{config: c, times: defaultTimes, taken: map[string]uint64{}, sent: map[string]uint64{}, continuing: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
+	s := &Sender{config: c, times: defaultTimes, delivered: map[string]uint64{}, sent: map[string]uint64{}, continuing: map[string]bool{}, state: State{Name: c.Name, Address: c.Address}}
 	if c.Batch != nil {
 		s.client = s.newClient()
 	}
@@ -204,7 +204,7 @@ func (s *Sender) Run(ctx context.Context) {
 		s.mu.Lock()
 		since := s.state.Connected
 		s.state.Connected = time.Time{}
-		s.sent, s.missed = maps.Clone(s.taken), 0
+		s.sent, s.missed = maps.Clone(s.delivered), 0
 		s.mu.Unlock()
 		if ctx.Err() != nil {
 			return
@@ -227,8 +227,9 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// fail records why there is no connection. A receiver that is lost and reached in turns, or podlogd
-// with requests that fail in turns, does not displace the other events of the machine.
+// fail records why there is no connection, and adds an event at most once per times.quiet: a
+// receiver that is lost and reached in turns, or podlogd with requests that fail in turns, must not
+// displace the other events of the machine.
 func (s *Sender) fail(err error) {
 	s.problem(err)
 	if s.told.health != healthLost && time.Since(s.told.lost) >= s.times.quiet {
@@ -379,7 +380,7 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 			}
 			return s.broken(cmp.Or(err, io.EOF), nil)
 		case <-steady:
-			if s.unanswered == 0 { // otherwise only the close counts
+			if s.unanswered == 0 { // else only an orderly close shows health
 				s.markHealthy()
 			}
 		case <-prove:
@@ -391,8 +392,8 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 }
 
 // inOrder reports whether the receiver has closed its side in order, by the error of the read. Many
-// receivers close without a TLS close_notify; the missing TCP reset proves the same. Through a
-// proxy only the close_notify is proof: the TCP connection ends at the proxy.
+// receivers close without a TLS close_notify; the absence of a TCP reset proves the same. Through a
+// proxy only the close_notify is proof, because the TCP connection ends at the proxy.
 func (s *Sender) inOrder(err error) bool {
 	return err == nil || !s.proxied && errors.Is(err, io.ErrUnexpectedEOF)
 }
@@ -431,8 +432,8 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 }
 
 // write sends a line with the lines that wait behind it, at most batchSize lines. The limit is
-// necessary because the sources may be faster than the receiver forever, and the delivery on a
-// connection must be confirmed all the same.
+// necessary because the sources may be faster than the receiver forever, but the delivery on a
+// connection must be confirmed from time to time.
 func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
@@ -456,9 +457,9 @@ func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 func (s *Sender) next(l Record) []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// lines that were dropped before the first connection are not missed
-	if _, known := s.taken[l.Source]; !known {
-		s.taken[l.Source], s.sent[l.Source] = l.Number-1, l.Number-1
+	// lines that were dropped before the first connection are not reported as missed
+	if _, known := s.delivered[l.Source]; !known {
+		s.delivered[l.Source], s.sent[l.Source] = l.Number-1, l.Number-1
 	}
 	if l.Boot == "" {
 		s.continuing[l.Source] = true
@@ -488,8 +489,8 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	}
 	// A proxy can end both directions after a FIN, before the answer of the receiver.
 	if raw, ok := conn.NetConn().(*net.TCPConn); ok && !s.proxied {
-		// TCP FIN for its kernel. It fails if the receiver was faster; the select below gets its
-		// result.
+		// TCP FIN for the receiver's kernel. The call fails if the receiver was faster; then the
+		// select below gets the result of the receiver.
 		_ = raw.CloseWrite()
 	}
 	timer := time.NewTimer(wait)
@@ -526,7 +527,7 @@ func (s *Sender) hasUnconfirmed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for source := range s.continuing {
-		if s.sent[source] > s.taken[source] {
+		if s.sent[source] > s.delivered[source] {
 			return true
 		}
 	}
@@ -544,11 +545,11 @@ func (s *Sender) markHealthy() {
 // markDelivered records all sent lines as delivered.
 func (s *Sender) markDelivered() {
 	s.mu.Lock()
-	s.taken = maps.Clone(s.sent)
+	s.delivered = maps.Clone(s.sent)
 	s.dropped, s.missed = s.dropped+s.missed, 0
-	now := cursors{Taken: map[string]uint64{}, Orderly: s.orderly}
+	now := cursors{Delivered: map[string]uint64{}, Orderly: s.orderly}
 	for source := range s.continuing {
-		now.Taken[source] = s.taken[source]
+		now.Delivered[source] = s.delivered[source]
 	}
 	s.mu.Unlock()
 	if err := s.store(now); err != nil {
@@ -558,7 +559,7 @@ func (s *Sender) markDelivered() {
 
 // store writes the delivered numbers of the sources with continuing numbers.
 func (s *Sender) store(now cursors) error {
-	if s.config.Cursors == "" || maps.Equal(now.Taken, s.stored.Taken) && now.Orderly == s.stored.Orderly {
+	if s.config.Cursors == "" || maps.Equal(now.Delivered, s.stored.Delivered) && now.Orderly == s.stored.Orderly {
 		return nil
 	}
 	text, err := json.Marshal(now)
@@ -591,8 +592,8 @@ func (s *Sender) load() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored, s.orderly = last, last.Orderly
-	for source, number := range last.Taken { // nil if the file contains "null"
-		s.continuing[source], s.taken[source], s.sent[source] = true, number, number
+	for source, number := range last.Delivered { // nil if the file contains "null"
+		s.continuing[source], s.delivered[source], s.sent[source] = true, number, number
 	}
 	return nil
 }

@@ -70,8 +70,8 @@ type Decision struct {
 //	none            expired, or none  request a ticket if the cluster accepts requests; else
 //	                                  nothing: an operator has to create a ticket
 //
-// The worker continues to use expired certificates, because the peers check them by their own
-// clocks.
+// Certificates are also old if the addresses of the machine have changed. The worker continues to
+// use expired certificates, because the peers check them by their own clocks.
 func Next(f Facts) Decision {
 	s := Decision{Reason: certificatesFit(f)}
 	s.Usable = s.Reason == nil
@@ -146,7 +146,7 @@ func valid(f Facts) error {
 	return nil
 }
 
-// bySigningCA reports whether the issuing CAs of the present have signed all certificates.
+// bySigningCA reports whether the CAs that issue at present have signed all certificates.
 func bySigningCA(f Facts) bool {
 	return signedBy(f.Certificates.Machine, f.MachineCAs[0]) && !slices.ContainsFunc(f.Certificates.Node, func(c *x509.Certificate) bool { return !signedBy(c, f.NodeCAs[0]) })
 }
