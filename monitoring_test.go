@@ -1,7 +1,10 @@
 package orlop
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -167,41 +170,97 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestScrapeConfig checks that the configuration of Prometheus has a job for each path of the port,
-// and uses that port.
+// scrapeConfig is the configuration of Prometheus in prometheus.yaml. A field without a place here
+// is an error of the decoder, because prometheus-operator.yaml would not have it.
+type scrapeConfig struct {
+	Global struct {
+		Interval string `yaml:"scrape_interval"`
+	}
+	Rules []string    `yaml:"rule_files"`
+	Jobs  []scrapeJob `yaml:"scrape_configs"`
+}
+
+type scrapeJob struct {
+	Name          string `yaml:"job_name"`
+	Path          string `yaml:"metrics_path"`
+	Scheme        string
+	Authorization struct {
+		File string `yaml:"credentials_file"`
+	}
+	TLS struct {
+		CA string `yaml:"ca_file"`
+	} `yaml:"tls_config"`
+	Discovery []struct{ Role string } `yaml:"kubernetes_sd_configs"`
+	Relabel   []relabeling            `yaml:"relabel_configs"`
+}
+
+type relabeling struct {
+	Source      []string `yaml:"source_labels"`
+	Regex       string
+	Action      string
+	Replacement string
+	Target      string `yaml:"target_label"`
+}
+
+// readScrapeConfig returns the objects of prometheus.yaml other than the configuration, and the
+// configuration.
+func readScrapeConfig(t *testing.T) (others []yaml.Node, config scrapeConfig) {
+	t.Helper()
+	for d := yaml.NewDecoder(bytes.NewReader(readMonitoring(t, "prometheus.yaml"))); ; {
+		var node yaml.Node
+		if err := d.Decode(&node); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var object struct {
+			Kind string
+			Data map[string]string
+		}
+		if err := node.Decode(&object); err != nil {
+			t.Fatal(err)
+		}
+		if object.Kind != "ConfigMap" {
+			others = append(others, node)
+			continue
+		}
+		strict := yaml.NewDecoder(strings.NewReader(object.Data["prometheus.yml"]))
+		strict.KnownFields(true)
+		if err := strict.Decode(&config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return others, config
+}
+
+// TestScrapeConfig checks that the configuration of Prometheus has a job for each path of the port
+// of machines, and uses that port. The other jobs are of API servers and kubelets.
 func TestScrapeConfig(t *testing.T) {
-	parts := strings.Split(string(readMonitoring(t, "prometheus.yaml")), "\n---\n")
-	var object struct{ Data map[string]string }
-	if err := yaml.Unmarshal([]byte(parts[len(parts)-1]), &object); err != nil {
-		t.Fatal(err)
-	}
-	var prometheus struct {
-		Jobs []struct {
-			Name    string `yaml:"job_name"`
-			Path    string `yaml:"metrics_path"`
-			Scheme  string
-			Relabel []struct {
-				Replacement string
-				Target      string `yaml:"target_label"`
-			} `yaml:"relabel_configs"`
-		} `yaml:"scrape_configs"`
-	}
-	if err := yaml.Unmarshal([]byte(object.Data["prometheus.yml"]), &prometheus); err != nil {
-		t.Fatal(err)
-	}
+	_, config := readScrapeConfig(t)
+	others := map[string]string{"apiserver": "$1:6443 /metrics", "kubelet": "$1:10250 /metrics", "cadvisor": "$1:10250 /metrics/cadvisor"}
 	var found []string
-	for _, j := range prometheus.Jobs {
+	for _, j := range config.Jobs {
 		last := j.Relabel[len(j.Relabel)-1]
-		if j.Path == "/metrics" { // of the API server and the kubelet
+		if j.Scheme != "https" || last.Target != "__address__" {
+			t.Errorf("job %+v", j)
+		}
+		if want, ok := others[j.Name]; ok {
+			if got := last.Replacement + " " + j.Path; got != want {
+				t.Errorf("job %s reads %s; want %s", j.Name, got, want)
+			}
+			delete(others, j.Name)
 			continue
 		}
 		found = append(found, j.Path)
-		if j.Path != "/metrics/"+j.Name || j.Scheme != "https" || last.Target != "__address__" || last.Replacement != "$1:10262" || paths.PortMetricsd != 10262 {
+		if j.Path != "/metrics/"+j.Name || last.Replacement != "$1:10262" || paths.PortMetricsd != 10262 {
 			t.Errorf("job %+v", j)
 		}
 	}
 	slices.Sort(found)
 	if want := metricsd.Paths(); !slices.Equal(found, want) {
 		t.Errorf("the jobs have the paths %q; want %q", found, want)
+	}
+	if len(others) > 0 {
+		t.Errorf("there is no job for %v", others)
 	}
 }
