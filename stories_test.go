@@ -122,28 +122,40 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 // storyLine matches a line of a story with a verb.
 var storyLine = regexp.MustCompile(`^(?:\[[^]]*\] )?(?:[!?] )?([a-z-]+)\b`)
 
-// usedIn returns the names of the stories that use each verb.
-func usedIn(t *testing.T) map[string][]string {
+// storyTexts returns the texts of the stories with the same name, by their name.
+func storyTexts(t *testing.T) map[string][]string {
 	t.Helper()
-	used := map[string][]string{}
+	all := map[string][]string{}
 	err := filepath.WalkDir("test/integration/testdata", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".txtar" {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		story := strings.TrimSuffix(filepath.Base(path), ".txtar")
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "-- ") { // the files of the story
-				break
-			}
-			if m := storyLine.FindStringSubmatch(line); m != nil && !slices.Contains(used[m[1]], story) {
-				used[m[1]] = append(used[m[1]], story)
-			}
-		}
+		name := strings.TrimSuffix(filepath.Base(path), ".txtar")
+		all[name] = append(all[name], string(text))
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return all
+}
+
+// usedIn returns the names of the stories that use each verb.
+func usedIn(t *testing.T) map[string][]string {
+	t.Helper()
+	used := map[string][]string{}
+	for story, texts := range storyTexts(t) {
+		for _, text := range texts {
+			for line := range strings.Lines(text) {
+				if strings.HasPrefix(line, "-- ") { // the files of the story
+					break
+				}
+				if m := storyLine.FindStringSubmatch(line); m != nil && !slices.Contains(used[m[1]], story) {
+					used[m[1]] = append(used[m[1]], story)
+				}
+			}
+		}
 	}
 	return used
 }
