@@ -44,8 +44,7 @@ type JoinRequests interface {
 type ClusterDeps struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// WatchHealth calls each with the health, now and after each change, until each returns more =
-	// false.
+	// WatchHealth calls each with the health, now and after each change, until each returns false.
 	WatchHealth   func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
 	ClusterHealth ClusterHealth
 	Members       Members

@@ -16,7 +16,7 @@ type InternalDeps struct {
 	ReportInventory func(r *api.ReportInventoryRequest) *api.ReportInventoryResponse
 }
 
-// internalService is service ApidInternal: only apid itself calls it, never for a client's call.
+// internalService is service ApidInternal. apid calls it itself, and never for a client.
 type internalService struct {
 	api.UnimplementedApidInternalServer
 	deps InternalDeps

@@ -31,8 +31,7 @@ type ObjectDeps struct {
 	Upgrade cell.View[*api.UpgradeStatus]
 	// Drain is the last drain of the machine's node; nil if there is none.
 	Drain cell.View[*api.Drain]
-	// WatchHealth calls each with the health, now and after each change, until each returns more =
-	// false.
+	// WatchHealth calls each with the health, now and after each change, until each returns false.
 	WatchHealth func(ctx context.Context, each func(*api.HealthResponse) (more bool, err error)) error
 	// ChangeRelease starts the change to another version (package upgrade of machined). The errors
 	// are gRPC statuses.

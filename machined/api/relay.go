@@ -22,16 +22,16 @@ import (
 // How a client connects through this machine to another machine of the cluster
 // (docs/decisions/0022-relay.md):
 //
-//  1. The client names the address. This machine connects to the API there and verifies the server's
-//     certificate against the machine CA, so that clients reach only machines of the cluster, on
-//     the port of the API.
+//  1. The client names the address. This machine connects to the API there and verifies the
+//     server's certificate against the machine CA, so that clients reach only machines of the
+//     cluster, on the port of the API.
 //  2. This machine connects a second time and forwards bytes. Through this connection, the client
 //     establishes its own TLS connection with its own certificate.
 
 const (
 	// maxRelays and maxRelaysPerCaller bound the relayed connections, in total and per caller. A
-	// target accepts 32 connections from this machine (apid's maxPerAddress). Each relay uses PID
-	// 1's memory for a message, a streamWindow and a relay.Chunk.
+	// target accepts 32 connections from this machine (apid's maxPerAddress). Each relay needs
+	// memory in PID 1 for a message, a streamWindow and a relay.Chunk.
 	maxRelays          = 16
 	maxRelaysPerCaller = 8
 	// relayRate bounds the new relays per second, relayBurst the relays at once after a pause. Each

@@ -12,7 +12,7 @@ import (
 )
 
 // maxServe bounds a transfer to another machine: only some transfers run at a time, so a slow
-// receiver would block others. It resumes the transfer with another call, after the others.
+// receiver would block others. A receiver resumes the transfer with another call, after the others.
 const maxServe = time.Hour
 
 // Serve returns a function that runs send. send sends data to another machine, and calls its

@@ -106,8 +106,7 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	if c.last != nil && c.timeout == timeout && time.Since(c.ended) < shareTime {
 		return c.last, nil
 	}
-	// With another timeout, or after a caller that has left, collections are not more frequent
-	// either.
+	// The pause also applies if the timeout differs, or if the last caller has left.
 	if err := backoff.Sleep(ctx, shareTime-time.Since(c.began)); err != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}

@@ -51,7 +51,7 @@ type Deps struct {
 	ConfigureRegistries func(*config.Config, egress.Config) error
 	// Enter sets the current step of the boot, with the resource for which it waits.
 	Enter func(step, waitsFor string)
-	// Stopping reports that the machine shuts down: then the domains change no more.
+	// Stopping reports that the machine shuts down: then no domain is changed.
 	Stopping func() bool
 	// Event adds an event; Console also writes the line to the console.
 	Event   func(source, kind, message string)

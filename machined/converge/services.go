@@ -22,7 +22,7 @@ import (
 )
 
 // reportUnusedResolvers reports the resolvers of the machine that pods do not use, once per change.
-// While the machine has no address, it has no resolvers; this and their return are no change.
+// A machine without an address has no resolvers; neither their loss nor their return is a change.
 func (r *Reconciler) reportUnusedResolvers(c *config.Config, state network.State) {
 	if r.deps.Domains.InMemory || len(nodeplan.Addresses(c, state)) == 0 {
 		return

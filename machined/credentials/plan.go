@@ -141,9 +141,9 @@ type CallerCAs struct {
 }
 
 // APIServer returns the credentials of apid: the machine's own key with a certificate, and the
-// accepted callers. The certificate is given. If given is nil, the machine CA of the cluster (ca)
-// issues the certificate; if both are nil, it is self-signed. The other machines of the cluster
-// identify the machine by the same certificate.
+// accepted callers. The certificate is the leaf given. If given is nil, the machine CA of the
+// cluster (ca) issues the certificate; if both are nil, it is self-signed. The other machines of
+// the cluster identify the machine by the same certificate.
 func APIServer(identity *ecdsa.PrivateKey, name string, ips []netip.Addr, ca *pki.CA, given *pki.Leaf, callers CallerCAs) Want {
 	var w Want
 	yes := func(enabled bool) []byte {

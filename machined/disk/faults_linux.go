@@ -42,7 +42,7 @@ func readFilesystemErrors() ([]FilesystemErrors, error) {
 }
 
 // readMountErrors reads from the kernel which of the other mounts of the system are read-only. It
-// skips a mount point without a mount, which the domain that mounts it reports.
+// skips a mount point without a mount: the domain that mounts there reports the problem.
 func readMountErrors(mounts []mount.Mount) ([]FilesystemErrors, error) {
 	present, err := mount.List()
 	if err != nil {

@@ -136,9 +136,9 @@ func listed[F Item](name string, list []F) *api.HealthCheck {
 	return check
 }
 
-// Unanswered returns the check of a partition that does not answer; nil without an error. err
-// leaves the fact in what unknown. FailedCheck ignores this check, because the version is not at
-// fault.
+// Unanswered returns the check of a partition that does not answer; nil if err is nil. The detail
+// names the fact (what) that is unknown because of err. FailedCheck ignores this check, because the
+// version is not at fault.
 func Unanswered(partition, what string, err error, since time.Time) *api.HealthCheck {
 	if err == nil {
 		return nil

@@ -5,7 +5,7 @@
 //	config.go        the configurations with which the package acts
 //	reporter.go      a machine without a configuration sends its inventory
 //	firmware.go      the part of the inventory that the firmware provides
-//	adopt.go         this machine accepts a configuration that its operator has signed
+//	adopt.go         a machine without a configuration accepts one that its operator has signed
 //	register.go      a control-plane machine lists the machines
 //	claims.go        a control-plane machine admits and removes claimed machines
 //	remove.go        the removal of a claimed machine

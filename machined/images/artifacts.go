@@ -23,9 +23,9 @@ import (
 // How the artifact of an add-on reaches the controllers, which have no access to containerd and
 // call no registry:
 //
-//  1. The artifact is searched in a directory on DATA, then in containerd (`orlopctl image import`),
-//     then in the registries of the add-on, in their order. It is verified by its digest and stored
-//     in the directory (artifact.Store).
+//  1. The artifact is searched in a directory on DATA, then in containerd (`orlopctl image
+//     import`), then in the registries of the add-on, in their order. It is verified by its digest
+//     and stored in the directory (artifact.Store).
 //  2. The add-ons file of the controllers says that the artifact is present, or why it is missing.
 //     The controllers read the directory themselves: nothing is unpacked here.
 //  3. Present artifacts are released in containerd, and unwanted artifacts are pruned in the

@@ -5,7 +5,7 @@
 //	plan.go         lists the operations, in order
 //	ops_linux.go    performs each operation
 //	read_linux.go   reads the system to install
-//	match.go        checks the expression of the disk selector (pkg/nodespec/diskmatch evaluates it)
+//	match.go        checks the expression of the disk selector (pkg/nodespec/diskmatch)
 //	run.go          starts an installation and reports its progress
 //
 // A disk with content is rejected unless the configuration names it. The disk that the system was

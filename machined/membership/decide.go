@@ -13,7 +13,7 @@ import (
 type request interface{ request() }
 
 type (
-	// ticketIssued: this machine issues a ticket. votes reports that it is a voter of the ticket.
+	// ticketIssued: this machine issues a ticket. votes reports that this machine is a voter.
 	ticketIssued struct {
 		ticket trust.Ticket
 		votes  bool

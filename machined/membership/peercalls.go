@@ -93,8 +93,8 @@ func fromRemovals(all []*api.Revocation) (out []trust.Revocation, err error) {
 	return out, nil
 }
 
-// storedTickets returns the tickets of a received membership that a ledger contains, or with a
-// machine in the ledger, and the IDs of the approvals that the ledger contains.
+// storedTickets returns the tickets of a received membership if a ledger contains the ticket itself
+// or its machine, and the IDs of the approvals that the ledger contains.
 func storedTickets(l trust.Ledger, received trust.Membership) (out []string) {
 	for _, serial := range ticketSerials(received) {
 		if holds := l.PublicForTicket(serial); len(holds.Members)+len(holds.Tickets) > 0 {

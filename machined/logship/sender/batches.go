@@ -92,8 +92,8 @@ func (s *Sender) export(ctx context.Context, batch []Record) error {
 }
 
 // Pass sends a body that package otlp has encoded. records is the number of records in the body;
-// they do not come from the sources. A sender with Pass must not run, and permits a single call at
-// a time.
+// they do not come from the sources. A sender that is used with Pass must not be run; it permits a
+// single call at a time.
 func (s *Sender) Pass(ctx context.Context, body []byte, records int) error {
 	ctx, cancel := context.WithTimeout(ctx, s.times.write)
 	defer cancel()
