@@ -50,7 +50,7 @@ func TestCallPanics(t *testing.T) {
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(api.MetadataSubject, "CN=admin", api.MetadataRole, "admin"))
 		var nothing *config.Config
 		_, err := g.Unary(ctx, &api.ResetRequest{}, &grpc.UnaryServerInfo{FullMethod: api.Machine_Reboot_FullMethodName}, func(context.Context, any) (any, error) {
-			return nothing.Machine.Metadata.Name, nil // as with a configuration that has disappeared
+			return nothing.Machine.Metadata.Name, nil // as if the configuration had disappeared
 		})
 		if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "nil pointer") {
 			t.Errorf("a call: %v", err)

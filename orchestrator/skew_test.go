@@ -34,7 +34,7 @@ func listVersionsOf(ctx context.Context, t *testing.T, m machine, spec nodespec.
 			t.Errorf("control plane %v: its Nodes are %+v", controlPlane, seen.Nodes)
 		}
 	}
-	other.ControlPlanes = []netip.Addr{netip.MustParseAddr("198.51.100.1")} // there is no route to it
+	other.ControlPlanes = []netip.Addr{netip.MustParseAddr("198.51.100.1")} // no route leads there
 	if seen := skew.List(ctx, other, m.dirs); len(seen.Servers) != 1 || seen.Servers[0].Problem == "" {
 		t.Errorf("a worker, and no API server answers: %+v", seen)
 	}

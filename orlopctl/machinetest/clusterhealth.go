@@ -15,8 +15,8 @@ import (
 )
 
 // ClusterHealth answers for a cluster of three machines. The first answer has problems; the next
-// has none. A machine with the name "lonely" is a worker, which cannot answer. For the second answer
-// of a machine with the name "late", the time of the caller is up.
+// has none. A machine with the name "lonely" is a worker, which cannot answer. The second call to a
+// machine with the name "late" runs into the caller's timeout.
 func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	c := s.f.Current()
 	if c == nil || c.Cluster == nil || c.Machine.Metadata.Name == "lonely" {

@@ -16,8 +16,8 @@ const none = "(none)"
 func Equal(a, b *Config) bool { return len(Changes(a, b)) == 0 }
 
 // Changes returns the differences, one line for each field, in the order of the documents:
-// "Network.spec.links[0].mtu: 1500 → 9000". List items are compared by index, volumes and add-ons by
-// name. The lines contain no values of secrets. A nil configuration means a machine without a
+// "Network.spec.links[0].mtu: 1500 → 9000". List items are compared by index, volumes and add-ons
+// by name. The lines contain no values of secrets. A nil configuration means a machine without a
 // configuration.
 func Changes(before, after *Config) []string {
 	d := differ{}

@@ -51,8 +51,8 @@ type DrainPhase string
 const (
 	PhaseRunning    DrainPhase = "running"
 	PhaseDrained    DrainPhase = "drained"    // no pod is left
-	PhaseIncomplete DrainPhase = "incomplete" // pods are left; the policy lets the operation proceed
-	PhaseRefused    DrainPhase = "refused"    // pods are left; the policy refuses the operation; undone
+	PhaseIncomplete DrainPhase = "incomplete" // pods are left; the policy permits the operation
+	PhaseRefused    DrainPhase = "refused"    // pods are left; the policy refuses; undone
 	PhaseGivenUp    DrainPhase = "given up"   // a caller has given it up; undone
 	PhaseUndone     DrainPhase = "undone"     // the operation did not happen
 )

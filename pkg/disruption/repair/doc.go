@@ -16,8 +16,8 @@
 //   - At most World.MaxInFlight workers, and a single control-plane machine, have an order in
 //     progress. A control-plane machine reboots only while all other control-plane machines are
 //     healthy.
-//   - No machine gets an order while too many machines of its check are unhealthy, because the cause
-//     is then probably outside of the machines.
+//   - No machine gets an order while too many machines of its check are unhealthy, because the
+//     cause is then probably outside of the machines.
 //   - A machine that is busy, for example with an update, gets no order.
 //
 // The package is pure. The controllers write the orders into the objects of the machines; a node
