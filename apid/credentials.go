@@ -95,8 +95,10 @@ func (s *store) get() (*trusted, error) {
 	defer s.mu.Unlock()
 	stamp, err := safefile.StampAll(s.dir, files)
 	if err != nil {
+		// The empty stamp differs from every stamp, so complete files are loaded at the next call.
+		s.stamp, s.failure = "", fmt.Errorf("credentials: cannot find: %w", err)
 		if s.current == nil {
-			return nil, fmt.Errorf("credentials: cannot find: %w", err)
+			return nil, s.failure
 		}
 		return s.current, nil
 	}
