@@ -153,6 +153,12 @@ func readAlgorithm(from *cryptobyte.String, allowed ...encoding.ObjectIdentifier
 	if !from.ReadASN1(&algorithm, asn1.SEQUENCE) || !algorithm.ReadASN1ObjectIdentifier(&oid) {
 		return false
 	}
+	if !algorithm.Empty() {
+		var null cryptobyte.String
+		if !algorithm.ReadASN1(&null, asn1.NULL) || !null.Empty() || !algorithm.Empty() {
+			return false
+		}
+	}
 	return slices.ContainsFunc(allowed, oid.Equal)
 }
 
