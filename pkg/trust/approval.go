@@ -105,6 +105,9 @@ func (l Ledger) AddApproval(a Approval) (Ledger, error) {
 	if err := l.CheckApproval(a); err != nil {
 		return l, fmt.Errorf("approval by rule refused: %w", err)
 	}
+	if l.HasApproval(a.ID()) {
+		return l, nil
+	}
 	l.Membership = l.Membership.Merge(Membership{Approvals: []Approval{a}})
 	return l, nil
 }

@@ -71,6 +71,11 @@ func TestApprovalBounds(t *testing.T) {
 	if _, err := l.AddApproval(l.Approvals[7]); err != nil {
 		t.Errorf("a known approval: %v", err)
 	}
+	earlier := l.Approvals[7]
+	earlier.At = earlier.At.Add(-time.Second)
+	if next, err := l.AddApproval(earlier); err != nil || next.Approvals[7] != l.Approvals[7] {
+		t.Errorf("a known approval with an earlier time: %+v, %v", next.Approvals[7], err)
+	}
 	s := &Session{}
 	end := began.Add(time.Minute + keepApproval)
 	if next, pruned := l.Prune(s, end); pruned || len(next.Approvals) != maxApprovals {
