@@ -193,7 +193,7 @@ func send(conn io.Writer, message any) error {
 
 func receive(conn io.Reader, message any) error {
 	if err := json.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(message); err != nil {
-		return fmt.Errorf("pairing: cannot parse answer: %w", err)
+		return fmt.Errorf("pairing: cannot parse the message of the peer: %w", err)
 	}
 	return nil
 }
