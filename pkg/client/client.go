@@ -76,8 +76,9 @@ type Client struct {
 
 	Attestation api.AttestationClient
 
-	address string           // host:port
-	conn    *grpc.ClientConn // nil for a client of Over: the caller owns the connection
+	calls   grpc.ClientConnInterface // carries the calls of all services
+	address string                   // host:port
+	conn    *grpc.ClientConn         // nil for a client of Over: the caller owns the connection
 	watch   *watchedTLS
 }
 
@@ -172,6 +173,7 @@ func (f Failures) Unwrap() []error { return f }
 // this client, and Close does nothing.
 func Over(conn grpc.ClientConnInterface) *Client {
 	return &Client{
+		calls:   conn,
 		Machine: api.NewMachineClient(conn),
 		Config:  api.NewConfigClient(conn),
 		Service: api.NewServiceClient(conn),
@@ -260,7 +262,7 @@ func (c *Client) connect(ctx context.Context) error {
 }
 
 // Conn returns the connection, for services without a field in Client (health, reflection).
-func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
+func (c *Client) Conn() grpc.ClientConnInterface { return c.calls }
 
 // Connected reports whether the connection is established. The client may not have noticed its loss
 // yet.
