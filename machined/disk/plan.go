@@ -127,7 +127,7 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	case len(found) > 1:
 		return Disk{}, fmt.Errorf("disk %q: %d disks match; %s", selector, len(found), there)
 	case selector == "":
-		return Disk{}, errors.New("the boot disk is not visible;  " + there)
+		return Disk{}, errors.New("the boot disk is not visible; " + there)
 	}
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }

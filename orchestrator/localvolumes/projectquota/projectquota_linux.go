@@ -144,7 +144,7 @@ func Limited(do func() error) error {
 			result <- err
 			return
 		}
-		result <- panics.Do("image import", do)
+		result <- panics.Do("quota-limited write", do)
 	}()
 	return <-result
 }
