@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/orlop-os/orlop/imager/ociarchive"
+	"github.com/orlop-os/orlop/pkg/config"
 )
 
 // list has the format of the suite's list of tests.
@@ -165,5 +166,13 @@ func TestNamed(t *testing.T) {
 	}
 	if want := []string{list[0] + " /agnhost", list[1] + " /agnhost", list[2] + " /pause"}; !slices.Equal(got, want) {
 		t.Errorf("made are %q, want %q", got, want)
+	}
+}
+
+// TestClusterPatch checks that the patch is valid for a configuration.
+func TestClusterPatch(t *testing.T) {
+	text, err := config.Merge([]byte("kind: Cluster\nspec: {}\n"), []byte(clusterPatch(50)))
+	if err != nil || !strings.Contains(string(text), "maxPods: 50") {
+		t.Errorf("%s, %v", text, err)
 	}
 }

@@ -22,6 +22,7 @@ type options struct {
 	images          string
 	batch, parallel int
 	memoryMiB       int
+	maxPods         int
 	limit           time.Duration
 	resume          bool
 }
@@ -40,6 +41,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.batch, "batch", 40, "how many tests are run before the report is written")
 	f.IntVar(&o.parallel, "parallel", 5, "how many tests run at once, but for those marked [Serial]")
 	f.IntVar(&o.memoryMiB, "memory", 3072, "memory of each machine in `MiB`")
+	f.IntVar(&o.maxPods, "max-pods", 50, "number of pods that a machine can have; the suite derives from it how many pods some tests create within their fixed time limits (40 for 50, 100 for the default of 110)")
 	f.DurationVar(&o.limit, "limit", 20*time.Minute, "how long a batch may take for each of its tests")
 	f.BoolVar(&o.resume, "continue", false, "keep what passed in an earlier run, and run the rest")
 	if err := f.Parse(args); err != nil {
@@ -48,8 +50,8 @@ func parse(args []string) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("arguments: cannot use %q: expected flags only", f.Args())
 	}
-	if o.batch < 1 || o.parallel < 1 || o.memoryMiB < 1 || o.limit <= 0 {
-		return o, fmt.Errorf("-batch %d -parallel %d -memory %d -limit %s: cannot use: expected more than 0", o.batch, o.parallel, o.memoryMiB, o.limit)
+	if o.batch < 1 || o.parallel < 1 || o.memoryMiB < 1 || o.maxPods < 1 || o.limit <= 0 {
+		return o, fmt.Errorf("-batch %d -parallel %d -memory %d -max-pods %d -limit %s: cannot use: expected more than 0", o.batch, o.parallel, o.memoryMiB, o.maxPods, o.limit)
 	}
 	return o, nil
 }
@@ -75,7 +77,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	c := localcluster.Cluster{
 		Name: "conformance", Bin: o.bin, Image: o.image, Dir: filepath.Join(dir, "cluster"),
-		ControlPlanes: 1, Workers: 1, MemoryMiB: o.memoryMiB,
+		ControlPlanes: 1, Workers: 1, MemoryMiB: o.memoryMiB, Patch: filepath.Join(dir, "cluster.yaml"),
+	}
+	if err := os.WriteFile(c.Patch, []byte(clusterPatch(o.maxPods)), 0o600); err != nil {
+		return fmt.Errorf("configuration: cannot write the patch: %w", err)
 	}
 	r := runner{programs: programs, bin: o.bin, dir: dir, kubeconfig: c.Kubeconfig(), parallel: o.parallel, limit: o.limit}
 	list, err := r.images(ctx)
@@ -113,6 +118,11 @@ func run(ctx context.Context, o options) (err error) {
 		return fmt.Errorf("%d tests failed, %d are left; -continue runs them again", result.Failed, result.Left)
 	}
 	return nil
+}
+
+// clusterPatch returns the difference from the default configuration of a cluster.
+func clusterPatch(maxPods int) string {
+	return fmt.Sprintf("kind: Cluster\nspec: {kubernetes: {maxPods: %d}}\n", maxPods)
 }
 
 // judge creates the cluster, runs the remaining tests batch after batch, and writes the report
