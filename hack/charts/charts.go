@@ -1,7 +1,7 @@
-// Package charts pins the third-party charts of test/integration and the renderer: go.mod has their
-// versions, go.sum their hashes.
+// Package charts pins the renderer and the third-party charts of test/integration. go.mod has their
+// versions, and go.sum has their hashes.
 package charts
 
 import (
-	_ "sigs.k8s.io/descheduler/pkg/version" // its module contains charts/descheduler
+	_ "sigs.k8s.io/descheduler/pkg/version" // this module contains the chart charts/descheduler
 )

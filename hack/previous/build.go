@@ -16,40 +16,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shared are directories of the working tree that the release uses, too: the keys that an image is
-// built with, and the Debian packages, which are named by their SHA-256. The archive may no longer
-// serve the packages of the release.
+// shared are the directories of the working tree that the build of the release uses, too: the keys
+// with which an image is built, and the Debian packages, which have their SHA-256 as their name.
+// The packages are shared, because the Debian archive may no longer have the packages of the
+// release.
 var shared = []string{"build/operator", "build/release", packageCache}
 
 const packageCache = "build/cache/deb"
 
-// publicKeys are the files of these directories that become part of an image.
+// publicKeys are the files in shared that become part of an image.
 var publicKeys = []string{"build/operator/ca.crt", "build/release/keys.pem"}
 
-// kept are the files of a profile's directory that the result contains, if the release makes them.
+// kept are the files of a profile that go into the result. A release does not make all of them.
 var kept = []string{"disk.raw", "disk.raw.zst", "netboot.efi", "orlop.bundle", "manifest.json", "sbom.spdx.json", "provenance.intoto.jsonl"}
 
-// required are the files without which a build is incomplete.
+// required are the files that a complete result has.
 var required = []string{"disk.raw", "disk.raw.zst", "orlop.bundle", "manifest.json", "bin/orlopctl", nextBundle}
 
-// nextBundle is an upgrade of the release to the same programs with a higher version, with which
-// `make bench` measures upgrades of the release.
+// nextBundle is an upgrade from the release to the same programs with a higher version. `make
+// bench` measures upgrades of the release with it.
 const nextBundle = "next/orlop.bundle"
 
-// nextVersion is the version of nextBundle, as in `make versions`.
+// nextVersion is the version of nextBundle. `make versions` uses the same version.
 const nextVersion = "99.0.0"
 
-// builder provides a release.
+// builder builds a release, or finds it in the cache.
 type builder struct {
 	Release
 	profile    string
-	repository string // top directory of the working tree
-	cache      string // directory with the releases of this computer
+	repository string // the top directory of the working tree
+	cache      string // the directory with the releases of this computer
 	log        io.Writer
 }
 
-// provide returns the directory of the release in the cache, and builds the release if the
-// directory is missing or damaged. A lock excludes a second build of the same release.
+// provide returns the directory of the release in the cache. It builds the release if the directory
+// is missing or damaged. During the build, a lock keeps other processes from building the same
+// release.
 func (b *builder) provide() (string, error) {
 	repository, err := filepath.Abs(b.repository)
 	if err != nil {
@@ -85,21 +87,23 @@ func (b *builder) provide() (string, error) {
 	return dir, b.build(dir)
 }
 
-// verify checks that a directory has the files in sumsFile and all required files. A former version
-// of this program made fewer files. The error is fs.ErrNotExist if the directory is missing.
+// verify checks that a directory has all files that sumsFile lists and all required files. A result
+// of an earlier version of this program may lack required files. The error wraps fs.ErrNotExist if
+// the directory is missing.
 func verify(dir string) error {
 	if err := verifySums(dir); err != nil {
 		return err
 	}
 	for _, name := range required {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("is incomplete: %v", err) // not fs.ErrNotExist
+			return fmt.Errorf("is incomplete: %v", err) // this error must not wrap fs.ErrNotExist
 		}
 	}
 	return nil
 }
 
-// keyDigest returns the digest of the keys that the image of the release will trust.
+// keyDigest returns the SHA-256 of the keys that the image of the release trusts, in hexadecimal
+// digits.
 func (b *builder) keyDigest() (string, error) {
 	sum := sha256.New()
 	for _, name := range publicKeys {
@@ -112,7 +116,8 @@ func (b *builder) keyDigest() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// checkCommit checks that the repository has the commit, and that the tag, if it exists, names it.
+// checkCommit checks that the repository has the commit. If the repository has the tag of the
+// release, the tag must name this commit.
 func (b *builder) checkCommit() error {
 	if _, err := b.git(b.repository, "cat-file", "-e", b.Commit+"^{commit}"); err != nil {
 		remedy := "fetch the branch that contains it (`git fetch origin`)"
@@ -128,10 +133,10 @@ func (b *builder) checkCommit() error {
 	return nil
 }
 
-// build builds the release beside dir and renames the result to dir.
+// build builds the release in a directory beside dir, and renames the result to dir.
 func (b *builder) build(dir string) error {
 	work := dir + ".part"
-	if err := os.RemoveAll(work); err != nil { // of an interrupted build
+	if err := os.RemoveAll(work); err != nil { // a directory of an interrupted build
 		return err
 	}
 	defer os.RemoveAll(work)
@@ -164,7 +169,7 @@ func (b *builder) build(dir string) error {
 	return os.Rename(result, dir)
 }
 
-// run runs a program of the release in its tree.
+// run runs a program of the release in its tree. The output goes to the log.
 func (b *builder) run(tree, program string, args ...string) error {
 	c := exec.Command(program, args...)
 	c.Dir, c.Stdout, c.Stderr = tree, b.log, b.log
@@ -172,7 +177,9 @@ func (b *builder) run(tree, program string, args ...string) error {
 	return c.Run()
 }
 
-// checkOut makes a clone with the commit and its tag. The clone uses the objects of the repository.
+// checkOut makes a clone of the repository with the commit and its tag in the directory tree. The
+// clone shares the objects of the repository. checkOut returns an error if the commit has another
+// version than the release.
 func (b *builder) checkOut(tree string) error {
 	for _, step := range [][]string{
 		{"clone", "--quiet", "--shared", "--no-checkout", b.repository, tree},
@@ -193,8 +200,8 @@ func (b *builder) checkOut(tree string) error {
 	return nil
 }
 
-// share links the shared directories into the tree. So no copy of a private key leaves the working
-// tree.
+// share links the shared directories into the tree. A link is used because no copy of a private key
+// may leave the working tree.
 func (b *builder) share(tree string) error {
 	for _, name := range shared {
 		from, to := filepath.Join(b.repository, name), filepath.Join(tree, name)
@@ -210,7 +217,8 @@ func (b *builder) share(tree string) error {
 	return nil
 }
 
-// collect moves the files of the result from the build directory of the tree.
+// collect moves the files of the result from the directory build. It returns an error if a required
+// file is missing.
 func collect(build, profile, result string) error {
 	if err := os.MkdirAll(result, 0o755); err != nil {
 		return err
@@ -237,8 +245,8 @@ func collect(build, profile, result string) error {
 	return nil
 }
 
-// cleanEnvironment removes the variables of a calling make and the flags of the go tool, which the
-// Makefile of the release sets itself.
+// cleanEnvironment removes the variables that a calling make sets, and the flags of the go tool.
+// The Makefile of the release sets them itself.
 func cleanEnvironment(all []string) []string {
 	var clean []string
 	for _, v := range all {
@@ -251,7 +259,7 @@ func cleanEnvironment(all []string) []string {
 	return clean
 }
 
-// git runs git in dir and returns its output without the last newline.
+// git runs git in a directory and returns its output without spaces and newlines at both ends.
 func (b *builder) git(dir string, args ...string) (string, error) {
 	command := exec.Command("git", args...)
 	command.Dir = dir
@@ -264,8 +272,8 @@ func (b *builder) git(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// lock waits for the exclusive lock of a file, as long as another process builds the release. The
-// log says so.
+// lock takes the exclusive lock of a file. While another process has the lock, the function logs
+// this and waits. unlock releases the lock.
 func lock(name string, log io.Writer) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -283,7 +291,8 @@ func lock(name string, log io.Writer) (unlock func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// replaceLink makes link a symbolic link to dir. It replaces an earlier link only.
+// replaceLink makes link a symbolic link to dir. It replaces an existing symbolic link, and returns
+// an error for any other existing file.
 func replaceLink(dir, link string) error {
 	if info, err := os.Lstat(link); err == nil && info.Mode().Type() != fs.ModeSymlink {
 		return fmt.Errorf("%s: is not a symbolic link; move it away", link)

@@ -4,16 +4,17 @@
 //	go run ./hack/previous                  the last release of releases.yaml
 //	go run ./hack/previous -version 0.1.0   this release
 //
-// The release is built by its own Makefile (`make image`), in a clone of the repository with the
-// commit of the release and its tag; the working tree and the repository stay unchanged. Its image
-// trusts the same operator CA and release keys as the present image, and its bundle is signed with
-// the same key. So each of the two versions accepts the bundle of the other.
+// The Makefile of the release builds it (`make image`), in a clone of the repository with the
+// commit of the release and its tag. The working tree and the repository stay unchanged. The image
+// of the release trusts the same operator CA and release keys as the present image, and its bundle
+// is signed with the same key. So each of the two versions accepts the bundle of the other.
 //
-// The result is stored once per computer, outside of the working tree (os.UserCacheDir): a
-// directory per commit, profile and set of keys, which is complete as soon as it has its name. Its
-// file SHA256SUMS is verified before each use. It detects damage, for example by a power cut or by
-// a test that writes to a file. It does not stop a user who can write to the directory: the cache
-// needs the same protection as the working tree.
+// The result is stored once per computer, outside of the working tree (os.UserCacheDir), in a
+// directory for each commit, profile and set of keys. A directory gets its name when it is
+// complete. Before each use, the program verifies the files of the directory by its file
+// SHA256SUMS. This detects damage, for example by a power cut or by a test that writes to a file.
+// It does not protect against a user with write access to the directory: the cache needs the same
+// protection as the working tree.
 package main
 
 import (
@@ -31,7 +32,7 @@ func main() {
 	}
 }
 
-// run builds the release, or finds it in the cache, and links it.
+// run provides the release in the cache, and makes the link to it.
 func run(args []string) error {
 	flags := flag.NewFlagSet("previous", flag.ContinueOnError)
 	version := flags.String("version", "", "`version` of the release; the last release unless given")

@@ -48,7 +48,7 @@ func TestParseReleases(t *testing.T) {
 	}
 }
 
-// TestReleasesFile checks that the file of the project is valid.
+// TestReleasesFile checks that the releases.yaml of this repository is valid.
 func TestReleasesFile(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", releasesFile))
 	if err != nil {
@@ -59,7 +59,7 @@ func TestReleasesFile(t *testing.T) {
 	}
 }
 
-// fakeMakefile builds files that show the inputs of the build.
+// fakeMakefile writes the inputs of a build into the files that it builds.
 const fakeMakefile = `image:
 	mkdir -p build/$(PROFILE) build/bin
 	cat build/release/signing.key > build/$(PROFILE)/orlop.bundle
@@ -73,8 +73,8 @@ const fakeMakefile = `image:
 	echo built >> $(COUNT)
 `
 
-// newProject makes a repository with release 0.1.0 as its first commit, and returns its builder and
-// the number of builds so far.
+// newProject makes a repository with release 0.1.0 as its first commit. It returns a builder for
+// this release, and a function that returns the number of builds so far.
 func newProject(t *testing.T) (b *builder, builds func() int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func newProject(t *testing.T) (b *builder, builds func() int) {
 	git(t, repository, "commit", "--quiet", "--all", "--message", "later")
 	b = &builder{Release: Release{Version: "0.1.0", Commit: commit}, profile: "qemu", repository: repository, cache: filepath.Join(dir, "cache"), log: &bytes.Buffer{}}
 	return b, func() int {
-		text, _ := os.ReadFile(count) // missing before the first build
+		text, _ := os.ReadFile(count) // the file is missing before the first build
 		return strings.Count(string(text), "built")
 	}
 }
@@ -119,9 +119,9 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestProvide builds a release once, from its commit and with its tag, although the working tree is
-// at a later commit and has changes. A damaged result is built again, and other keys make another
-// result.
+// TestProvide checks that provide builds a release once, from its commit and with its tag, although
+// the working tree is at a later commit and has changes. A damaged result is built again. Other
+// keys make another result.
 func TestProvide(t *testing.T) {
 	t.Setenv("MAKEFLAGS", "--warn-undefined-variables")
 	t.Setenv("GOFLAGS", "-mod=vendor")
@@ -180,7 +180,7 @@ func TestProvide(t *testing.T) {
 	}
 }
 
-// TestProvideRefuses checks the errors, after which nothing is in the cache.
+// TestProvideRefuses checks the errors of provide. After an error, the cache has no result.
 func TestProvideRefuses(t *testing.T) {
 	for want, change := range map[string]func(*builder){
 		"fetch the branch that contains it": func(b *builder) { b.Commit = strings.Repeat("0", 40) },
@@ -202,14 +202,14 @@ func TestProvideRefuses(t *testing.T) {
 		if dir, err := b.provide(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, error %v, want %q", dir, err, want)
 		}
-		// all but the locks
+		// all files except the locks (*.lock)
 		if left, err := filepath.Glob(filepath.Join(b.cache, "*[^k]")); err != nil || len(left) > 0 {
 			t.Errorf("%s: in the cache: %q, %v", want, left, err)
 		}
 	}
 }
 
-// TestLock waits for another holder of the lock, and tells why.
+// TestLock checks that lock waits while another holder has the lock, and that it logs the reason.
 func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "release.lock")
 	unlock, err := lock(name, io.Discard)

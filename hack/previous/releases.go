@@ -11,18 +11,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// releasesFile lists the releases, relative to the top directory of the repository.
+// releasesFile is the name of the file that lists the releases, relative to the top directory of
+// the repository.
 const releasesFile = "releases.yaml"
 
 // Release is an entry of releasesFile.
 type Release struct {
-	Version string `json:"version"` // "0.1.0", which is the tag, too
+	Version string `json:"version"` // for example "0.1.0"; the tag has the same name
 	Commit  string `json:"commit"`  // 40 hexadecimal digits
 }
 
 var wholeCommit = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// parseReleases parses releasesFile. The versions ascend.
+// parseReleases parses the content of releasesFile. It returns an error for an invalid entry, for
+// versions that do not ascend, and for an empty list.
 func parseReleases(text []byte) ([]Release, error) {
 	var all []Release
 	if err := strictyaml.Decode(text, &all); err != nil {
@@ -44,7 +46,7 @@ func parseReleases(text []byte) ([]Release, error) {
 	return all, nil
 }
 
-// choose returns the release with a version; the last release for the empty version.
+// choose returns the release with the given version, or the last release if version is "".
 func choose(all []Release, version string) (Release, error) {
 	known := make([]string, 0, len(all))
 	for _, r := range all {

@@ -10,10 +10,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// sumsFile lists the digests of all other files of a directory, in the format of sha256sum(1).
+// sumsFile is the name of the file that lists the digests of all other files of a directory, in the
+// format of sha256sum(1).
 const sumsFile = "SHA256SUMS"
 
-// sums returns the content of sumsFile for a directory.
+// sums returns the content that sumsFile should have for a directory.
 func sums(dir string) (string, error) {
 	var text strings.Builder
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -31,7 +32,7 @@ func sums(dir string) (string, error) {
 	return text.String(), err
 }
 
-// writeSums writes sumsFile.
+// writeSums writes sumsFile into a directory.
 func writeSums(dir string) error {
 	text, err := sums(dir)
 	if err != nil {
@@ -40,15 +41,16 @@ func writeSums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, sumsFile), []byte(text), 0o644)
 }
 
-// verifySums checks that a directory holds exactly the files in sumsFile. The error is
-// fs.ErrNotExist if the directory does not exist.
+// verifySums checks that a directory has exactly the files that sumsFile lists, with the same
+// digests. The error wraps fs.ErrNotExist if the directory does not exist.
 func verifySums(dir string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
 	want, err := os.ReadFile(filepath.Join(dir, sumsFile))
 	if err != nil {
-		return fmt.Errorf("cannot verify: %v", err) // not fs.ErrNotExist: the directory is there
+		// this error must not wrap fs.ErrNotExist, because the directory exists
+		return fmt.Errorf("cannot verify: %v", err)
 	}
 	got, err := sums(dir)
 	if err != nil {

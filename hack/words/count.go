@@ -13,36 +13,36 @@ import (
 	"unicode/utf8"
 )
 
-// The counted words. They are lists and not grammar: a sentence that needs them for a missing noun
-// is the sentence that a reader has to read twice.
+// The counted words. They are lists of words and no grammar. A reader often has to read a sentence
+// twice if it has a counted word in place of a noun.
 var (
 	vague  = regexp.MustCompile(`(?i)\b(what|those|one|ones|such|something|anything|everything|thing|things)\b`)
 	person = regexp.MustCompile(`(?i)\b(who|whoever|whom|whose|somebody|nobody|anybody|everybody|someone|anyone|everyone|he|she|him|his)\b`)
 	word   = regexp.MustCompile(`[A-Za-z][A-Za-z'-]*`)
-	// marker matches an instruction for a generator, which cannot be wrapped.
+	// marker matches an instruction for a generator. The line of an instruction cannot be wrapped.
 	marker = regexp.MustCompile(`(?m)^(// ?)?(\+kubebuilder|go:generate).*$`)
 )
 
 const (
-	columns  = 100 // the widest comment line
+	columns  = 100 // the widest comment line, in characters
 	tabWidth = 4
 )
 
-// figures are the measured values of the tree.
+// figures are the measured values of the source tree.
 type figures struct {
 	Comments  rates `json:"goComments"`
 	Documents rates `json:"documents"`
-	// Wide is the percentage of lines with comments that are over 100 columns.
+	// Wide is the percentage of lines with comments that have more than 100 columns.
 	Wide float64 `json:"wideCommentLinesPercent"`
 }
 
-// rates are counted words per 1,000 words of text.
+// rates are the numbers of counted words per 1,000 words of text.
 type rates struct {
 	Vague   float64 `json:"vague"`
 	Persons float64 `json:"persons"`
 }
 
-// compare names each figure that is higher than the recorded one.
+// compare returns a message for each figure that is higher than the recorded figure.
 func (f figures) compare(recorded figures) (worse []string) {
 	check := func(name string, now, limit float64) {
 		if now > limit {
@@ -66,7 +66,7 @@ func (f figures) lower(recorded figures) figures {
 	}
 }
 
-// tally counts one kind of text.
+// tally counts the words of a kind of text.
 type tally struct{ words, vague, persons int }
 
 func (t *tally) add(text string) (hits []string) {
@@ -77,7 +77,7 @@ func (t *tally) add(text string) (hits []string) {
 	return append(v, p...)
 }
 
-// rates rounds up to hundredths, so that a recorded figure is never below the measured one.
+// rates rounds up to hundredths. Rounded figures are therefore never below the measured figures.
 func (t tally) rates() rates {
 	per := func(n int) float64 { return ceil(1000*float64(n), float64(t.words)) }
 	return rates{per(t.vague), per(t.persons)}
@@ -94,8 +94,8 @@ func ceil(n, d float64) float64 {
 	return float64(hundredths) / 100
 }
 
-// measure counts the text below root. Generated Go files, test data and build results do not
-// count. Each place reads FILE:LINE: [WORDS].
+// measure measures the text below root. It omits generated Go files, test data and build results.
+// Each place has the form FILE:LINE: [WORDS].
 func measure(tree fs.FS, root string) (figures, []string, error) {
 	var comments, documents tally
 	var lines, wide int
@@ -142,9 +142,9 @@ func measure(tree fs.FS, root string) (figures, []string, error) {
 	return f, places, err
 }
 
-// countGo adds the comments of a Go file to the tally, and returns the number of lines with
-// comments and of those over 100 columns, code on the same line included. Instructions for
-// generators do not count.
+// countGo adds the comments of a Go file to the tally. It returns the number of lines with
+// comments, and how many of these lines have over 100 columns, including the code on the line.
+// Instructions for generators do not count.
 func countGo(name string, src []byte, t *tally) (lines, wide int, places []string, err error) {
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, name, src, parser.ParseComments|parser.SkipObjectResolution)

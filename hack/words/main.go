@@ -1,13 +1,15 @@
-// Command words measures the English of the repository and fails when it gets worse.
+// Command words measures the English of the repository, and fails if a figure is worse than its
+// recorded value.
 //
 //	go run ./hack/words            compare with hack/words/figures.json
 //	go run ./hack/words -update    record lower figures; a higher figure is never recorded
 //	go run ./hack/words -list DIR  print each place in DIR that counts
 //
-// It counts, per 1,000 words of Go comments and of documents (Markdown and .proto files), vague
-// pronouns and words for persons, and the percentage of comment lines over 100 columns. It also
-// checks the subjects of the commits since the rule began (verbs.go). A counted word can be
-// correct; the figures show where to look, and docs/glossary.md has the terms to use.
+// It measures the Go comments and the documents (Markdown and .proto files). The figures are the
+// numbers of vague pronouns and of words for persons per 1,000 words, and the percentage of comment
+// lines over 100 columns. It also checks the subjects of the commits since the rule for subjects
+// began (verbs.go). A counted word can be correct: the figures show where to look. docs/glossary.md
+// has the terms to use.
 package main
 
 import (
@@ -22,7 +24,8 @@ import (
 	"strings"
 )
 
-// figuresFile holds the recorded figures, relative to the repository's root.
+// figuresFile is the name of the file with the recorded figures, relative to the root of the
+// repository.
 const figuresFile = "hack/words/figures.json"
 
 func main() {
@@ -80,14 +83,14 @@ func run(update bool, list string) error {
 	return nil
 }
 
-// commits returns the subjects of the commits since the rule began. A tree without git history,
-// such as a source archive, has no commits to check; a shallow clone has those it contains.
+// commits returns the subjects of the commits since firstCommit. It returns none for a tree without
+// git history, such as a source archive, and for a clone that does not contain firstCommit.
 func commits() ([]string, error) {
 	if _, err := os.Stat(".git"); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err := exec.Command("git", "cat-file", "-e", firstCommit+"^{commit}").Run(); err != nil {
-		return nil, nil // a shallow clone that ends after the first commit of the rule
+		return nil, nil // a shallow clone that begins after firstCommit
 	}
 	out, err := exec.Command("git", "log", "--no-merges", "--format=%s", firstCommit+"..HEAD").Output()
 	if err != nil {

@@ -11,18 +11,19 @@ import (
 // firstCommit is the last commit before the rule for subjects began.
 const firstCommit = "05df4bdd7f72"
 
-// subjectLength is the longest subject of a commit, in characters.
+// subjectLength is the largest length of a subject, in characters.
 const subjectLength = 60
 
-// verbs lists the verbs that a subject can begin with, in the imperative, one per line. Add a verb
-// that is missing.
+// verbs contains the verbs with which a subject can begin, in the imperative, one per line. Add a
+// verb if it is missing.
 //
 //go:embed verbs.txt
 var verbs string
 
 var subjectForm = regexp.MustCompile(`^([^:]+): ([a-z-]+) \S`)
 
-// checkSubject returns why a commit's subject breaks the rule `pkg/path: imperative verb …`, or "".
+// checkSubject checks that the subject of a commit has the form `pkg/path: imperative verb …`. It
+// returns a description of the error, or "".
 func checkSubject(subject string) string {
 	if n := len([]rune(subject)); n > subjectLength {
 		return fmt.Sprintf("has %d characters; at most %d are allowed", n, subjectLength)

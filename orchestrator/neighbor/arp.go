@@ -9,7 +9,7 @@ import (
 // MAC is a hardware address of Ethernet.
 type MAC [6]byte
 
-// String is the usual form, 02:00:00:00:00:01.
+// String returns the usual form, for example 02:00:00:00:00:01.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // broadcast returns the broadcast address of the link.
@@ -30,13 +30,16 @@ type arp struct {
 	target    netip.Addr
 }
 
-// arpSize is its length in bytes. On the wire, padding of the Ethernet frame follows it.
+// arpSize is the length of an ARP packet in bytes. On the wire, the padding of the Ethernet frame
+// follows the packet.
 const arpSize = 28
 
-// arpHead returns the first bytes of all packets: Ethernet, IPv4, and the lengths of their
-// addresses.
+// arpHead returns the first bytes of every ARP packet: the types Ethernet and IPv4, and the lengths
+// of their addresses.
 func arpHead() [6]byte { return [6]byte{0, 1, 8, 0, 6, 4} }
 
+// parseARP parses an ARP packet. It returns false for a packet that is too short or that is not for
+// IPv4 over Ethernet.
 func parseARP(b []byte) (arp, bool) {
 	if len(b) < arpSize || [6]byte(b[:6]) != arpHead() {
 		return arp{}, false
@@ -60,22 +63,24 @@ func announceARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: address, target: address}
 }
 
-// probeARP returns an ARP Probe, which requests the owner of the address without claiming it (RFC
-// 5227, 2.1.1).
+// probeARP returns an ARP Probe (RFC 5227, 2.1.1). It asks for the owner of the address and does
+// not claim the address.
 func probeARP(own MAC, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: netip.IPv4Unspecified(), target: address}
 }
 
-// solicitARP returns the request of an ordinary neighbor.
+// solicitARP returns an ordinary ARP request for the address, with the address from as its sender.
 func solicitARP(own MAC, from, address netip.Addr) arp {
 	return arp{operation: arpRequest, senderMAC: own, sender: from, target: address}
 }
 
-// answerARP returns the answer to a packet, if any, and the address of ours that another machine
-// claims in it, if any. Any packet with the address as its sender is a claim (RFC 5227, 2.4). The
-// packet may also be a request and is answered (RFC 826 does not check the sender): a sender's
-// claims for its own addresses must not block its access to ours. A probe is answered too, so that
-// the prober detects the use of the address.
+// answerARP returns the answer to a packet (valid if answers is true), and our address that the
+// packet of another machine claims (invalid if it claims none). Every packet claims its sender
+// address (RFC 5227, 2.4).
+//
+// A request that claims one of our addresses gets an answer, too: RFC 826 does not check the
+// sender, and the machine that sent the claim still needs our other addresses. A probe also gets an
+// answer, by which the prober detects that the address is in use.
 func answerARP(p arp, own MAC, role func(netip.Addr) Role) (answer arp, answers bool, claimed netip.Addr) {
 	if p.senderMAC == own {
 		return arp{}, false, netip.Addr{} // our own packet, reflected by the link

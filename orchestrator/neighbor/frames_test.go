@@ -10,7 +10,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// The machines of these tests: ours, a neighbor, and another machine.
+// The hardware addresses of three machines: ours, a neighbor, and another machine.
 var (
 	own       = MAC{2, 0, 0, 0, 0, 1}
 	neighbour = MAC{2, 0, 0, 0, 0, 2}
@@ -25,8 +25,8 @@ var (
 
 func ours(a netip.Addr) bool { return a == vip4 || a == vip6 }
 
-// answering and listening are the roles of a machine that answers for our addresses, and of a
-// machine that listens for their owners.
+// answering returns the roles of a machine that answers for our addresses. listening returns the
+// roles of a machine that only receives the claims of their owners.
 func answering(a netip.Addr) Role {
 	if ours(a) {
 		return Answer
@@ -58,7 +58,7 @@ func TestARPBytes(t *testing.T) {
 	if !bytes.Equal(p.bytes(), buffer.Bytes()) {
 		t.Errorf("got  %x\nwant %x", p.bytes(), buffer.Bytes())
 	}
-	// with Ethernet's padding
+	// with the padding of an Ethernet frame
 	if got, ok := parseARP(append(buffer.Bytes(), make([]byte, 18)...)); !ok || got != p {
 		t.Errorf("read %+v, %v", got, ok)
 	}
@@ -188,7 +188,7 @@ func TestAnswerNDP(t *testing.T) {
 	}
 }
 
-// TestRefused checks that packets from outside the link and broken packets are dropped.
+// TestRefused checks that the parsers reject packets from outside the link and malformed packets.
 func TestRefused(t *testing.T) {
 	good := ndp{from: client6, to: solicitedNode(vip6), target: vip6, link: neighbour}.bytes()
 	for name, change := range map[string]func(b []byte) []byte{
@@ -233,8 +233,8 @@ func summed(b []byte, change func(m []byte)) []byte {
 	return b
 }
 
-// FuzzFrames checks for every frame that only our own addresses are answered, and that a parsed
-// packet can be encoded and parsed again.
+// FuzzFrames checks two properties for every input: only requests for our own addresses get an
+// answer, and a parsed packet survives encoding and parsing.
 func FuzzFrames(f *testing.F) {
 	f.Add(announceARP(other, vip4).bytes())
 	f.Add(probeNDP(vip6).bytes())

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Link is a link on which the machine can answer: Ethernet, and up.
+// Link is a link on which the machine can answer: an Ethernet link that is up.
 type Link struct {
 	Index int
 	Name  string
 	MAC   MAC
-	// the machine's addresses on it, with the prefix lengths of their networks
+	// the machine's addresses on the link, with the prefix lengths of their networks
 	Networks []netip.Prefix
 }
 
@@ -19,11 +19,11 @@ type SeenAddress struct {
 	Address   netip.Addr
 	MAC       MAC
 	Link      string // the link that received it
-	Announced bool   // unsolicited
+	Announced bool   // true: an unsolicited announcement
 }
 
-// source returns the address with which this machine solicits another machine. It is invalid if the
-// link has no address of the family.
+// source returns the address from which this machine solicits the machine that sent the claim c. It
+// returns the zero Addr if the link of c has no address of the same family.
 func source(c SeenAddress, links []Link) netip.Addr {
 	var from netip.Addr
 	for _, l := range links {
@@ -43,9 +43,9 @@ func source(c SeenAddress, links []Link) netip.Addr {
 }
 
 // Place returns the links on which a machine answers for an address: all links with a network that
-// contains the address. An address outside all networks belongs to a pool that a router routes to
-// the machines' link, which is the link with the machine's own address of the family. Without this
-// link no machine could resolve the address, and Place returns none.
+// contains the address. For an address outside all networks, it returns the first link with an
+// address of own in the same family, because a router routes packets for the address to this link.
+// Without such a link, no machine could resolve the address, and Place returns nil.
 func Place(address netip.Addr, links []Link, own []netip.Addr) []Link {
 	var in []Link
 	for _, l := range links {

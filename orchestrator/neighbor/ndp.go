@@ -10,26 +10,26 @@ import (
 type ndp struct {
 	from, to      netip.Addr
 	advertisement bool
-	solicited     bool // of an advertisement: it answers a solicitation
-	// of an advertisement: the machine forwards, as every machine of a cluster does at its own
-	// addresses
+	solicited     bool // only in an advertisement: it answers a solicitation
+	// only in an advertisement: the machine forwards packets. Every machine of a cluster sets this
+	// flag for its own addresses.
 	router bool
-	target netip.Addr // the address in question
-	// the link-layer address option: the sender's in a solicitation, the target's in an
-	// advertisement; zero: none
+	target netip.Addr // the address that the message is about
+	// the link-layer address option: in a solicitation the sender's address, in an advertisement
+	// the target's; zero if the message has no such option
 	link MAC
 }
 
-// The parts of the packet, in bytes and as numbers of their registries.
+// The sizes of the parts of a packet in bytes, and the numbers from the registries of IANA.
 const (
 	ipv6Head     = 40
 	ndpSize      = 24 // without options
 	optionSize   = 8
 	icmpv6       = 58 // IANA protocol number
 	hopLimit     = 255
-	solicitation = 135 // ICMPv6 types
+	solicitation = 135 // types of ICMPv6
 	advertising  = 136
-	sourceLink   = 1 // options
+	sourceLink   = 1 // types of options
 	targetLink   = 2
 
 	flagRouter    = 0x80
@@ -37,23 +37,25 @@ const (
 	flagOverride  = 0x20
 )
 
-// allNodes returns the group of all machines of the link.
+// allNodes returns the multicast group of all machines on the link.
 func allNodes() netip.Addr { return netip.IPv6LinkLocalAllNodes() }
 
-// solicitedNode returns the group of solicitations for an address (RFC 4291, 2.7.1).
+// solicitedNode returns the multicast group that receives solicitations for an address (RFC 4291,
+// 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom16([16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// groupMAC returns the hardware address of a group (RFC 2464, 7).
+// groupMAC returns the hardware address of a multicast group (RFC 2464, 7).
 func groupMAC(group netip.Addr) MAC {
 	b := group.As16()
 	return MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// parseNDP parses a packet and rejects packets that must be dropped by RFC 4861 (7.1.1, 7.1.2). No
-// router forwards a packet with a hop limit of 255, so every accepted packet was sent on the link.
+// parseNDP parses a packet. It returns false for packets that RFC 4861 (7.1.1, 7.1.2) tells a
+// receiver to drop. A router never forwards a packet with a hop limit of 255, so every accepted
+// packet was sent on this link.
 func parseNDP(b []byte) (ndp, bool) {
 	if len(b) < ipv6Head+ndpSize || b[0]>>4 != 6 || b[6] != icmpv6 || b[7] != hopLimit {
 		return ndp{}, false
@@ -102,7 +104,7 @@ func (p ndp) bytes() []byte {
 	option := byte(sourceLink)
 	if p.advertisement {
 		m[0], option = advertising, targetLink
-		m[4] = flagOverride // it replaces the neighbor's entry
+		m[4] = flagOverride // a receiver replaces its neighbor entry
 		if p.solicited {
 			m[4] |= flagSolicited
 		}
@@ -122,8 +124,8 @@ func (p ndp) bytes() []byte {
 	return append(b, m...)
 }
 
-// checksum returns ICMPv6's checksum (RFC 4443, 2.3) of the addresses, the length, the protocol and
-// the message. It is 0 for a message that contains its correct checksum.
+// checksum returns the ICMPv6 checksum (RFC 4443, 2.3) of the addresses, the length, the protocol
+// and the message. If the message already contains its correct checksum, the result is 0.
 func checksum(from, to netip.Addr, m []byte) uint16 {
 	sum := uint32(len(m)) + icmpv6
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), m} {
@@ -145,22 +147,24 @@ func announceNDP(own MAC, address netip.Addr) ndp {
 	return ndp{from: address, to: allNodes(), advertisement: true, target: address, link: own}
 }
 
-// probeNDP returns a solicitation that does not claim the address, as in duplicate address
-// detection (RFC 4862, 5.4.2).
+// probeNDP returns a solicitation as in duplicate address detection (RFC 4862, 5.4.2). It does not
+// claim the address.
 func probeNDP(address netip.Addr) ndp {
 	return ndp{from: netip.IPv6Unspecified(), to: solicitedNode(address), target: address}
 }
 
-// solicitNDP returns a unicast solicitation to the owner of the address, as in RFC 4861, 7.3.1. A
-// kernel considers a solicitation from the unspecified address a conflict while the address is
-// tentative, and gives the address up; it only answers or ignores this solicitation.
+// solicitNDP returns a unicast solicitation to the owner of the address (RFC 4861, 7.3.1), with the
+// address from as its source. A probe, which has an unspecified source address, could be a
+// conflict: a machine on which the address is still tentative would give the address up. After a
+// solicitation with a source address, such a machine only answers or does nothing.
 func solicitNDP(own MAC, from, address netip.Addr) ndp {
 	return ndp{from: from, to: address, target: address, link: own}
 }
 
-// answerNDP returns the answer to a packet from a hardware address and the answer's destination, if
-// any, and the address of ours that another machine claims in it, if any. A probe is answered too,
-// to all nodes.
+// answerNDP returns the answer to a packet and the hardware address that it goes to (valid if
+// answers is true), and our address that another machine claims in the packet (invalid if it claims
+// none). from is the hardware address that sent the packet. A probe also gets an answer, to all
+// nodes.
 func answerNDP(p ndp, from, own MAC, role func(netip.Addr) Role) (answer ndp, to MAC, answers bool, claimed netip.Addr) {
 	switch {
 	case from == own || role(p.target) == None:

@@ -12,25 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port answers on a link for a family. A packet socket receives packets that the kernel ignores:
-// requests for an address that the machine does not have, also unicast requests with which a
-// neighbor checks its reachability.
+// port receives and answers requests on one link for one address family. It uses a packet socket,
+// because the kernel ignores requests for an address that the machine does not have. Unicast
+// requests, with which a neighbor checks reachability, are among them.
 type port struct {
 	link   Link
 	six    bool
 	conn   *packet.Conn
-	groups int // a socket that holds the memberships of groups, with IPv6
+	groups int // a socket that holds the memberships of IPv6 groups; -1 for IPv4
 	joined map[netip.Addr]bool
 	roles  atomic.Pointer[map[netip.Addr]Role]
 	closed atomic.Bool
 }
 
-// filter returns a filter that passes packets for this machine or a group, and for IPv6 only the
-// two relevant messages. Offsets are from the network header.
+// filter returns a filter that passes packets to this machine, to a group or to all machines. For
+// IPv6 it passes only neighbor solicitations and advertisements. Offsets count from the network
+// header.
 func filter(six bool) ([]bpf.RawInstruction, error) {
 	program := []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		// to another machine, or from this machine
+		// a packet to another machine or from this machine is dropped
 		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 1},
 		bpf.RetConstant{Val: 1500},
 		bpf.RetConstant{},
@@ -62,7 +63,7 @@ func openPort(link Link, six bool) (*port, error) {
 	protocol := unix.ETH_P_ARP
 	if six {
 		protocol = unix.ETH_P_IPV6
-		// The socket sends and receives no packets and has no port.
+		// This socket only holds memberships of groups. It sends and receives no packets.
 		if p.groups, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return fail(err)
 		}
@@ -75,7 +76,7 @@ func openPort(link Link, six bool) (*port, error) {
 	return p, nil
 }
 
-// close ends serve.
+// close closes the sockets. A running serve then returns nil.
 func (p *port) close() {
 	p.closed.Store(true)
 	p.conn.Close()
@@ -88,8 +89,8 @@ func (p *port) closeGroups() {
 	}
 }
 
-// serve answers until the port is closed and then returns nil, or returns an error. heard receives
-// the claims of other machines.
+// serve answers requests until close is called, and then returns nil. It returns an error if the
+// socket fails. serve calls heard with each claim of another machine.
 func (p *port) serve(heard func(SeenAddress)) error {
 	b := make([]byte, 1500)
 	for {
@@ -109,14 +110,15 @@ func (p *port) serve(heard func(SeenAddress)) error {
 			heard(other)
 		}
 		if answer != nil {
-			// The next read reports a disappearing link.
+			// If the link is gone, the next read returns the error.
 			_, _ = p.conn.WriteTo(answer, &packet.Addr{HardwareAddr: to[:]})
 		}
 	}
 }
 
-// answer returns the answer to a packet and its destination, and another machine's claim of an
-// address of ours.
+// answer returns the answer to a packet and its destination, or nil without an answer. It also
+// returns another machine's claim of one of our addresses, with the zero Address if the packet
+// contains no claim.
 func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other SeenAddress) {
 	if p.six {
 		if question, ok := parseNDP(b); ok {
@@ -140,11 +142,12 @@ func (p *port) answer(b []byte, from MAC) (answer []byte, to MAC, other SeenAddr
 
 func (p *port) role(a netip.Addr) Role { return (*p.roles.Load())[a] }
 
-// set replaces the roles of the port. The caller must not change roles afterwards.
+// set replaces the roles of the port. The caller must not change the map afterwards.
 func (p *port) set(roles map[netip.Addr]Role) error {
 	groups := map[netip.Addr]bool{}
 	for a, role := range roles {
-		if p.six && role == Answer { // claims go to all nodes
+		// the role Listen needs no group, because claims go to all nodes
+		if p.six && role == Answer {
 			groups[solicitedNode(a)] = true
 		}
 	}
@@ -161,21 +164,22 @@ func (p *port) set(roles map[netip.Addr]Role) error {
 	}
 	for g := range p.joined {
 		if !groups[g] {
-			_ = p.membership(g, unix.IPV6_LEAVE_GROUP) // it ends with the socket at the latest
+			// closing the socket also ends the membership
+			_ = p.membership(g, unix.IPV6_LEAVE_GROUP)
 			delete(p.joined, g)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// membership joins or leaves a group on the link. The kernel informs the network card and, by MLD,
-// the switches, which otherwise may not forward the requests to the machine.
+// membership joins or leaves a group on the link. At a join, the kernel programs the network card
+// and reports the group by MLD. Otherwise a switch might not forward solicitations to the machine.
 func (p *port) membership(group netip.Addr, option int) error {
 	request := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(p.link.Index)}
 	return unix.SetsockoptIPv6Mreq(p.groups, unix.IPPROTO_IPV6, option, request)
 }
 
-// announce announces an address to all machines on the link.
+// announce sends an announcement of an address to all machines on the link.
 func (p *port) announce(a netip.Addr) error {
 	if p.six {
 		m := announceNDP(p.link.MAC, a)
@@ -185,7 +189,7 @@ func (p *port) announce(a netip.Addr) error {
 	return p.send(announceARP(p.link.MAC, a).bytes(), broadcast())
 }
 
-// probe probes an address on the link.
+// probe sends a probe for an address on the link.
 func (p *port) probe(a netip.Addr) error {
 	if p.six {
 		return p.send(probeNDP(a).bytes(), groupMAC(solicitedNode(a)))
@@ -193,7 +197,8 @@ func (p *port) probe(a netip.Addr) error {
 	return p.send(probeARP(p.link.MAC, a).bytes(), broadcast())
 }
 
-// solicit sends a unicast request to a machine.
+// solicit sends a unicast request to the machine that has sent a claim. The source of the request
+// is the address from.
 func (p *port) solicit(from netip.Addr, whom SeenAddress) error {
 	if p.six {
 		return p.send(solicitNDP(p.link.MAC, from, whom.Address).bytes(), whom.MAC)

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// portKey identifies a port: the current state of a link, and a family.
+// portKey identifies a port by a link and an address family. A link that gets another MAC gets
+// another port.
 type portKey struct {
 	index int
 	MAC   MAC
@@ -25,29 +26,28 @@ type portKey struct {
 // Role is a machine's role for an address.
 type Role int
 
-// The roles.
+// The roles. In each role except None, the machine receives the claims of other machines.
 const (
 	None   Role = iota
-	Listen      // receive other machines' claims of it
-	// announce it and receive other machines' claims: it is the machine's own address, and the
-	// kernel answers
+	Listen      // only receive claims
+	// announce the address, which is the machine's own; the kernel answers requests
 	Present
-	Answer // answer for it and receive other machines' claims
+	Answer // answer requests for the address, and announce it
 )
 
-// Mode is a role on some links.
+// Mode is the role of a machine on a set of links.
 type Mode struct {
 	Role  Role
 	Links []Link
 }
 
-// Sockets are the machine's sockets on its links. They are not safe for concurrent use; make them
-// with NewSockets.
+// Sockets holds the machine's sockets on its links. It is not safe for concurrent use. Make it with
+// NewSockets.
 type Sockets struct {
-	// Heard receives the claims of other machines. Claims are dropped if the channel is full,
-	// because machines repeat them.
+	// Heard receives the claims of other machines. If the channel is full, a claim is dropped,
+	// because the other machine repeats it.
 	Heard chan SeenAddress
-	// Failed receives ports that failed; the caller must pass each to Drop.
+	// Failed receives ports that failed. The caller must pass each Failure to Drop.
 	Failed chan Failure
 	open   map[portKey]*port
 }
@@ -63,8 +63,8 @@ func NewSockets() *Sockets {
 	return &Sockets{open: map[portKey]*port{}, Heard: make(chan SeenAddress, 64), Failed: make(chan Failure, 16)}
 }
 
-// Apply makes the machine act in the given modes and in no others. The next call retries failed
-// modes.
+// Apply opens and closes ports until the machine has exactly the given modes. It returns the errors
+// of all modes that failed. The next call of Apply retries them.
 func (ps *Sockets) Apply(duties map[netip.Addr]Mode) error {
 	want, links := map[portKey]map[netip.Addr]Role{}, map[portKey]Link{}
 	for a, duty := range duties {
@@ -109,7 +109,7 @@ func (ps *Sockets) serve(p *port) {
 	}
 }
 
-// Drop closes a failed port, so that Apply opens a new port.
+// Drop closes a failed port. The next call of Apply opens a new port.
 func (ps *Sockets) Drop(f Failure) {
 	for at, open := range ps.open {
 		if open == f.port {
@@ -130,20 +130,22 @@ func (ps *Sockets) Close() {
 	}
 }
 
-// Announce announces these addresses, on the links where the machine has them or answers for them.
+// Announce announces the addresses on each link where the machine has the role Present or Answer
+// for them.
 func (ps *Sockets) Announce(addresses []netip.Addr) error {
 	return ps.send(addresses, func(r Role) bool { return r == Present || r == Answer }, (*port).announce)
 }
 
-// Probe probes these addresses, on the links where the machine has a role for them. Heard receives
-// the answers.
+// Probe sends probes for the addresses on each link where the machine has a role for them. Heard
+// receives the answers.
 func (ps *Sockets) Probe(addresses []netip.Addr) error {
 	return ps.send(addresses, func(r Role) bool { return r != None }, (*port).probe)
 }
 
-// Solicit sends a unicast request to each of the given machines, on the link that received its
-// claim. It is the request of an ordinary neighbor, so the machine's kernel answers, independent of
-// its processes. Heard receives the answers. links are the machine's current links.
+// Solicit sends a unicast request to each of the machines, on the link that received the machine's
+// claim. links are this machine's current links. The kernel of the other machine answers even if
+// none of its processes runs, because the request is that of an ordinary neighbor. Heard receives
+// the answers.
 func (ps *Sockets) Solicit(whom []SeenAddress, links []Link) error {
 	var errs []error
 	for _, c := range whom {
@@ -168,7 +170,8 @@ func (ps *Sockets) send(addresses []netip.Addr, where func(Role) bool, how func(
 	return errors.Join(errs...)
 }
 
-// ReadLinks returns the links on which the machine can answer.
+// ReadLinks returns the links on which the machine can answer: Ethernet links that are up and have
+// an address that is not link-local.
 func ReadLinks() ([]Link, error) {
 	all, err := rtnl.Consistent(netlink.LinkList)
 	if err != nil {
@@ -200,9 +203,9 @@ func ReadLinks() ([]Link, error) {
 	return links, nil
 }
 
-// WithLinks calls run with a channel that signals the machine's links: once at the beginning, and
-// after each change of links or addresses. It ends when ctx is done, or with an error when the
-// subscription for changes fails.
+// WithLinks calls run with a channel that receives a signal at the beginning and after each change
+// of links or addresses. It returns nil when ctx is done, and an error if run or the subscription
+// to the kernel's changes fails.
 func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan struct{}) error) error {
 	watcher, err := rtnl.Subscribe()
 	if err != nil {
@@ -222,7 +225,8 @@ func WithLinks(ctx context.Context, run func(ctx context.Context, links <-chan s
 	return nil
 }
 
-// onLinks signals changes of links and addresses, except of the links of pods.
+// onLinks returns a function that wakes changed after a change of links or addresses. It ignores
+// veth links, which belong to pods.
 func onLinks(changed cell.Signal) func(rtnl.Change) {
 	return func(c rtnl.Change) {
 		switch c.Kind {

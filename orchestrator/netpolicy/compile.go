@@ -18,32 +18,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Input determines a node's table.
+// Input is the state of a cluster from which Compile makes the table of a node.
 type Input struct {
 	Node   string // the node of the table
-	Bridge string // the link of its pods
-	// the link of packets from other nodes' pods; empty if they can use any link
+	Bridge string // the link of the node's pods
+	// the link on which packets from pods of other nodes arrive; empty if they can arrive on any
+	// link
 	Tunnel  string
 	Cluster []netip.Prefix // the cluster's pod ranges
-	// each node's ranges; an address outside its node's ranges is not a pod's address
+	// each node's pod ranges; Compile ignores an address of a pod outside the ranges of the pod's
+	// node
 	Ranges     map[string][]netip.Prefix
 	Pods       []*corev1.Pod // of all nodes
 	Namespaces []*corev1.Namespace
 	Policies   []*networkingv1.NetworkPolicy
 }
 
-// Names of the chains with a hook, and of their sets for each family; see family.
+// Names of the chains with a hook, and of the sets that those chains use. A set has a name for each
+// family; see the method add.
 const (
 	egress  = "egress"
 	ingress = "ingress"
-	local   = "local"   // addresses of this node's pods
-	self    = "self"    // the same, as pairs
+	local   = "local"   // the addresses of this node's pods
+	self    = "self"    // each of these addresses as source and destination
 	cluster = "cluster" // the cluster's pod ranges
 )
 
-// Compile returns the table for the node, and the problems of parts of policies that have no effect
-// because the API server would reject them. It returns the same table for the same input, in any
-// order of its lists. Without a policy the table is empty.
+// Compile returns the table for the node. The problems name the invalid parts of policies: the API
+// server should have rejected them, and they allow nothing. Problems also name the namespaces with
+// too large policies. The order of the lists in the input does not change the table. Without a
+// policy the table is empty.
 func Compile(w Input) (Table, []error) {
 	if len(w.Policies) == 0 {
 		return Table{}, nil
@@ -72,20 +76,20 @@ func Compile(w Input) (Table, []error) {
 	return c.table, c.problems
 }
 
-// maxTotalSize bounds the policies of all namespaces in a node's table, in bytes of the message to
-// the kernel. The kernel accepts a table only in one message, and if the message were longer than a
-// socket may send (kernel_linux.go), no policy would be enforced. The pods of the namespace with
-// the largest policies are cut off instead.
+// maxTotalSize bounds the policies of all namespaces in a node's table, in bytes of the netlink
+// message to the kernel. The kernel accepts a table only in a single message. If the message were
+// longer than the send buffer of the socket (kernel_linux.go), no policy would be enforced. So
+// Compile cuts off the pods of the namespaces with the largest policies.
 const maxTotalSize = 64 << 20
 
-// The maximal size of an element of a set and of a rule in that message, in bytes: a rule with a
-// jump to a chain with the longest name.
+// The largest sizes of a set element and of a rule in the netlink message, in bytes. The largest
+// rule jumps to a chain with the longest name.
 const (
 	elementSize = 100
 	ruleSize    = 512
 )
 
-// compile makes the table. Policies of closed namespaces allow nothing.
+// compile makes the table. The policies of the namespaces in closed allow nothing.
 func compile(w Input, closed map[string]int) compiler {
 	c := compiler{
 		Input: w, labels: map[string]labels.Set{}, spent: map[string]int{}, size: map[string]int{}, closed: closed,
@@ -110,8 +114,8 @@ func compile(w Input, closed map[string]int) compiler {
 	return c
 }
 
-// DenyAll returns the table of a node that does not know the cluster's objects yet: packets from
-// and to its pods are not forwarded.
+// DenyAll returns the table of a node that has not read the cluster's objects yet. The table drops
+// all forwarded packets from and to the node's pods.
 func DenyAll(w Input) Table {
 	w.Pods = nil
 	c := compiler{Input: w}
@@ -119,7 +123,7 @@ func DenyAll(w Input) Table {
 	return c.table
 }
 
-// pod is the relevant part of a Pod.
+// pod contains the fields of a Pod that the table depends on.
 type pod struct {
 	namespace string
 	labels    labels.Set
@@ -137,21 +141,22 @@ type endpoint struct {
 
 type compiler struct {
 	Input
-	labels   map[string]labels.Set // of namespaces
+	labels   map[string]labels.Set // the labels of each namespace
 	pods     []pod
 	table    Table
 	problems []error
-	// by namespace: the size of its policies in the table, in elements and rules
+	// by namespace: the number of elements and rules of its policies in the table
 	spent map[string]int
-	size  map[string]int // the same in bytes, with the rules that jump to them
-	// namespaces with too large policies, which allow nothing here
+	// by namespace: the size of its policies in bytes, including the rules that jump to them
+	size map[string]int
+	// the namespaces with too large policies, which allow nothing on this node
 	closed map[string]int
-	// by direction: the chains of the policies that select an address
+	// by direction: for each address, the chains of the policies that select its pod
 	to map[string]map[netip.Addr][]string
 }
 
-// read returns the relevant part of a Pod. It returns false for a Pod without an address of its own
-// and for a Pod that has ended.
+// read returns the fields of a Pod that the table depends on. It returns false for a Pod that has
+// ended and for a Pod without an address of its own.
 func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return pod{}, false
@@ -160,7 +165,7 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	for _, ip := range p.Status.PodIPs {
 		a, err := netip.ParseAddr(ip.IP)
 		if err != nil {
-			continue // the API server accepts only addresses
+			continue // cannot happen, because the API server accepts only addresses
 		}
 		a = a.Unmap()
 		if slices.ContainsFunc(c.Ranges[p.Spec.NodeName], func(r netip.Prefix) bool { return r.Contains(a) }) {
@@ -183,8 +188,8 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 	return out, len(out.addresses) > 0
 }
 
-// policy adds the chains of a policy that selects a pod of this node. Invalid parts of it select
-// and allow nothing.
+// policy adds the chains of a policy if the policy selects a pod of this node. An invalid rule of
+// the policy allows nothing. policy returns an error if the podSelector is invalid.
 func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	if err != nil {
@@ -212,7 +217,7 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 			for _, t := range targets {
 				for _, a := range t.addresses {
 					if c.to[direction][a] == nil {
-						// subject to policies that allow nothing
+						// An address with an empty list is subject to policies that allow nothing.
 						c.to[direction][a] = []string{}
 					}
 				}
@@ -249,9 +254,9 @@ func (c *compiler) policy(p *networkingv1.NetworkPolicy) error {
 	return nil
 }
 
-// rule is a rule of a policy, of either direction.
+// rule is an ingress or egress rule of a policy.
 type rule struct {
-	name      string // prefix of its chains and sets
+	name      string // the prefix of the names of the rule's chains and sets
 	direction string
 	namespace string
 	targets   []pod // the pods that the policy selects
@@ -259,8 +264,8 @@ type rule struct {
 	ports     []networkingv1.NetworkPolicyPort
 }
 
-// rule returns rules that accept packets of the rule's peers and ports, and adds their sets and
-// chains to the table.
+// rule returns the nftables rules that accept the packets of a policy's rule. It adds the sets and
+// chains that these rules use to the table. It returns nil if the namespace has exceeded its bound.
 func (c *compiler) rule(r rule) []Rule {
 	who := c.peers(r)
 	numbers, names := c.portsOf(r)
@@ -273,10 +278,11 @@ func (c *compiler) rule(r rule) []Rule {
 	if r.direction == egress {
 		from = Destination
 	}
-	// Named ports of an egress rule belong to the peers, so their set already contains the peers.
+	// A named port of an egress rule is a port of a peer. The set of named ports contains the
+	// peers' addresses, so a rule with only named ports needs no sets of peers.
 	only := r.direction == egress && len(r.ports) > 0 && len(numbers) == 0
-	// The peers' sets depend only on the policy and not on the present pods: an empty set keeps its
-	// rule.
+	// Whether a set of peers exists depends only on the policy. If no pod matches at present, the
+	// set is empty, and the table has the rule nevertheless.
 	var matches [][]Match
 	if who.all {
 		matches = append(matches, nil)
@@ -329,12 +335,13 @@ func (c *compiler) rule(r rule) []Rule {
 }
 
 // maxNamespaceItems bounds the elements and rules of a namespace's policies in a node's table.
-// Without a bound, a user with the right to write policies could exhaust the memory of the node's
-// process, or cause a table that the kernel rejects, and then no policy would be enforced. 100
-// policies that each admit 2500 pods are half of it.
+// Without a bound, a user with the right to write policies could exhaust the memory of the process,
+// or cause a table that the kernel rejects. Then no policy would be enforced. For scale, 100
+// policies that each admit 2500 pods use half of the bound.
 const maxNamespaceItems = 1 << 19
 
-// affordable reports whether the bound permits a rule, and counts the rule.
+// affordable adds the costs of a rule to the count of its namespace. It reports whether the count
+// is still within maxNamespaceItems. The first rule over the bound is reported as a problem.
 func (c *compiler) affordable(r rule, costs int) bool {
 	before := c.spent[r.namespace]
 	if before > maxNamespaceItems {
@@ -356,7 +363,7 @@ type parties struct {
 	blocks  *netipx.IPSet
 }
 
-// has returns a function that reports whether an address belongs to a peer.
+// has returns a function that reports whether an address belongs to one of the peers.
 func (p parties) has() func(netip.Addr) bool {
 	selected := map[netip.Addr]bool{}
 	for _, pod := range p.pods {
@@ -367,6 +374,7 @@ func (p parties) has() func(netip.Addr) bool {
 	return func(a netip.Addr) bool { return p.all || selected[a] || p.blocks.Contains(a) }
 }
 
+// peers returns the peers of a rule. It reports an invalid peer as a problem and omits it.
 func (c *compiler) peers(r rule) parties {
 	out := parties{all: len(r.peers) == 0, blocks: &netipx.IPSet{}}
 	var blocks netipx.IPSetBuilder
@@ -388,7 +396,7 @@ func (c *compiler) peers(r rule) parties {
 		}
 		selectors = append(selectors, selects)
 	}
-	for _, one := range c.pods { // once, even if several selectors match
+	for _, one := range c.pods { // Each pod is added once, even if several selectors match it.
 		if slices.ContainsFunc(selectors, func(selects func(pod) bool) bool { return selects(one) }) {
 			out.pods = append(out.pods, one)
 		}
@@ -401,7 +409,8 @@ func (c *compiler) peers(r rule) parties {
 	return out
 }
 
-// selector returns a function that reports whether a peer's selectors match a pod.
+// selector returns a function that reports whether the selectors of a peer match a pod. A peer
+// without a namespaceSelector matches only pods of the given namespace.
 func (c *compiler) selector(namespace string, p networkingv1.NetworkPolicyPeer) (func(pod) bool, error) {
 	pods := labels.Everything()
 	if p.PodSelector != nil {
@@ -427,7 +436,7 @@ func (c *compiler) selector(namespace string, p networkingv1.NetworkPolicyPeer) 
 	return func(p pod) bool { return in[p.namespace] && pods.Matches(p.labels) }, nil
 }
 
-// block returns a range without its exceptions.
+// block returns the addresses of an ipBlock: its CIDR without the exceptions.
 func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 	var set netipx.IPSetBuilder
 	whole, err := netip.ParsePrefix(b.CIDR)
@@ -448,7 +457,8 @@ func block(b *networkingv1.IPBlock) (*netipx.IPSet, error) {
 	return set.IPSet()
 }
 
-// portsOf returns a rule's ports without duplicates: matches of numbers, and names.
+// portsOf returns the ports of a rule without duplicates: ports with a number as matches, and ports
+// with a name as endpoints without a number.
 func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 	for _, p := range r.ports {
 		number, err := protocol(p.Protocol)
@@ -472,7 +482,7 @@ func (c *compiler) portsOf(r rule) (numbers []Match, names []endpoint) {
 	return distinct(numbers), distinct(names)
 }
 
-// distinct returns the distinct values in the order of their first occurrence; nil without values.
+// distinct returns the values without duplicates, in the order of their first occurrence.
 func distinct[T comparable](values []T) []T {
 	var out []T
 	seen := map[T]bool{}
@@ -484,8 +494,8 @@ func distinct[T comparable](values []T) []T {
 	return out
 }
 
-// endpoints returns the addresses and ports of pods with the named ports. If has is not nil, it
-// selects the addresses.
+// endpoints returns each address of the pods together with each port that has one of the names. If
+// has is not nil, endpoints omits the addresses for which has returns false.
 func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(netip.Addr) bool) []Element {
 	var out []Element
 	for _, p := range pods {
@@ -503,21 +513,21 @@ func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(net
 	return out
 }
 
-// gates adds the chains with a hook and their sets. A packet has to pass both chains: its sender's
-// egress and its destination's ingress.
+// gates adds the two chains with a hook and the sets that they use. A packet has to pass both
+// chains: the egress policies of its sender and the ingress policies of its destination.
 //
-// Packets from the bridge with a source that is not a known pod's address are dropped, and so are
-// packets to the bridge with a destination that is not a known pod's address. So a new pod can
-// neither send nor receive before the node knows it and its policies, and no pod escapes its
-// policies with another source address. If the cluster has a tunnel, packets with a source in the
-// cluster's pod ranges must arrive by the tunnel or the bridge.
+// The chains drop packets from the bridge if the source is not the address of a known pod, and
+// packets to the bridge if the destination is not. So a new pod cannot send or receive before the
+// node knows the pod and its policies, and a pod cannot escape its policies with a forged source
+// address. If the cluster has a tunnel, the chains also drop a packet with a source in the
+// cluster's pod ranges that arrives on another link than the tunnel or the bridge.
 func (c *compiler) gates() {
 	out, in := hook(egress, -1), hook(ingress, 0)
 	bridged := []Match{{Test: In, Link: c.Bridge}, {Test: Out, Link: c.Bridge}}
 	pass := []Rule{
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
-		// Only among the bridge's pods: routed packets, or all packets of the protocol, would
-		// bypass every policy.
+		// Neighbor discovery is accepted only between pods on the bridge. Without this condition,
+		// packets of the protocol that the node routes would bypass every policy.
 		{Matches: append(slices.Clone(bridged), Match{Test: NeighborDiscovery}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
@@ -534,12 +544,13 @@ func (c *compiler) gates() {
 			mine = append(mine, p)
 		}
 	}
-	var known, closed, follow [2][]Rule // of both chains
+	var known, closed, follow [2][]Rule // index 0: the chain egress; index 1: the chain ingress
 	for _, v6 := range []bool{false, true} {
 		addresses := addressesOf(mine, v6)
 		pods := c.add(local, Addresses, v6, addresses)
 		pairs := c.add(self, Pairs, v6, slices.Clone(addresses))
-		// A packet from another link with a pod's own address as its source is not the pod's.
+		// A pod can always reach itself. The rule matches only on the bridge: a packet from another
+		// link with a pod's address as its source comes from another machine.
 		own := Rule{Matches: append(slices.Clone(bridged), Match{Test: Self, Set: pairs, V6: v6}), Verdict: Accept}
 		known[0], known[1] = append(known[0], own), append(known[1], own)
 		closed[0] = append(closed[0], Rule{Matches: []Match{
@@ -562,15 +573,17 @@ func (c *compiler) gates() {
 	c.table.Chains = append(c.table.Chains, out, in)
 }
 
-// subjects adds the map from addresses that policies of a direction select to a chain that jumps to
-// all these policies, and returns its name. Pods with the same policies share the chain.
+// subjects adds a map for a direction and returns its name. The map has the addresses that policies
+// of the direction select. It maps each address to a chain that jumps to all these policies. Pods
+// with the same policies share the chain.
 func (c *compiler) subjects(direction string, v6 bool) string {
 	var elements []Element
 	for _, a := range slices.SortedFunc(maps.Keys(c.to[direction]), netip.Addr.Compare) {
 		if a.Is6() != v6 {
 			continue
 		}
-		// two pods may claim an address for a while
+		// For a while, two pods may have the same address. A policy that selects both pods is then
+		// in the list twice.
 		policies := slices.Compact(slices.Sorted(slices.Values(c.to[direction][a])))
 		chain := Chain{Name: direction + "-of-" + short(strings.Join(policies, " "))}
 		for _, p := range policies {
@@ -585,7 +598,7 @@ func (c *compiler) subjects(direction string, v6 bool) string {
 	return c.add(direction+"-of", Verdicts, v6, elements)
 }
 
-// add adds a set and returns its name.
+// add adds a set to the table and returns the set's name: the given name, followed by 4 or 6.
 func (c *compiler) add(name string, kind Kind, v6 bool, elements []Element) string {
 	name += map[bool]string{false: "4", true: "6"}[v6]
 	c.table.Sets = append(c.table.Sets, Set{Name: name, Kind: kind, V6: v6, Elements: ordered(elements)})
@@ -596,10 +609,12 @@ func (c *compiler) problem(r rule, err error) {
 	c.problems = append(c.problems, fmt.Errorf("%s: %w", r.name, err))
 }
 
+// hook returns a chain with a hook for forwarded packets.
 func hook(name string, priority int32) Chain {
 	return Chain{Name: name, Forward: true, Priority: priority}
 }
 
+// addressesOf returns the pods' addresses of one family as elements of a set.
 func addressesOf(pods []pod, v6 bool) []Element {
 	var out []Element
 	for _, p := range pods {
@@ -612,6 +627,7 @@ func addressesOf(pods []pod, v6 bool) []Element {
 	return out
 }
 
+// rangesOf returns the ranges of one family as elements of a set.
 func rangesOf(set *netipx.IPSet, v6 bool) []Element {
 	if set == nil {
 		return nil
@@ -625,7 +641,8 @@ func rangesOf(set *netipx.IPSet, v6 bool) []Element {
 	return out
 }
 
-// protocol returns the number of a protocol; the default is TCP.
+// protocol returns the IP protocol number of a protocol, which is TCP by default. It returns an
+// error for protocols other than TCP, UDP and SCTP.
 func protocol(p *corev1.Protocol) (uint8, error) {
 	if p == nil || *p == "" {
 		return tcp, nil
@@ -638,11 +655,12 @@ func protocol(p *corev1.Protocol) (uint8, error) {
 	return 0, fmt.Errorf("protocol %s: is not known; use TCP, UDP or SCTP", *p)
 }
 
-// maxNameLen bounds names: the kernel's limit is 255 bytes (NFT_NAME_MAXLEN), and sets add a few.
+// maxNameLen is the longest name of a policy's chain in bytes. The kernel's limit for names is 255
+// bytes (NFT_NAME_MAXLEN), and the names of sets add a few bytes.
 const maxNameLen = 200
 
-// name returns the name of a policy's chain. Names in nft(8) consist of letters, digits, / - _ and
-// dots.
+// name returns the name of a policy's chain, shortened to maxNameLen. nft(8) accepts letters,
+// digits, slashes, hyphens, underscores and dots in names.
 func name(direction, namespace, policy string) string {
 	out := direction + "/" + namespace + "/" + policy
 	if len(out) > maxNameLen {
@@ -651,7 +669,7 @@ func name(direction, namespace, policy string) string {
 	return out
 }
 
-// short returns a hash of text in 16 characters.
+// short returns a hash of the text with 16 hexadecimal digits.
 func short(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])

@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// nodes is the number of nodes. Node N has a range of each family: 10.244.N.0/24 and fd00:N::/64.
+// nodes is the number of nodes. Node N has a pod range of each family: 10.244.N.0/24 and
+// fd00:N::/64.
 const nodes = 3
 
+// emptyWorld returns the input of a node in a cluster without objects.
 func emptyWorld(node int) Input {
 	w := Input{
 		Node: fmt.Sprint("n", node), Bridge: "cni0", Tunnel: "mesh0", Ranges: map[string][]netip.Prefix{},
@@ -33,7 +35,8 @@ func emptyWorld(node int) Input {
 	return w
 }
 
-// worldOf reads Pods, Namespaces and NetworkPolicies from YAML documents.
+// worldOf returns the input of a node, with the Pods, Namespaces and NetworkPolicies of YAML
+// documents.
 func worldOf(t *testing.T, node int, documents string) Input {
 	t.Helper()
 	w := emptyWorld(node)
@@ -67,6 +70,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// compiled returns the table for the input. The test fails if Compile reports problems.
 func compiled(t *testing.T, w Input) Table {
 	t.Helper()
 	table, problems := Compile(w)
@@ -76,7 +80,7 @@ func compiled(t *testing.T, w Input) Table {
 	return table
 }
 
-// TestGolden compares a whole table with a golden file.
+// TestGolden compares the table for testdata/shop.yaml with a golden file.
 func TestGolden(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -84,8 +88,9 @@ func TestGolden(t *testing.T) {
 	golden.Assert(t, got, "shop.golden")
 }
 
-// TestRandomWorlds compares the tables of all nodes with the oracle, over random clusters and
-// connections. A connection has to pass the sender's node and the receiver's.
+// TestRandomWorlds checks random connections in random clusters. The tables of the nodes have to
+// give the same verdict as the oracle. A connection has to pass the table of the sender's node and
+// the table of the receiver's node.
 func TestRandomWorlds(t *testing.T) {
 	seen := map[bool]int{}
 	for seed := range uint64(1000) {
@@ -128,7 +133,7 @@ func shuffled[T any](r *rand.Rand, in []T) []T {
 	return out
 }
 
-// link returns the link of packets from or to an address, as a node sees it.
+// link returns the link on which a node receives packets from an address, and sends packets to it.
 func link(w Input, node string, a netip.Addr) string {
 	in := func(p netip.Prefix) bool { return p.Contains(a) }
 	switch {
@@ -140,7 +145,8 @@ func link(w Input, node string, a netip.Addr) string {
 	return "eth0"
 }
 
-// randomPacket returns a packet from or to a pod, its protocol, and the nodes that filter it.
+// randomPacket returns a packet from or to a pod, its protocol, and the nodes of its pods, which
+// filter the packet. The list of nodes is empty if no two addresses of the same family were found.
 func randomPacket(r *rand.Rand, w Input) (p packet, protocol corev1.Protocol, on []string) {
 	v6 := r.IntN(2) == 1
 	end := func() netip.Addr {
@@ -228,7 +234,9 @@ func randomWorld(r *rand.Rand) Input {
 		}
 		p.Spec.Containers = []corev1.Container{{Name: "c", Ports: ports[:r.IntN(3)]}}
 		w.Pods = append(w.Pods, p)
-		if r.IntN(2) == 0 { // an ended pod with the same addresses, which must have no effect
+		// Half of the pods get a second Pod with the same addresses. The second Pod has ended or
+		// uses the host's network, so it must have no effect.
+		if r.IntN(2) == 0 {
 			ghost := p.DeepCopy()
 			ghost.Name, ghost.Namespace, ghost.Labels = fmt.Sprint("ghost", i), pick(r, names...), randomLabels(r)
 			if ghost.Status.Phase = pick(r, corev1.PodRunning, corev1.PodFailed, corev1.PodSucceeded); ghost.Status.Phase == corev1.PodRunning {
@@ -295,15 +303,16 @@ func randomPorts(r *rand.Rand) (out []networkingv1.NetworkPolicyPort) {
 	return out
 }
 
-// TestGates checks that packets of an unknown pod on the bridge are dropped, and that a source from
-// outside does not count as a pod.
+// TestGates checks that the node drops packets of an unknown pod on the bridge, and packets from
+// another link with the address of a pod as their source. It also checks that DenyAll drops all
+// packets of pods.
 func TestGates(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
 	w := worldOf(t, 1, string(documents))
 	table := compiled(t, w)
 	a := netip.MustParseAddr
-	// the first address is a pod that no policy selects
+	// No policy selects the pod with the first address.
 	known, unknown := a("10.244.1.20"), a("10.244.1.99")
 	for _, c := range []struct {
 		what string
@@ -342,8 +351,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestProblems checks that policies that the API server would have rejected allow nothing, are
-// reported, and do not affect the rest.
+// TestProblems checks policies that the API server would have rejected. They must be reported,
+// allow nothing, and not affect other policies.
 func TestProblems(t *testing.T) {
 	const pod = `
 kind: Pod
@@ -382,8 +391,8 @@ spec: {podSelector: {}, ingress: [%s]}`
 	}
 }
 
-// TestBounds checks that duplicates are in the table once, and that only a namespace with too large
-// policies is closed.
+// TestBounds checks that duplicates of peers and ports do not change the table, and that the bound
+// of one namespace does not affect other namespaces.
 func TestBounds(t *testing.T) {
 	const world = `
 kind: Pod
@@ -420,8 +429,9 @@ spec: {podSelector: {}, ingress: [{from: [%s], ports: [%s]}]}`
 	}
 }
 
-// TestTooMuch checks that, if the policies of all namespaces together exceed the kernel's limit,
-// the largest namespace's policies allow nothing and the others are enforced.
+// TestTooMuch checks the bound on the policies of all namespaces together. Beyond the bound, the
+// policies of the namespace with the largest policies allow nothing, and all other policies are
+// enforced.
 func TestTooMuch(t *testing.T) {
 	const world = `
 kind: Pod
@@ -463,7 +473,8 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}`
 			t.Errorf("to %s port %d: passes: %v, want %v", c.to, c.port, got, c.want)
 		}
 	}
-	// No policy restricts its egress, and smaller policies are enforced again.
+	// No policy restricts the egress of the namespace greedy. With smaller policies, its ingress
+	// policies are enforced again.
 	if !passes(table, packet{from: netip.MustParseAddr("10.244.0.2"), to: outside, protocol: tcp, port: 80, in: "cni0", out: "eth0"}) {
 		t.Error("egress, which no policy is about, is closed")
 	}

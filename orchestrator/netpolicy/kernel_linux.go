@@ -15,20 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableName is the name of this package's table, of the family inet.
+// tableName is the name of the nftables table of this package. Its family is inet.
 const tableName = "orlop_netpolicy"
 
-// fingerprint is a chain without packets. The comment of its only rule is the table's fingerprint.
+// fingerprint is the name of a chain that no packet traverses. The comment of its only rule
+// contains the fingerprint of the table.
 const fingerprint = "fingerprint"
 
 const (
-	// chunkSize is the number of elements in one message: an attribute has at most 64 KiB, and an
-	// element about 100 bytes.
+	// chunkSize is the number of set elements in one attribute. An attribute has at most 64 KiB,
+	// and an element about 100 bytes.
 	chunkSize = 400
-	// bufferSize is the size in bytes of the socket's buffers, for a batch and the kernel's
-	// answers; the kernel doubles it (socket(7), SO_SNDBUF).
+	// bufferSize is the size in bytes of the socket's receive and send buffers. They hold a whole
+	// batch and the kernel's answers. The kernel doubles the size (socket(7), SO_SNDBUF).
 	bufferSize = maxTotalSize
-	// timeout bounds the kernel's answer.
+	// timeout bounds the wait for the kernel's answers.
 	timeout = 30 * time.Second
 )
 
@@ -45,8 +46,9 @@ func (kernel) conn() (*nftables.Conn, error) {
 	return conn, nil
 }
 
-// read returns the fingerprint of the table in the kernel, or "" without a table. It also checks
-// the chains with a hook: a table without them or without their rules does not count.
+// read returns the fingerprint of the table in the kernel. It returns "" if there is no such table,
+// or if the numbers of rules in the chains egress and ingress differ from the numbers in the
+// comment.
 func (k kernel) read() (string, error) {
 	conn, err := k.conn()
 	if err != nil {
@@ -85,8 +87,8 @@ func (k kernel) read() (string, error) {
 	return string(sum), nil
 }
 
-// comment returns the comment of the rule in the chain fingerprint: the table's fingerprint, and
-// the number of rules that read will find.
+// comment returns the comment of the rule in the chain fingerprint: the fingerprint of the table,
+// and the number of rules in the chains egress and ingress, which read compares.
 func comment(t Table) string {
 	counts := map[string]int{}
 	for _, c := range t.Chains {
@@ -95,15 +97,15 @@ func comment(t Table) string {
 	return fmt.Sprintf("%s %d;%d;", t.Fingerprint(), counts[egress], counts[ingress])
 }
 
-// write replaces the table in one transaction: a packet traverses either the old or the new table.
-// Connections stay.
+// write replaces the table in one transaction, so each packet is filtered by either the old or the
+// new table. The kernel's connection tracking keeps its connections.
 func (k kernel) write(t Table) error {
 	conn, err := k.conn()
 	if err != nil {
 		return err
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	conn.AddTable(table) // otherwise the deletion can fail
+	conn.AddTable(table) // the deletion of a missing table would fail
 	conn.DelTable(table)
 	conn.AddTable(table)
 	chains := map[string]*nftables.Chain{}
@@ -167,9 +169,9 @@ func netfilterSet(s Set) *nftables.Set {
 	return set
 }
 
-// netfilterElements returns the set's elements in the kernel's format: parts of a key fill
-// registers of four bytes, and the end of a range is a separate element, the first address after
-// it. A range up to the last address has no end element.
+// netfilterElements returns the elements of a set in the format of the kernel. Each part of a key
+// fills registers of four bytes. The end of a range is a separate element: the first address after
+// the range. A range that ends with the last address of the family has no such element.
 func netfilterElements(s Set) []nftables.SetElement {
 	var out []nftables.SetElement
 	for _, e := range s.Elements {
@@ -195,10 +197,11 @@ func netfilterElements(s Set) []nftables.SetElement {
 	return out
 }
 
-// register is the first of the kernel's registers of four bytes (NFT_REG32_00); parts of a key are
-// in consecutive registers.
+// register is the first of the kernel's registers of four bytes (NFT_REG32_00). The parts of a key
+// are in consecutive registers.
 const register = unix.NFT_REG32_00
 
+// expressions returns the expressions of a rule. sets has the sets of the table by name.
 func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
 	var out []expr.Any
 	for i, m := range r.Matches {
@@ -215,8 +218,8 @@ func expressions(r Rule, sets map[string]*nftables.Set) []expr.Any {
 	return out
 }
 
-// match returns expressions that load and compare the fields of a test; with follow the set is a
-// map with the verdict.
+// match returns expressions that load the fields of a test and compare them. If follow is true, the
+// set is a map, and a packet continues with the verdict of the map's element.
 func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	equal := expr.CmpOpEq
 	if m.Not {
@@ -253,11 +256,13 @@ func match(m Match, sets map[string]*nftables.Set, follow bool) []expr.Any {
 	return matchAddress(m, sets[m.Set], follow)
 }
 
-// matchMeta compares a property of the packet.
+// matchMeta returns expressions that compare a property of the packet with data.
 func matchMeta(key expr.MetaKey, op expr.CmpOp, data ...byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: register}, &expr.Cmp{Op: op, Register: register, Data: data}}
 }
 
+// matchPorts returns expressions that compare the protocol and the destination port. For the range
+// of all ports, they compare only the protocol.
 func matchPorts(m Match) []expr.Any {
 	out := matchMeta(expr.MetaKeyL4PROTO, expr.CmpOpEq, m.Protocol)
 	if m.First == 0 && m.Last == 65535 {
@@ -271,7 +276,8 @@ func matchPorts(m Match) []expr.Any {
 	return append(out, &expr.Cmp{Op: expr.CmpOpGte, Register: register, Data: first}, &expr.Cmp{Op: expr.CmpOpLte, Register: register, Data: last})
 }
 
-// matchAddress compares addresses with a set: RFC 791, section 3.1, and RFC 8200, section 3.
+// matchAddress returns expressions that look up addresses of the packet in a set. The offsets of
+// the addresses are from RFC 791, section 3.1, and RFC 8200, section 3.
 func matchAddress(m Match, set *nftables.Set, follow bool) []expr.Any {
 	family, length, sender, destination := byte(unix.NFPROTO_IPV4), uint32(4), uint32(12), uint32(16)
 	if m.V6 {
@@ -298,7 +304,7 @@ func matchAddress(m Match, set *nftables.Set, follow bool) []expr.Any {
 	}
 	lookup := &expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: m.Not}
 	if follow {
-		lookup.IsDestRegSet = true // register 0 holds verdicts
+		lookup.IsDestRegSet = true // the verdict goes to register 0
 	}
 	return append(out, lookup)
 }

@@ -25,20 +25,21 @@ import (
 )
 
 const (
-	// quiet is the time without an answer after which a packet counts as dropped; prompt is the
-	// longest time until the answer to an accepted packet.
+	// quiet is the time without an answer after which a packet counts as dropped. prompt is the
+	// longest wait for the answer to an accepted packet.
 	quiet  = 500 * time.Millisecond
 	prompt = 20 * time.Second
 )
 
-// testCluster is a node with its bridge, pods on it, and a namespace behind each other link.
+// testCluster is a node with a bridge, tunnel and outside link. Behind each link is a network
+// namespace, here called a place, with a server.
 type testCluster struct {
 	places map[string]*rtnltest.Namespace
 }
 
-// newCluster makes the same network as package podnetwork, with pods web, client and idle on the
-// node, a pod behind the tunnel and a host outside. Each answers to TCP on ports 80, 8080 and 9090,
-// and to UDP on 53.
+// newCluster makes the same network as package podnetwork: the pods web, client and idle on the
+// node, the pod far behind the tunnel, and the host outside. Each of them answers on the TCP ports
+// 80, 8080 and 9090, and on the UDP port 53.
 func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	runtime.LockOSThread()
@@ -75,6 +76,8 @@ func newCluster(t *testing.T) *testCluster {
 	return c
 }
 
+// place makes the network namespace of a pod or host and starts its servers. addresses has an
+// address of each family and then a gateway of each family.
 func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	t.Helper()
 	o := rtnltest.NewOther(t)
@@ -126,7 +129,7 @@ func (c *testCluster) place(t *testing.T, name string, addresses ...string) {
 	}
 }
 
-// dial opens a connection from a place; an empty name means the node itself.
+// dial opens a TCP connection from a place, or from the node itself if from is empty.
 func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Conn, err error) {
 	if from == "" {
 		return net.DialTimeout("tcp", to, patience)
@@ -135,7 +138,8 @@ func (c *testCluster) dial(from, to string, patience time.Duration) (conn net.Co
 	return conn, err
 }
 
-// reaches returns nil if an answer arrives over TCP, or over UDP for port 53.
+// reaches sends to a server and returns nil if an answer arrives. It uses UDP for port 53, and TCP
+// for all other ports.
 func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	if !strings.HasSuffix(to, ":53") {
 		conn, err := c.dial(from, to, patience)
@@ -160,7 +164,8 @@ func (c *testCluster) reaches(from, to string, patience time.Duration) error {
 	return err
 }
 
-// refused sends datagrams to a closed port until an error arrives.
+// refused sends datagrams to a closed port until the socket reports an error other than a timeout,
+// and returns that error. It returns the timeout if no other error occurs within the time prompt.
 func (c *testCluster) refused(from, to string) error {
 	var conn net.Conn
 	var err error
@@ -177,6 +182,7 @@ func (c *testCluster) refused(from, to string) error {
 	return err
 }
 
+// talk sends five bytes and waits for five bytes.
 func talk(conn net.Conn, patience time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -250,8 +256,8 @@ spec:
 `
 
 // TestKernel sends packets through the tables: between pods of one node over the bridge, from and
-// to a pod of another node, from and to outside, from the node, in both families, before a policy,
-// under it, and after it.
+// to a pod of another node, from and to the outside, and from the node, in both families. It does
+// so before the policies exist, with them, and after their removal.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -284,12 +290,13 @@ func TestKernel(t *testing.T) {
 			name, port, _ := strings.Cut(x.to, ":")
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
 		}
-		// An ICMP error for a packet of a pod reaches the pod despite its ingress policy: here port
-		// unreachable, in other cases a path's MTU.
+		// An ICMP error for a packet of a pod reaches the pod despite the pod's ingress policy. The
+		// error here is "port unreachable"; "packet too big" for the MTU of a path takes the same
+		// way.
 		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
 		}
-		// An unknown pod and a deleted pod.
+		// Without its Pod object, idle is like a pod that is unknown yet or already deleted.
 		without := w
 		without.Pods = append(without.Pods[:2:2], without.Pods[3:]...)
 		write(t, compiled(t, without))
@@ -305,8 +312,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestService checks that egress to a Service is filtered by the address and the port of its
-// endpoint.
+// TestService checks that egress policies filter a connection to a Service by the address and port
+// of the Service's endpoint.
 func TestService(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -318,13 +325,14 @@ func TestService(t *testing.T) {
 	c.expect(t, "client", "10.96.0.1:1", true)
 	c.expect(t, "client", "10.96.0.2:80", false)
 	c.expect(t, "idle", "10.96.0.1:1", false)
-	// a pod that connects to itself by its Service is not blocked
+	// A pod that connects to itself through its Service is not blocked.
 	redirect(t, "10.96.0.3", 80, "10.244.1.20", 80)
 	c.expect(t, "client", "10.96.0.3:80", true)
 }
 
-// redirect simulates the service proxy: it rewrites the destination before routing, and the source
-// to the node's address if a pod connects to itself.
+// redirect simulates the service proxy. It rewrites the destination of packets to the service
+// before routing. If a pod connects to itself, redirect also rewrites the source to the node's
+// address.
 func redirect(t *testing.T, service string, port uint16, pod string, to uint16) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -353,9 +361,9 @@ func redirect(t *testing.T, service string, port uint16, pod string, to uint16) 
 	must(t, conn.Flush())
 }
 
-// TestReplacement checks that, during repeated replacements of the table, no forbidden packet
-// passes, permitted packets do, and an open connection stays, even if new connections are forbidden
-// meanwhile.
+// TestReplacement replaces the table repeatedly. During the replacements, no forbidden packet
+// passes and every permitted packet does. An open connection continues, even after the policy
+// forbids new connections.
 func TestReplacement(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -404,8 +412,8 @@ func TestReplacement(t *testing.T) {
 	c.expect(t, "client", "10.244.1.10:8080", false)
 }
 
-// TestLarge checks that a table for many pods fits, and that a table that another process changed
-// does not count as ours.
+// TestLarge checks that the kernel accepts a set of 20,000 addresses, and that read returns ""
+// after another process has removed rules of the table.
 func TestLarge(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -432,7 +440,7 @@ func TestLarge(t *testing.T) {
 	write(t, DenyAll(emptyWorld(1)))
 }
 
-// TestListed checks that nft(8), which the service proxy uses, can read the table.
+// TestListed checks that nft(8) can list the table, because the service proxy runs nft(8).
 func TestListed(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {
@@ -450,8 +458,8 @@ func TestListed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// nft reads the names of protocols from /etc/protocols, and prints their numbers without this
-	// file.
+	// nft(8) reads the names of protocols from /etc/protocols. Without this file it prints their
+	// numbers.
 	out = bytes.ReplaceAll(out, []byte(" . 6 . "), []byte(" . tcp . "))
 	for _, want := range []string{
 		"type filter hook forward priority filter - 1; policy accept;",
@@ -471,7 +479,7 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// write writes a table and reads it back.
+// write writes a table and checks that read returns its fingerprint.
 func write(t *testing.T, table Table) {
 	t.Helper()
 	err := kernel{}.write(table)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// allows implements the API's documentation for one connection, pod by pod and policy by policy: it
-// reports whether the policies permit from to connect to to. It shares no code with Compile. An
+// allows reports whether the policies permit a connection between two addresses. It implements the
+// documentation of the API pod by pod and policy by policy, and shares no code with Compile. An
 // address without a pod is outside the cluster.
 func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) bool {
 	sender, receiver := owner(w, from), owner(w, to)
@@ -22,8 +22,10 @@ func allows(w Input, from, to netip.Addr, protocol corev1.Protocol, port int32) 
 		side(w, networkingv1.PolicyTypeIngress, receiver, from, sender, receiver, protocol, port)
 }
 
-// side checks the policies of a direction for the pod at this end. Either the pod is not isolated,
-// or at least one rule has to allow the peer.
+// side reports whether the policies of the direction t permit a connection. These policies select
+// pod, which is at one end. address and peer are the other end, and receiver is the pod that the
+// connection goes to. The connection is permitted if no policy selects pod, or if at least one rule
+// allows the other end.
 func side(
 	w Input, t networkingv1.PolicyType, pod *corev1.Pod, address netip.Addr, peer, receiver *corev1.Pod, protocol corev1.Protocol, port int32,
 ) bool {
@@ -145,7 +147,7 @@ func fits(s metav1.LabelSelector, have map[string]string) bool {
 	return true
 }
 
-// owner returns the pod with this address, if policies can select it.
+// owner returns the pod with the address, or nil. It omits pods that policies cannot select.
 func owner(w Input, a netip.Addr) *corev1.Pod {
 	for _, p := range w.Pods {
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
@@ -158,7 +160,8 @@ func owner(w Input, a netip.Addr) *corev1.Pod {
 	return nil
 }
 
-// packet is the first packet of a connection unless established is set.
+// packet is a forwarded packet: the first packet of a connection, or a later one if established is
+// true.
 type packet struct {
 	from, to    netip.Addr
 	protocol    uint8
@@ -168,7 +171,7 @@ type packet struct {
 	neighbour   bool
 }
 
-// passes applies the table to a forwarded packet.
+// passes reports whether the table accepts a forwarded packet.
 func passes(t Table, p packet) bool {
 	hooks := slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return !c.Forward })
 	slices.SortFunc(hooks, func(a, b Chain) int { return int(a.Priority - b.Priority) })
@@ -180,7 +183,8 @@ func passes(t Table, p packet) bool {
 	return true
 }
 
-// walk returns the verdict for the packet in a chain, or false if it reaches the chain's end.
+// walk returns the verdict of a chain for the packet. It returns false if the packet reaches the
+// end of the chain without a verdict.
 func walk(t Table, c Chain, p packet) (Verdict, bool) {
 	for _, r := range c.Rules {
 		chain, all := "", true
@@ -194,7 +198,7 @@ func walk(t Table, c Chain, p packet) (Verdict, bool) {
 		switch r.Verdict {
 		case Accept, Drop:
 			return r.Verdict, true
-		case GotoReturn: // a goto: a packet that returns from there has reached the end
+		case GotoReturn: // After a goto, a return from the target chain ends this chain, too.
 			return walk(t, chainOf(t, chain), p)
 		}
 		if verdict, done := walk(t, chainOf(t, r.Chain), p); done {
@@ -208,7 +212,8 @@ func chainOf(t Table, name string) Chain {
 	return t.Chains[slices.IndexFunc(t.Chains, func(c Chain) bool { return c.Name == name })]
 }
 
-// test reports whether the match applies, and returns the chain of a map's element.
+// test reports whether the packet matches. If the set of the match is a map, test also returns the
+// chain of the map's element.
 func test(t Table, m Match, p packet) (string, bool) {
 	var look netip.Addr
 	switch m.Test {
@@ -250,5 +255,5 @@ func test(t Table, m Match, p packet) (string, bool) {
 	return "", m.Not
 }
 
-// pick returns a random value.
+// pick returns one of the values at random.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }

@@ -19,27 +19,29 @@ import (
 const Name = "netpolicy"
 
 const (
-	// minInterval is the shortest time between two passes over all objects; changes in between are
-	// combined. In a large cluster where a pass takes long, the time is passFactor times as long as
-	// the pass: so this work takes a bounded fraction of a processor.
+	// minInterval is the shortest time between two passes over all objects. A pass combines all
+	// changes since the previous pass. In a large cluster, the time between two passes is
+	// passFactor times the duration of a pass, so the passes use only a fraction of a processor.
 	minInterval = 100 * time.Millisecond
 	passFactor  = 10
-	// maxInterval bounds that time: a pass also includes waiting times, for example while another
-	// process changes the kernel's tables.
+	// maxInterval bounds the time between two passes that results from passFactor. The duration of
+	// a pass may include waiting, for example while another process changes the kernel's tables.
 	maxInterval = 2 * time.Second
-	// resyncPeriod bounds how long a manual change of the table in the kernel lasts.
+	// resyncPeriod is the period at which the engine reads the table in the kernel. A manual change
+	// of that table lasts no longer.
 	resyncPeriod = time.Minute
-	// minBackoff and maxBackoff are the first and the longest delay after a failure; each delay is
-	// twice the previous one.
+	// minBackoff and maxBackoff are the first and the longest delay after a failure. Each delay is
+	// twice the previous delay.
 	minBackoff, maxBackoff = time.Second, 30 * time.Second
 )
 
-// maxShown is the maximal number of problems in the status text.
+// maxShown is the largest number of problems in the status text.
 const maxShown = 3
 
-// Component describes the engine without its Run function. If an external component connects the
-// pods, it describes a placeholder: the external component has its own policies, and packets do not
-// pass this package's chains. The engine has the identity of the node's agent at the API server.
+// Component describes the component without its Run function. The component uses the identity of
+// the node's agent at the API server. If an external network connects the pods, Component returns a
+// placeholder: packets of pods then do not traverse the chains of this package, and the external
+// network enforces the policies.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	if spec.External.Network {
 		return component.External(Name, "the external network enforces network policies")
@@ -47,14 +49,16 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 }
 
-// Run applies the cluster's policies to the table until ctx is done; the table stays. Until the
-// objects are known, a node without a table, for example after a boot, denies all traffic of pods.
+// Run applies the cluster's policies to the table until ctx is done. The table stays in the kernel
+// after Run has returned. Before Run has read the objects for the first time, a node without a
+// table, for example after a boot, denies all traffic of pods.
 func Run(ctx context.Context, env component.Env) error {
 	config, err := env.Config(Name)
 	if err != nil {
 		return err
 	}
-	config.ContentType = runtime.ContentTypeProtobuf // half of the work of JSON
+	// protobuf takes half of the processor time of JSON
+	config.ContentType = runtime.ContentTypeProtobuf
 	api, err := component.NewClient(config)
 	if err != nil {
 		return err
@@ -68,19 +72,20 @@ func Run(ctx context.Context, env component.Env) error {
 	return nil
 }
 
-// engine applies the input to the kernel.
+// engine compiles the input and writes the table to the kernel.
 type engine struct {
 	empty    Input
 	read     func() (fingerprint string, err error)
 	write    func(Table) error
 	announce component.Announce
 
-	have      string    // the fingerprint of the table in the kernel, as last known
-	readAt    time.Time // the last read of the kernel's table
+	have   string    // the fingerprint of the table in the kernel at the last read or write
+	readAt time.Time // the time of the last read of the table in the kernel
+	// the last announced status
 	announced string
 }
 
-// run works until ctx is done: after a change, every minute, and after a failure.
+// run calls step until ctx is done: after a change, every resyncPeriod, and after a failure.
 func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() (Input, error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -115,8 +120,9 @@ func (e *engine) run(ctx context.Context, changed <-chan struct{}, world func() 
 	}
 }
 
-// step applies the input to the table and returns the node's status. While the input is unknown, an
-// existing table stays.
+// step applies the input to the table and returns the status of the component. unknown is not nil
+// if the input is incomplete: then an existing table stays, and a node without a table gets the
+// table of DenyAll.
 func (e *engine) step(w Input, unknown error) (ready bool, detail string, err error) {
 	if time.Since(e.readAt) >= resyncPeriod {
 		if e.have, err = e.read(); err != nil {
@@ -137,14 +143,14 @@ func (e *engine) step(w Input, unknown error) (ready bool, detail string, err er
 	return true, describe(len(w.Policies), problems), nil
 }
 
-// put writes the table if it differs from the kernel's.
+// put writes the table if its fingerprint differs from that of the table in the kernel.
 func (e *engine) put(t Table) error {
 	want := t.Fingerprint()
 	if e.have == want {
 		return nil
 	}
 	if err := e.write(t); err != nil {
-		e.readAt = time.Time{} // the kernel's table is unknown now
+		e.readAt = time.Time{} // forces a read of the kernel's table
 		return err
 	}
 	e.have = want
@@ -152,7 +158,7 @@ func (e *engine) put(t Table) error {
 	return nil
 }
 
-// describe returns the component's detail.
+// describe returns the status text of the component: the number of policies and the first problems.
 func describe(policies int, problems []error) string {
 	text := fmt.Sprintf("%d policies in the cluster", policies)
 	for _, p := range problems[:min(len(problems), maxShown)] {

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fakeKernel holds a table, fails on demand, and counts.
+// fakeKernel holds a table and counts reads and writes. A write returns the error refuse if it is
+// not nil.
 type fakeKernel struct {
 	table         Table
 	there         bool
@@ -39,8 +40,8 @@ func (k *fakeKernel) write(t Table) error {
 	return nil
 }
 
-// TestRun tests an engine from the boot of a machine over a change, a failure and a manual change
-// to the restart of the process.
+// TestRun tests an engine from the boot of a machine to the restart of its process. In between, the
+// policies change, a write fails, and the table in the kernel is deleted manually.
 func TestRun(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -108,8 +109,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestTrim checks that trimmed objects produce the same table, and that a change of a removed field
-// is no change.
+// TestTrim checks that trimmed objects produce the same table. A change of a removed field must not
+// count as a change of the object.
 func TestTrim(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// Table is the content of the nftables table. Sets and chains have names within it, which rules
-// refer to.
+// Table is the content of an nftables table. Rules refer to the table's sets and chains by name.
 type Table struct {
 	Sets   []Set
 	Chains []Chain
@@ -20,16 +19,17 @@ type Table struct {
 // Kind is the kind of a set's elements.
 type Kind int
 
-// The kinds of sets. All but Blocks are hash tables in the kernel.
+// The kinds of sets. In the kernel, Blocks is a tree of intervals, and all other kinds are hash
+// tables.
 const (
 	Addresses Kind = iota // addresses
-	Blocks                // ranges of addresses that neither overlap nor touch
-	Pairs                 // the same address twice: source and destination
-	Endpoints             // address, protocol, port
+	Blocks                // ranges of addresses with a gap between any two of them
+	Pairs                 // the same address twice, as source and destination
+	Endpoints             // address, protocol and port
 	Verdicts              // a map from addresses to chains
 )
 
-// Set is a set of an address family.
+// Set is a set of addresses of one family, or of keys that contain such an address.
 type Set struct {
 	Name     string
 	Kind     Kind
@@ -37,21 +37,22 @@ type Set struct {
 	Elements []Element // sorted, without duplicates
 }
 
-// Element is an element of a set; the set's kind determines its fields.
+// Element is an element of a set. The kind of the set determines the fields that it uses.
 type Element struct {
 	Address  netip.Addr
-	Last     netip.Addr // of Blocks: the range's last address
+	Last     netip.Addr // of Blocks: the last address of the range
 	Protocol uint8      // of Endpoints: the IP protocol number
 	Port     uint16     // of Endpoints
-	Chain    string     // of Verdicts: the target of the packet
+	Chain    string     // of Verdicts: the chain in which the packet continues
 }
 
-// Chain is a list of rules. At its end, a packet returns to the jump, and at the end of a chain
-// with a hook it is accepted.
+// Chain is a list of rules. A packet that reaches the end of a chain returns to the rule that
+// jumped to the chain. At the end of a chain with a hook, the packet is accepted.
 type Chain struct {
 	Name    string
-	Forward bool // hook for forwarded or bridged packets
-	// of a chain with Forward: lower priorities are first; each chain has to accept a packet
+	Forward bool // true: the chain has a hook for forwarded and bridged packets
+	// only with Forward: the chain with the lower priority is first; a packet must be accepted by
+	// each chain
 	Priority int32
 	Rules    []Rule
 }
@@ -60,18 +61,19 @@ type Chain struct {
 type Rule struct {
 	Matches []Match
 	Verdict Verdict
-	Chain   string // for Jump
+	Chain   string // the target of Jump
 }
 
-// Verdict is the action for a packet.
+// Verdict is the action of a rule on a packet that matches.
 type Verdict int
 
 // The verdicts.
 const (
-	Accept Verdict = iota // it passes the present chain with a hook
-	Drop                  // it is dropped
-	Jump                  // it continues in another chain and may return
-	// it continues in the chain from the map of the last match, if the map contains the key
+	Accept Verdict = iota // the packet is accepted by the present chain with a hook
+	Drop                  // the packet is dropped
+	Jump                  // the packet continues in another chain, and may return from it
+	// The last match of the rule is a lookup in a map. If the map contains the key, the packet
+	// continues in the chain of the map's element, without a return to this rule.
 	GotoReturn
 )
 
@@ -80,28 +82,29 @@ type Test int
 
 // The tests.
 const (
-	// the packet belongs to an accepted connection or is an error message about it
+	// the packet belongs to an accepted connection, or is an ICMP error for such a connection
 	Established Test = iota
-	// IPv6 neighbor solicitation or advertisement that was not routed (RFC 4861: types 135 and 136,
-	// hop limit 255)
+	// the packet is an IPv6 neighbor solicitation or advertisement (RFC 4861: types 135 and 136)
+	// that no router has forwarded (hop limit 255)
 	NeighborDiscovery
-	In                  // it arrived on the link
-	Source              // its source is in the set
-	Destination         // its destination is in the set
-	Self                // its source and destination are a pair of the set
-	DestinationEndpoint // its destination, protocol and destination port are in the set
-	// its protocol equals Protocol, and its destination port is between First and Last
+	In                  // the packet arrived on the link
+	Source              // the source address is in the set
+	Destination         // the destination address is in the set
+	Self                // source and destination address are a pair of the set
+	DestinationEndpoint // destination address, protocol and destination port are in the set
+	// the packet has the protocol, and its destination port is between First and Last, inclusive
 	Ports
-	Out // it leaves on the link
+	Out // the packet leaves on the link
 )
 
 // Match is a test of a packet.
 type Match struct {
-	Test        Test
-	Set         string // for Source, Destination, Self, DestinationEndpoint
-	V6          bool   // of that set; packets of the other family do not match, even with Not
+	Test Test
+	Set  string // for Source, Destination, Self, DestinationEndpoint
+	// the family of the set; a packet of the other family does not match, even with Not
+	V6          bool
 	Link        string // for In, Out
-	Not         bool   // for In, Out, Source, Destination
+	Not         bool   // true: invert the test, for In, Out, Source, Destination
 	Protocol    uint8  // for Ports
 	First, Last uint16 // for Ports
 }
@@ -133,7 +136,7 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Fingerprint returns a hash of the table.
+// Fingerprint returns a hash of the table as 64 hexadecimal digits.
 func (t Table) Fingerprint() string {
 	sum := sha256.Sum256([]byte(t.String()))
 	return hex.EncodeToString(sum[:])
@@ -224,12 +227,12 @@ func (m Match) String() string {
 	return fmt.Sprintf("meta l4proto %s th dport %s", protocolName(m.Protocol), ports)
 }
 
-// compare orders elements.
+// compare orders elements by address, protocol and port.
 func (e Element) compare(o Element) int {
 	return cmp.Or(e.Address.Compare(o.Address), cmp.Compare(e.Protocol, o.Protocol), cmp.Compare(e.Port, o.Port))
 }
 
-// ordered returns the elements sorted and without duplicates.
+// ordered sorts the elements in place and returns them without duplicates.
 func ordered(elements []Element) []Element {
 	slices.SortFunc(elements, Element.compare)
 	return slices.Compact(elements)

@@ -22,18 +22,19 @@ import (
 )
 
 // watcher watches Pods, Namespaces, NetworkPolicies and Nodes. While the API server does not
-// answer, the last state stays.
+// answer, the watcher retains the last known objects.
 type watcher struct {
 	spec                              nodespec.Spec
 	pods, namespaces, policies, nodes cache.SharedIndexInformer
-	// signals a relevant change or a failed list
+	// signals a change that affects the table, or a failed list or watch
 	changed cell.Signal
 
 	mu      sync.Mutex
-	problem string // the error of the last list or watch
+	problem string // the error of the last failed list or watch
 }
 
-// watch starts the informers when the node has its rights, until ctx is done.
+// watch returns a watcher. The watcher's informers start when the node has its rights, and run
+// until ctx is done.
 func watch(ctx context.Context, api kubernetes.Interface, env component.Env) (*watcher, error) {
 	nodes, err := env.Nodes.Informer()
 	if err != nil {
@@ -81,8 +82,8 @@ func (f *watcher) lists() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{f.pods, f.namespaces, f.policies, f.nodes}
 }
 
-// input returns the current input. Before the first complete lists it returns an error, because
-// unknown objects would count as deleted.
+// input returns the current input. It returns an error until all informers have their first lists,
+// because an object that is not listed yet would count as deleted.
 func (f *watcher) input() (Input, error) {
 	if slices.ContainsFunc(f.lists(), func(l cache.SharedIndexInformer) bool { return !l.HasSynced() }) {
 		f.mu.Lock()
@@ -100,7 +101,7 @@ func (f *watcher) input() (Input, error) {
 	return w, nil
 }
 
-// empty returns the input without any object of the cluster, from the node's specification.
+// empty returns the input of a cluster without objects, from the specification of the node.
 func empty(spec nodespec.Spec) Input {
 	return Input{Node: spec.Node.Name, Bridge: podnetwork.Bridge, Tunnel: podnetwork.TunnelOf(spec), Cluster: spec.Network.PodCIDRs}
 }
@@ -123,14 +124,15 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// bare returns the metadata that input and same use.
+// bare returns the metadata of an object that input and same use.
 func bare(o metav1.Object) metav1.ObjectMeta {
 	meta := component.Trimmed(o)
 	meta.CreationTimestamp, meta.Labels = o.GetCreationTimestamp(), o.GetLabels()
 	return meta
 }
 
-// ports returns the containers with named ports, without their other fields.
+// ports returns the containers that have named ports, without the fields that the table does not
+// depend on.
 func ports(containers []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for _, c := range containers {
@@ -154,8 +156,8 @@ func sameRanges(before, after any) bool {
 	return ok && is && a.UID == b.UID && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs)
 }
 
-// same reports whether two states of an object are equal: most changes of a Pod affect only
-// removed fields.
+// same reports whether two trimmed states of an object differ at most in their resource version.
+// Most changes of a Pod affect only fields that trim removes.
 func same(before, after any) bool {
 	a, ok := before.(metav1.Object)
 	b, is := after.(metav1.Object)
@@ -163,7 +165,8 @@ func same(before, after any) bool {
 		return false
 	}
 	version := a.GetResourceVersion()
-	// a copy that shares all but the version: objects of the cache must not be changed
+	// The copy has the resource version of the earlier state. Objects of the cache must not be
+	// changed.
 	switch o := after.(type) {
 	case *corev1.Pod:
 		c := *o

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestWatch checks that the input is unknown before the component has its rights and all lists, and
-// that relevant changes are signaled afterwards.
+// TestWatch checks that input returns an error until the component has its rights and all lists,
+// and that the watcher then signals each change that affects the table.
 func TestWatch(t *testing.T) {
 	documents, err := os.ReadFile("testdata/shop.yaml")
 	must(t, err)
@@ -90,7 +90,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// wait checks a condition after each signaled change.
+// wait waits up to a minute for a condition. It checks the condition after each signal of the
+// watcher.
 func wait(t *testing.T, f *watcher, what string, is func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// IPAM is the name of the component that assigns every node its share of the pod range; without it
-// a node is not Ready.
+// IPAM is the name of the component that assigns a part of each pod range to every Node. A Node
+// without such a part does not become Ready.
 const IPAM = "node-ipam"
 
 // IPAMComponent describes the component without its Run function.
@@ -23,7 +23,7 @@ func IPAMComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return describe(IPAM, spec, dirs)
 }
 
-// RunIPAM assigns ranges until ctx is done.
+// RunIPAM assigns pod ranges to Nodes until ctx is done.
 func RunIPAM(ctx context.Context, env component.Env) error {
 	who, err := begin(ctx, env, IPAM)
 	if who == nil {
@@ -38,7 +38,7 @@ func RunIPAM(ctx context.Context, env component.Env) error {
 		return err
 	}
 	pods, services := networks(env.Spec.Network.PodCIDRs), networks(env.Spec.Network.ServiceCIDRs)
-	var second *net.IPNet // the range of the other family
+	var second *net.IPNet // the service range of the other address family, if there is one
 	if len(services) > 1 {
 		second = services[1]
 	}
@@ -53,6 +53,7 @@ func RunIPAM(ctx context.Context, env component.Env) error {
 	return nil
 }
 
+// networks converts prefixes to the type that upstream's controller takes.
 func networks(ranges []netip.Prefix) []*net.IPNet {
 	var out []*net.IPNet
 	for _, r := range ranges {
@@ -61,8 +62,8 @@ func networks(ranges []netip.Prefix) []*net.IPNet {
 	return out
 }
 
-// masks returns the prefix length of a node's share of each range: 256 addresses with IPv4, 2⁶⁴
-// with IPv6. A smaller range goes to a single node as a whole.
+// masks returns, for each pod range, the prefix length of the part that a Node gets: 256 addresses
+// with IPv4, 2⁶⁴ with IPv6. A smaller range goes to a single Node as a whole.
 func masks(pods []netip.Prefix) []int {
 	var out []int
 	for _, p := range pods {

@@ -19,9 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Namespaces is the name of the component that creates in every namespace the objects that pods
-// need: the API rejects a pod without the service account "default", and a pod does not start
-// without the API server's CA.
+// Namespaces is the name of the component that creates two objects in every namespace: the service
+// account "default" and the ConfigMap with the CA of the API server. The API server rejects a pod
+// without the service account, and a pod does not start without the CA.
 const Namespaces = "namespaces"
 
 // NamespacesComponent describes the component without its Run function.
@@ -29,8 +29,8 @@ func NamespacesComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component
 	return describe(Namespaces, spec, dirs)
 }
 
-// RunNamespaces runs until ctx is done, and becomes ready when the namespace "default" accepts
-// pods.
+// RunNamespaces creates these objects until ctx is done. It announces that it is ready when both
+// objects exist in the namespace "default".
 func RunNamespaces(ctx context.Context, env component.Env) error {
 	authority, err := os.ReadFile(filepath.Join(env.Dirs.Controllers, nodespec.CA))
 	if err != nil {
@@ -42,7 +42,8 @@ func RunNamespaces(ctx context.Context, env component.Env) error {
 	}
 	env.Announce(Namespaces, false, "making the service account and the CA's ConfigMap of the namespace default")
 
-	// Each controller needs the objects of one name only, so the caches hold only these.
+	// Each controller needs only the objects of a single name, so its cache holds only these
+	// objects.
 	called := func(name string) informers.SharedInformerFactory {
 		return informers.NewSharedInformerFactoryWithOptions(who.root, 0, component.Only(metav1.ObjectNameField, name))
 	}

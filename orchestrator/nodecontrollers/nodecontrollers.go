@@ -1,9 +1,9 @@
-// Package nodecontrollers runs upstream's controllers for which a node or a pod waits, beside the
-// controller manager instead of inside it. The controller manager creates all its controllers in
-// sequence before it starts any of them, with some fifty service accounts and tokens; this is most
-// of the time between the API server's start and a running pod
-// (docs/decisions/0008-early-controllers.md). The controllers are unchanged, and each has the same
-// identity as in the controller manager.
+// Package nodecontrollers runs the controllers of Kubernetes for which a Node or a pod waits. They
+// run in a process of their own, not in kube-controller-manager. kube-controller-manager first
+// creates all its controllers in sequence, with some fifty service accounts and tokens, and then
+// starts them. This sequence takes most of the time between the start of the API server and the
+// first running pod (docs/decisions/0008-early-controllers.md). The code of the controllers is
+// upstream's, and each controller has the same identity as in kube-controller-manager.
 package nodecontrollers
 
 import (
@@ -21,16 +21,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// retryInterval is the delay before a rejected request for an identity is repeated.
+// retryInterval is the delay before a failed request for an identity is repeated.
 const retryInterval = 100 * time.Millisecond
 
-// Extracted lists the controllers that run here instead of in kube-controller-manager, with the
-// names of its flag --controllers.
+// Extracted lists the controllers that run here and not in kube-controller-manager. The names are
+// those of the flag --controllers of kube-controller-manager.
 var Extracted = []string{"node-ipam-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller"}
 
 // ControllerClient waits until a component of the process "controllers" has its rights. It returns
-// the client of the component's own identity for watches, and the client of the service account for
-// changes. If ctx ends first, both are nil without an error.
+// two clients: own has the identity of the component and is for watches; acting has the identity of
+// the service account and is for changes. If ctx ends first, both clients and the error are nil.
 func ControllerClient(ctx context.Context, env component.Env, name, account string) (own, acting kubernetes.Interface, err error) {
 	watches, acts, err := ControllerConfigs(ctx, env, name, account)
 	if watches == nil {
@@ -45,8 +45,8 @@ func ControllerClient(ctx context.Context, env component.Env, name, account stri
 	return own, acting, nil
 }
 
-// ControllerConfigs is ControllerClient for a component that needs clients for other kinds than
-// upstream's.
+// ControllerConfigs does the same as ControllerClient, but returns the configurations of the two
+// clients. It is for components that need clients for objects that client-go does not know.
 func ControllerConfigs(ctx context.Context, env component.Env, name, account string) (own, acting *rest.Config, err error) {
 	who, err := begin(ctx, env, name)
 	if who == nil {
@@ -56,8 +56,8 @@ func ControllerConfigs(ctx context.Context, env component.Env, name, account str
 	if config == nil {
 		return nil, nil, nil
 	}
-	// client-go's default of five requests a second is meant for interactive use; with it, a
-	// thousand claims of one tenant would delay all other claims for minutes.
+	// The default of client-go, five requests a second, is for interactive use. With it, a thousand
+	// PersistentVolumeClaims of one tenant would delay all other claims for minutes.
 	config.QPS, config.Burst = 100, 200
 	return who.config, config, nil
 }
@@ -67,17 +67,18 @@ func describe(name string, spec nodespec.Spec, dirs dirs.Dirs) component.Compone
 	return kubeconfig.ControllersComponent(spec, dirs, name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// identities holds the clients of a component. As in the controller manager, its own identity
-// watches, and the service account of each controller makes changes.
+// identities makes the clients of a component. As in kube-controller-manager, watches use the
+// identity of the process, and the changes of each controller use the identity of a service
+// account.
 type identities struct {
-	name     string // name of the component
+	name     string // of the component
 	announce component.Announce
 	config   *rest.Config
 	root     kubernetes.Interface
 }
 
-// begin waits until a component has its rights and returns its identities, or nil if ctx ends
-// first.
+// begin waits until a component has its rights, and returns its identities. If ctx ends first, it
+// returns nil without an error.
 func begin(ctx context.Context, env component.Env, name string) (*identities, error) {
 	config, err := env.WaitConfig(ctx, name)
 	if config == nil {
@@ -90,8 +91,9 @@ func begin(ctx context.Context, env component.Env, name string) (*identities, er
 	return &identities{name: name, announce: env.Announce, config: config, root: root}, nil
 }
 
-// of returns a client with the identity of a service account of kube-system, or nil when ctx is
-// done. It creates a missing account, which the server may reject for a moment.
+// of returns a client with the identity of a service account of kube-system. It creates the account
+// if it is missing, and repeats requests that the API server rejects. It returns nil when ctx is
+// done.
 func (i *identities) of(ctx context.Context, account string) kubernetes.Interface {
 	return retry(ctx, i, account, i.builder().Client)
 }
@@ -100,8 +102,8 @@ func (i *identities) builder() clientbuilder.ControllerClientBuilder {
 	return clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(i.config), i.root.CoreV1(), metav1.NamespaceSystem)
 }
 
-// retry calls get for a service account until it succeeds. It returns the zero value when ctx is
-// done first.
+// retry calls ask for a service account until ask succeeds, and returns the result of ask. It
+// announces each new error. When ctx is done first, retry returns the zero value.
 func retry[T any](ctx context.Context, i *identities, account string, ask func(account string) (T, error)) T {
 	ticker := time.NewTicker(retryInterval)
 	defer ticker.Stop()

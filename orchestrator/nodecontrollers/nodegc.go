@@ -17,13 +17,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeController is the service account of upstream's node lifecycle controller; it may delete
+// nodeController is the service account of upstream's node lifecycle controller. It may delete
 // Nodes and pods.
 const nodeController = "node-controller"
 
-// DeleteRemovedNodes deletes Nodes and then their pods, so that Kubernetes replaces the pods, and
-// returns the names of the Nodes that existed. For a missing Node it only deletes the pods. It runs
-// outside the process of the controllers and begins with the identity of that process.
+// DeleteRemovedNodes deletes Nodes and then their pods, so Kubernetes replaces the pods. It returns
+// the names of the Nodes that existed. For a missing Node it deletes only the pods. It runs in a
+// command, outside the process of the controllers, and uses the identity of that process to get the
+// identity of nodeController.
 func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.NodeGCRequest) ([]string, error) {
 	client, err := CommandClient(ctx, dirs, nodeController)
 	if err != nil {
@@ -33,9 +34,11 @@ func DeleteRemovedNodes(ctx context.Context, dirs dirs.Dirs, order nodespec.Node
 }
 
 // CommandClient returns a client with the identity of a service account of kube-system, for a
-// command of the orchestrator on a control-plane machine. It waits until the API server answers.
+// command of the orchestrator on a control-plane machine. It waits until the API server answers,
+// and returns an error when ctx is done first.
 func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kubernetes.Interface, error) {
-	// the caller handles a rejection as a result
+	// A command announces no status and does not wait for its rights: a rejected request is part of
+	// its result.
 	env := component.Env{
 		Dir: dirs.Controllers, Dirs: dirs, Announce: func(string, bool, string) {},
 		Rights: func(context.Context) error { return nil },
@@ -47,8 +50,8 @@ func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kuberne
 	if who == nil {
 		return nil, fmt.Errorf("the API server does not answer: %w", context.Cause(ctx))
 	}
-	// With the client's default limit, the pods of a Node could not be deleted in time; the server
-	// has its own limits.
+	// The default limit of the client is too low to delete the pods of a Node in time. The API
+	// server has limits of its own.
 	who.config.QPS = -1
 	client := who.of(ctx, account)
 	if client == nil {
@@ -57,9 +60,10 @@ func CommandClient(ctx context.Context, dirs dirs.Dirs, account string) (kuberne
 	return client, nil
 }
 
-// deleteNodes checks again for the Nodes that existed: until the API server has loaded the
-// revocation, a removed machine may register its Node again. After three passes, the next request
-// handles a machine that still does.
+// deleteNodes deletes Nodes and their pods, and returns the names of the Nodes that existed. After
+// each pass it waits for the time every and checks the deleted Nodes again: a removed machine may
+// register its Node again until the API server has loaded the revocation. deleteNodes ends after
+// three passes. If a Node still exists, the next request of the caller deletes it.
 func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespec.NodeGCRequest, every time.Duration) (there []string, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -73,14 +77,15 @@ func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 				if time.Until(made.Time) > maxSkew {
 					failed = append(failed, fmt.Errorf("Node %s: was created at %s, which is in the future by the clock of this machine: its machine cannot be determined; correct the clock (`orlopctl get time`), or delete it (`kubectl delete node %s`)", name, made.UTC().Format(time.RFC3339), name))
 				}
-				continue // it belongs to another machine, and so do its pods
+				continue // the Node belongs to another machine, and so do its pods
 			}
 			if err == nil {
 				same := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(node.UID))}
 				err = client.CoreV1().Nodes().Delete(ctx, name, same)
 			}
 			switch {
-			case err == nil, apierrors.IsConflict(err): // a new Node since the read
+			// a conflict: a new Node has replaced the Node that was read
+			case err == nil, apierrors.IsConflict(err):
 				was = append(was, name)
 			case !apierrors.IsNotFound(err):
 				failed = append(failed, fmt.Errorf("Node %s: cannot be deleted: %w", name, err))
@@ -107,7 +112,7 @@ func deleteNodes(ctx context.Context, client kubernetes.Interface, order nodespe
 }
 
 // deletePods deletes the pods of a Node without a grace period, because no kubelet would confirm
-// their end. Upstream's pod garbage collector does the same 40 to 60 seconds later.
+// their end. Upstream's pod garbage collector would delete them 40 to 60 seconds later.
 func deletePods(ctx context.Context, client kubernetes.Interface, node string) error {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
@@ -116,7 +121,7 @@ func deletePods(ctx context.Context, client kubernetes.Interface, node string) e
 	var failed []error
 	for _, p := range pods.Items {
 		now := metav1.NewDeleteOptions(0)
-		// a newer pod of the same name is on another machine
+		// The UID protects a newer pod with the same name, which runs on another machine.
 		now.Preconditions = metav1.NewUIDPreconditions(string(p.UID))
 		err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *now)
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -126,10 +131,11 @@ func deletePods(ctx context.Context, client kubernetes.Interface, node string) e
 	return errors.Join(failed...)
 }
 
-// maxSkew is how much the clocks of control-plane machines may differ before the creation time of a
-// Node is meaningless.
+// maxSkew is the largest accepted difference between the clocks of control-plane machines.
+// deleteNodes does not delete a Node with a creation time further in the future, because the time
+// does not show whether the Node belongs to the removed machine.
 const maxSkew = 15 * time.Second
 
-// nodeGCInterval is the interval of checks whether a deleted Node exists again; the API server
-// reloads the revocations every second.
+// nodeGCInterval is the time between two passes of deleteNodes. The API server reloads the
+// revocations every second.
 const nodeGCInterval = time.Second

@@ -18,15 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestDeleteNodes checks that existing Nodes are deleted with their pods, also a Node that is
-// registered again at once, and that a missing Node is not an error.
+// TestDeleteNodes checks that existing Nodes are deleted with their pods, even a Node that is
+// registered again at once. A missing Node is not an error, and a Node that is newer than the
+// request stays.
 func TestDeleteNodes(t *testing.T) {
 	node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node}}
 	}
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	later := node("w4") // another machine has the name
+	later := node("w4") // another machine has taken the name
 	later.CreationTimestamp = metav1.NewTime(asked.Add(time.Second))
 	order := func(names ...string) nodespec.NodeGCRequest {
 		return nodespec.NodeGCRequest{Names: names, MadeBefore: asked}
@@ -54,7 +55,8 @@ func TestDeleteNodes(t *testing.T) {
 	client.PrependReactor("delete", "nodes", func(a core.Action) (bool, runtime.Object, error) {
 		if name := a.(core.DeleteAction).GetName(); name == "w1" && recreated > 0 {
 			recreated--
-			return true, nil, nil // the Node exists again
+			// the Node still exists, as if its machine had registered it again
+			return true, nil, nil
 		}
 		return false, nil, nil
 	})
@@ -80,8 +82,8 @@ func TestDeleteNodes(t *testing.T) {
 		t.Errorf("%v, %v", there, err)
 	}
 
-	// A Node with a creation time in this machine's future may belong to the removed machine: it
-	// stays, and the error reports it.
+	// The creation time of this Node is in the future by the clock of this machine, so the Node may
+	// belong to the removed machine or to a new one. The Node stays, and the error names it.
 	ahead := node("w5")
 	ahead.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour))
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), ahead, metav1.CreateOptions{}); err != nil {

@@ -25,7 +25,7 @@ import (
 // NodeName is the name of the component on each node.
 const NodeName = "node-labels"
 
-// retryInterval is the delay after a failure; timeout bounds a request.
+// retryInterval is the delay after a failure. timeout bounds a request.
 const (
 	retryInterval = 2 * time.Second
 	timeout       = 10 * time.Second
@@ -36,8 +36,8 @@ func NodeComponent(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.NodeComponent(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)
 }
 
-// Read reads the configured labels and taints of the Node. machined replaces the file after a
-// change of the configuration.
+// Read reads the labels and taints that the configuration specifies for the Node. machined replaces
+// the file after a change of the configuration.
 func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 	file := filepath.Join(dirs.Node, nodespec.NodeLabelsFile)
 	content, err := os.ReadFile(file)
@@ -51,13 +51,14 @@ func Read(dirs dirs.Dirs) (nodespec.NodeLabels, error) {
 	return m, nil
 }
 
-// RunNode maintains the labels of the machine's own Node, and its published taints, until ctx is
-// done. registered are the labels and taints with which the kubelet of this process registered. The
-// component is always ready: missing labels of a Node are no problem of the running system version.
+// RunNode maintains the labels of the machine's own Node and the annotation with its configured
+// taints, until ctx is done. registered are the labels and taints with which the kubelet of this
+// process has registered the Node. The component is always ready: a Node without its labels says
+// nothing about the running version of the system.
 func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLabels) error {
 	env.Announce(NodeName, true, "")
 	if err := env.Rights(ctx); err != nil {
-		return nil // stopped before the component began
+		return nil // ctx was done before the component had its rights
 	}
 	api, err := env.Client(NodeName)
 	if err != nil {
@@ -67,14 +68,14 @@ func RunNode(ctx context.Context, env component.Env, registered nodespec.NodeLab
 	return n.run(ctx, env.AnnounceReady(NodeName))
 }
 
-// node is the part on a machine.
+// node is the component on a node. It changes only the Node of its own machine.
 type node struct {
 	name       string
 	dirs       dirs.Dirs
 	registered nodespec.NodeLabels
 	api        kubernetes.Interface
 	watched    *component.Nodes
-	nodes      cache.SharedIndexInformer // of watched
+	nodes      cache.SharedIndexInformer // the informer of watched
 	changed    cell.Signal
 }
 
@@ -90,7 +91,8 @@ func (n *node) run(ctx context.Context, tell func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass applies the file to the Node once. The kubelet creates a missing Node, after some time.
+// pass applies the file to the Node once, and returns the status text. It does nothing while the
+// Node is missing, because the kubelet creates it.
 func (n *node) pass(ctx context.Context) (string, error) {
 	object, there, err := n.nodes.GetStore().GetByKey(n.name)
 	own, ok := object.(*corev1.Node)
@@ -108,8 +110,8 @@ func (n *node) pass(ctx context.Context) (string, error) {
 	return describe(n.name, have, want), nil
 }
 
-// write performs a change. A conflict is not an error: the cache is stale, and its next update
-// triggers the next pass.
+// write performs a change of a Node. A conflict is not an error: the Node in the cache was out of
+// date, and its next update triggers the next pass. A missing Node is not an error.
 func write(ctx context.Context, api kubernetes.Interface, n *corev1.Node, c change) error {
 	if c.empty() {
 		return nil

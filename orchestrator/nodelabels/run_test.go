@@ -18,8 +18,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestRun runs both parts for a Node while the file with its labels and taints is replaced: the
-// content of the file is applied and removed again.
+// TestRun runs the component on a node and the component of the controllers while the file with
+// labels and taints is replaced. The content of each file must be applied to the Node and later be
+// removed again. Another Node must not change.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -108,7 +109,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRead checks that the error for a missing or damaged file contains its name.
+// TestRead checks that a missing or damaged file is an error.
 func TestRead(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	if _, err := Read(dirs); err == nil {

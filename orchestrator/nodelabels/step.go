@@ -13,25 +13,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The annotations of a Node through which the two parts record and exchange state.
+// The annotations of a Node in which the two components record state and exchange it.
 const (
-	// LabelsAnnotation contains the keys of the labels that the node part has set, as a JSON list.
+	// LabelsAnnotation contains the keys of the labels that the component on the node has set, as a
+	// JSON list.
 	LabelsAnnotation = "orlop.dev/node-labels"
 	// WantedAnnotation contains the taints of the node's configuration, as a JSON list of
-	// nodespec.Taint. Without it, the configured taints are unknown.
+	// nodespec.Taint. Without this annotation, the configured taints are unknown.
 	WantedAnnotation = "orlop.dev/node-taints"
-	// SetAnnotation contains the taints that the control plane has set. No kubelet can write it
-	// (kubeapiserver.NodeAnnotations).
+	// SetAnnotation contains the taints that the component of the controllers has set, in the same
+	// format. No kubelet can write it (kubeapiserver.NodeAnnotations).
 	SetAnnotation = nodespec.TaintsSet
 )
 
-// Node is the relevant part of a Node object.
+// Node contains the fields of a Node object that LabelStep and TaintStep need.
 type Node struct {
 	Labels map[string]string
 	Taints []corev1.Taint
-	Keys   string // LabelsAnnotation; empty if missing, as are the other two
-	Wanted string // WantedAnnotation
-	Set    string // SetAnnotation
+	Keys   string // the value of LabelsAnnotation, or "" if it is missing
+	Wanted string // the value of WantedAnnotation, or ""
+	Set    string // the value of SetAnnotation, or ""
 }
 
 func readNode(n *corev1.Node) Node {
@@ -41,8 +42,8 @@ func readNode(n *corev1.Node) Node {
 	}
 }
 
-// change is a merge patch of a Node's labels and annotations, and optionally its new taints. Nil
-// values remove.
+// change is a change of a Node: a merge patch of its labels and annotations, in which nil removes a
+// key, and its new taints. If the field taints is nil, the taints of the Node stay.
 type change struct {
 	labels, annotations map[string]any
 	taints              *[]corev1.Taint
@@ -52,7 +53,7 @@ func (c change) empty() bool {
 	return len(c.labels) == 0 && len(c.annotations) == 0 && c.taints == nil
 }
 
-// patch returns the change as a patch for the API server.
+// patch returns the change as a merge patch for the API server.
 func (c change) patch() map[string]any {
 	meta, out := map[string]any{}, map[string]any{}
 	if len(c.labels) > 0 {
@@ -68,7 +69,7 @@ func (c change) patch() map[string]any {
 	return out
 }
 
-// apply returns the Node after the change.
+// apply returns the Node as it is after the change.
 func (c change) apply(n Node) Node {
 	n.Labels = maps.Clone(n.Labels)
 	for key, value := range c.labels {
@@ -98,13 +99,15 @@ func (c change) apply(n Node) Node {
 	return n
 }
 
-// LabelStep returns the changes of the node part to its own Node: the labels and the published
-// taints. registered are the labels and taints with which the kubelet registered. As long as the
-// Node has no record, these labels count as set by the configuration.
+// LabelStep returns the changes of the component on the node to its own Node: the labels, and the
+// published taints. registered are the labels and taints with which the kubelet has registered the
+// Node. While the Node has no LabelsAnnotation, the registered labels that the Node still has count
+// as recorded.
 //
-//	label                          in the configuration           not in the configuration
-//	recorded, or registered        gets the value, stays recorded is removed
-//	present, foreign               becomes the configuration's    stays
+//	label                    in the configuration              not in the configuration
+//	recorded                 gets the value, stays recorded    is removed
+//	present, not recorded    gets the value, becomes recorded  stays
+//	missing                  is set, becomes recorded          -
 func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	c := change{labels: map[string]any{}, annotations: map[string]any{}}
 	remembered, _ := parse[string](n.Keys)
@@ -128,8 +131,8 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	keys := encode(slices.Sorted(maps.Keys(want.Labels)))
 	if keys == "" && (n.Keys != "" || len(registered.Labels) > 0) {
-		// so that a label that another client sets later does not count as registered by the
-		// kubelet
+		// An explicit empty list. Without any list, the next step would count the labels of
+		// registered as recorded, even if another client has set them since.
 		keys = none
 	}
 	if n.Keys != keys {
@@ -137,7 +140,7 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	wanted := encode(want.Taints)
 	if wanted == "" && (n.Set != "" || slices.ContainsFunc(n.Taints, pending)) {
-		wanted = none // an explicit empty list, because the Node had taints
+		wanted = none // an explicit empty list, because the Node still has taints to remove
 	}
 	if n.Wanted != wanted {
 		c.annotations[WantedAnnotation] = annotationValue(wanted)
@@ -145,41 +148,42 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	return c
 }
 
-// TaintStep returns the changes of the control plane to a Node: its taints, from the node's
-// published taints and the recorded taints. A Node without published taints is left alone.
+// TaintStep returns the changes of the component of the controllers to a Node: its taints and the
+// recorded taints. A Node without published taints does not change. TaintStep returns an error if
+// the annotation with the published taints is invalid.
 //
-//	taint (key and effect)         wanted                         not wanted
-//	set before                     stays, with the wanted value   is removed
-//	present, foreign               stays unchanged, not recorded  stays
-//	missing                        is set                         -
+//	taint (key and effect)   published                         not published
+//	recorded                 stays, with the published value   is removed
+//	present, not recorded    stays unchanged, is not recorded  stays
+//	missing                  is set and recorded               -
 //
-// No node can want a taint that Kubernetes or the system itself sets (config.OwnTaint): it could
-// then remove this taint.
+// TaintStep ignores published taints that Kubernetes or the system itself sets (config.OwnTaint).
+// Otherwise a node could have these taints removed.
 func TaintStep(n Node) (change, error) {
 	if n.Wanted == "" {
 		return change{}, nil
 	}
 	wanted, ok := parse[nodespec.Taint](n.Wanted)
 	if !ok {
-		// the node writes it again
+		// the component on the node writes the annotation again
 		return change{}, fmt.Errorf("its annotation %s cannot be read", WantedAnnotation)
 	}
 	own := func(t nodespec.Taint) bool { return config.OwnTaint(t.Key) != "" }
 	wanted = slices.DeleteFunc(wanted, own)
 	before, _ := parse[nodespec.Taint](n.Set)
-	before = slices.DeleteFunc(before, own) // another client may have written it
+	before = slices.DeleteFunc(before, own) // another client may have written the annotation
 	find := func(all []nodespec.Taint, t corev1.Taint) int {
 		return slices.IndexFunc(all, func(o nodespec.Taint) bool { return o.Key == t.Key && o.Effect == string(t.Effect) })
 	}
 	var taints []corev1.Taint
 	var set []nodespec.Taint
-	there := map[int]bool{} // indexes of wanted
+	there := map[int]bool{} // the indexes of those elements of wanted that the Node has
 	for _, t := range n.Taints {
 		i := find(wanted, t)
 		there[i] = true
 		switch {
 		case pending(t):
-		case find(before, t) < 0: // foreign
+		case find(before, t) < 0: // another client has set this taint
 			taints = append(taints, t)
 		case i >= 0:
 			set = append(set, wanted[i])
@@ -207,7 +211,8 @@ func TaintStep(n Node) (change, error) {
 	return c, nil
 }
 
-// describe returns a text about how far the configuration is applied to the Node.
+// describe returns a status text: the number of configured labels and taints, and the first taint
+// that is not set yet or that another client has set.
 func describe(name string, n Node, want nodespec.NodeLabels) string {
 	line := fmt.Sprintf("%d labels, %d taints of the configuration", len(want.Labels), len(want.Taints))
 	set, _ := parse[nodespec.Taint](n.Set)
@@ -229,7 +234,8 @@ func taint(t nodespec.Taint) corev1.Taint {
 
 func pending(t corev1.Taint) bool { return t.Key == nodespec.TaintsPending }
 
-// none is an explicit empty list, where it differs from a missing list.
+// none is the value of an annotation that contains an empty list. A missing annotation has another
+// meaning.
 const none = "[]"
 
 // encode returns a list as the value of an annotation, or "" for an empty list.
@@ -239,12 +245,13 @@ func encode[T any](all []T) string {
 	}
 	out, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // a list of strings, or of structs of strings
+		panic(err) // cannot happen for strings and structs of strings
 	}
 	return string(out)
 }
 
-// annotationValue returns the value of an annotation in a patch; nil removes an empty annotation.
+// annotationValue returns the value of an annotation in a merge patch: nil, which removes the
+// annotation, for an empty text.
 func annotationValue(text string) any {
 	if text == "" {
 		return nil
@@ -252,7 +259,8 @@ func annotationValue(text string) any {
 	return text
 }
 
-// parse decodes a list from an annotation. Another client may have written an invalid value.
+// parse decodes a list from an annotation. It returns false if the value is invalid, because
+// another client may have written it.
 func parse[T any](text string) (all []T, ok bool) {
 	if text == "" {
 		return nil, true

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// labelled parses "a=1 b=".
+// labelled parses labels such as "a=1 b=".
 func labelled(words string) map[string]string {
 	out := map[string]string{}
 	for _, word := range strings.Fields(words) {
@@ -23,7 +23,7 @@ func labelled(words string) map[string]string {
 	return out
 }
 
-// tainted parses "a=1:NoSchedule b:NoExecute".
+// tainted parses taints such as "a=1:NoSchedule b:NoExecute".
 func tainted(words string) (out []nodespec.Taint) {
 	for _, word := range strings.Fields(words) {
 		head, effect, _ := strings.Cut(word, ":")
@@ -33,6 +33,7 @@ func tainted(words string) (out []nodespec.Taint) {
 	return out
 }
 
+// onNode parses taints as tainted does, into the type of a Node.
 func onNode(words string) (out []corev1.Taint) {
 	for _, t := range tainted(words) {
 		out = append(out, taint(t))
@@ -48,7 +49,7 @@ func shown(taints []corev1.Taint) string {
 	return strings.Join(words, " ")
 }
 
-// TestLabels checks the changes of the node part to labels.
+// TestLabels checks the changes of LabelStep to labels.
 func TestLabels(t *testing.T) {
 	for name, c := range map[string]struct {
 		have, keys, want, registered string
@@ -82,7 +83,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestTaints checks the changes of both parts together to taints.
+// TestTaints checks the changes that LabelStep and TaintStep together make to taints.
 func TestTaints(t *testing.T) {
 	const waits = "orlop.dev/taints-pending:NoSchedule"
 	for name, c := range map[string]struct {
@@ -125,7 +126,7 @@ func TestTaints(t *testing.T) {
 	}
 }
 
-// settle runs both parts until they make no more changes.
+// settle repeats LabelStep and TaintStep until both return no change.
 func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	t.Helper()
 	for range 8 {
@@ -144,16 +145,16 @@ func settle(t *testing.T, n Node, want nodespec.NodeLabels) Node {
 	return n
 }
 
-// TestForeignLabelsStay makes random changes to configurations and Nodes, from every side and with
-// delays of either part. It checks that foreign labels and taints never change, that all configured
-// labels and taints are set in the end, and that all removed labels and taints are gone.
+// TestForeignLabelsStay makes random changes to configurations and Nodes, mixed with the steps of
+// both components. Labels and taints of other clients must never change. In the end, all configured
+// labels and taints must be set, and all that were removed from the configuration must be gone.
 func TestForeignLabelsStay(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		keys, effects := []string{"a", "b", "c", "d"}, []string{"NoSchedule", "NoExecute"}
 		var n Node
 		var want nodespec.NodeLabels
-		others := map[string]string{} // foreign taints, by key and effect
+		others := map[string]string{} // the taints of other clients: values by key and effect
 		foreign := map[string]string{}
 		ours := func(t nodespec.Taint) bool {
 			set, _ := parse[nodespec.Taint](n.Set)
@@ -164,7 +165,7 @@ func TestForeignLabelsStay(t *testing.T) {
 			tt := nodespec.Taint{Key: keys[r.IntN(4)], Value: value, Effect: effects[r.IntN(2)]}
 			same := func(o corev1.Taint) bool { return o.Key == tt.Key && string(o.Effect) == tt.Effect }
 			switch r.IntN(5) {
-			case 0: // another configuration; foreign labels have separate keys
+			case 0: // another configuration; labels of other clients have keys of their own
 				want = nodespec.NodeLabels{Labels: map[string]string{}}
 				for range r.IntN(4) {
 					want.Labels[keys[r.IntN(4)]] = fmt.Sprint(r.IntN(2))
@@ -222,7 +223,7 @@ func TestForeignLabelsStay(t *testing.T) {
 	}
 }
 
-// TestDescribe checks the status text of the node part.
+// TestDescribe checks the status text of the component on a node.
 func TestDescribe(t *testing.T) {
 	want := nodespec.NodeLabels{Labels: labelled("a=1"), Taints: tainted("a=1:NoSchedule")}
 	for then, n := range map[string]Node{

@@ -43,12 +43,12 @@ func Run(ctx context.Context, env component.Env) error {
 // controller sets the taints of all Nodes.
 type controller struct {
 	watched *component.Nodes
-	nodes   cache.SharedIndexInformer // of watched
+	nodes   cache.SharedIndexInformer // the informer of watched
 	api     kubernetes.Interface
 	changed cell.Signal
 }
 
-// newController returns a controller that makes changes with the identity of acting.
+// newController returns a controller that changes Nodes with the client acting.
 func newController(watched *component.Nodes, acting kubernetes.Interface) (*controller, error) {
 	nodes, err := watched.Informer()
 	if err != nil {
@@ -64,7 +64,8 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass checks all Nodes once. An error for a Node is reported and does not block the others.
+// pass applies TaintStep to all Nodes once, and returns the status text and the first error. An
+// error for one Node does not block the other Nodes.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	all := component.Objects[*corev1.Node](c.nodes)
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })

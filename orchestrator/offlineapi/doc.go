@@ -1,18 +1,20 @@
-// Package offlineapi answers a node's own components instead of the API server after a boot without
-// a reachable API server: pods with the Annotation start again, with their volumes, Services,
-// policies and names, from recorded objects.
+// Package offlineapi lets pods with the Annotation start after a boot without a reachable API
+// server, with their volumes, Services, policies and DNS names. The offline API server answers the
+// node's own components from recorded objects.
 //
-// It has two parts. While an API server is reachable, the recorder (recorder.go) reads the objects
-// that these pods need to start, and stores them as a file on DATA (record.go). The offline API
-// server (serve.go) listens on loopback; package balancer connects the node's components to it
-// after a boot, until an API server is ready. It serves the record, accepts the kubelet's status of
-// the pods, updates the Services' endpoints accordingly (store.go), and rejects all other requests.
-// The first ready API server ends it for the lifetime of the process: the components list all
-// objects again there, and pods keep their UID and continue.
+// The package has two parts. While an API server is reachable, the recorder (recorder.go) reads the
+// objects that these pods need, and stores them in a file on DATA (record.go). After a boot, the
+// offline API server (serve.go) listens on loopback, and package balancer connects the node's
+// components to it until an API server is ready. The offline API server serves the record, accepts
+// the status of pods from the kubelet, updates the endpoints of Services accordingly (store.go),
+// and rejects all other requests. It ends when the first API server is ready, and does not run
+// again in this process. The components then list all objects at the API server. The pods keep
+// their UIDs and continue to run.
 //
-// The components accept it as an API server by a certificate that each start of the process creates
-// and adds to the file of CAs that they trust (run.go); its key is only in memory. It answers only
-// clients with a certificate of the cluster's CA for a component of this node.
+// Each start of the process creates a certificate for the offline API server, with a key that is
+// only in memory, and adds the certificate to the file of CAs that the node's components trust
+// (run.go). The offline API server answers only clients with a certificate of the cluster's CA for
+// a component of this node.
 //
 // docs/decisions/0046-offline-api.md and 0079-offline-record.md give the reasons.
 package offlineapi

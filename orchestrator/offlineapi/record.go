@@ -19,19 +19,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Annotation is the annotation of pods that start without an API server; its value is "true". The
-// machine's disk then stores the objects that the pod needs, including its Secrets.
+// Annotation marks a pod that starts without an API server, with the value "true". The machine then
+// stores the objects that the pod needs on its disk, including Secrets.
 const Annotation = "orlop.dev/start-without-api-server"
 
-// kind is a kind of objects in a record.
+// kind is a kind of Kubernetes objects that a record contains.
 type kind struct {
-	resource   string // its plural, in paths
-	name       string // as in an object's field kind
-	version    string // with the group, as in an object's field apiVersion
+	resource   string // the plural name, as in the paths of the API
+	name       string // the value of an object's field kind
+	version    string // the group and version, as in an object's field apiVersion
 	namespaced bool
 }
 
-// prefix returns the prefix of the kind's paths.
+// prefix returns the prefix of the paths of the kind in the API.
 func (k kind) prefix() string {
 	if k.version == "v1" {
 		return "/api/v1"
@@ -39,7 +39,7 @@ func (k kind) prefix() string {
 	return "/apis/" + k.version
 }
 
-// The kinds of a record. The offline API server rejects all other kinds.
+// The kinds of a record. The offline API server rejects requests for all other kinds.
 var (
 	pods           = kind{"pods", "Pod", "v1", true}
 	nodes          = kind{"nodes", "Node", "v1", false}
@@ -58,21 +58,21 @@ var (
 	kinds = []kind{pods, nodes, namespaces, services, secrets, configMaps, claims, volumes, endpointSlices, policies, csiDrivers, csiNodes, runtimeClasses}
 )
 
-// Record is the data of the offline API server.
+// Record contains the objects that the offline API server serves.
 type Record struct {
 	Cluster string    `json:"cluster"`
 	Node    string    `json:"node"`
-	At      time.Time `json:"at"` // when it was read
-	// Objects contains the objects of each kind, by its plural: the node's pods with the
-	// annotation, and the fields of other nodes' pods that policies need; the objects to which the
-	// former refer; and all objects for Services, policies and the pods' network.
+	At      time.Time `json:"at"` // the time at which the recorder read the objects
+	// Objects contains objects by the plural name of their kind: the node's pods with the
+	// annotation, the objects to which these pods refer, and all objects for Services, policies and
+	// the pod network. Of the pods of other nodes, it contains only the fields that policies need.
 	Objects map[string][]Object `json:"objects"`
-	// Missing lists the objects to which a pod refers and that do not exist, which is permitted for
-	// optional references.
+	// Missing lists the objects to which a pod refers but which do not exist. Optional references
+	// may refer to such objects.
 	Missing []Missing `json:"missing,omitempty"`
 }
 
-// Missing is an object that does not exist.
+// Missing names an object that did not exist when the record was made.
 type Missing struct {
 	Resource  string `json:"resource"`
 	Namespace string `json:"namespace"`
@@ -82,11 +82,11 @@ type Missing struct {
 // Object is a Kubernetes object in its JSON form.
 type Object = map[string]any
 
-// fileName is the name of the record in its directory.
+// fileName is the name of the record's file in its directory.
 const fileName = "record.json"
 
-// Read returns the record in a directory. For a missing record, and for a record of another cluster
-// or node, it returns an error that wraps fs.ErrNotExist.
+// Read returns the record in a directory. If there is no record, or if it belongs to another
+// cluster or node, the error wraps fs.ErrNotExist.
 func Read(dir string, spec nodespec.Spec) (*Record, error) {
 	path := filepath.Join(dir, fileName)
 	content, err := os.ReadFile(path)
@@ -103,8 +103,8 @@ func Read(dir string, spec nodespec.Spec) (*Record, error) {
 	return &r, nil
 }
 
-// writeRecord replaces the record in a directory (0700), so that after a power cut either the old
-// or the new record exists.
+// writeRecord replaces the record in a directory, which it creates with mode 0700. After a power
+// cut, either the old or the new record exists.
 func writeRecord(dir string, r Record) error {
 	content, err := json.Marshal(r)
 	if err != nil {
@@ -119,7 +119,7 @@ func writeRecord(dir string, r Record) error {
 	return nil
 }
 
-// Remove removes the record from a directory, if it exists.
+// Remove removes the record from a directory. A missing record is not an error.
 func Remove(dir string) error {
 	if err := os.Remove(filepath.Join(dir, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record: cannot remove: %w", err)
@@ -127,14 +127,14 @@ func Remove(dir string) error {
 	return nil
 }
 
-// startsOffline reports whether a pod starts without an API server: it has the annotation, has not
-// ended and is not in deletion.
+// startsOffline reports whether a pod starts without an API server: the pod has the annotation, has
+// not ended and is not being deleted.
 func startsOffline(pod *corev1.Pod) bool {
 	return pod.Annotations[Annotation] == "true" && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
-// reference is an object that a pod needs.
+// reference names an object that a pod needs.
 type reference struct {
 	kind            kind
 	namespace, name string
@@ -163,8 +163,8 @@ func references(pod *corev1.Pod) []reference {
 	return all
 }
 
-// trim removes the fields of an object that no component of the node uses, and fields that change
-// all the time.
+// trim removes the fields of an object that no component of the node uses, and the fields that
+// change constantly.
 func trim(k kind, o Object) Object {
 	unstructured.RemoveNestedField(o, "metadata", "managedFields")
 	unstructured.RemoveNestedField(o, "metadata", "resourceVersion")
@@ -173,9 +173,9 @@ func trim(k kind, o Object) Object {
 		unstructured.RemoveNestedField(o, "status", "images")
 		unstructured.RemoveNestedField(o, "status", "conditions")
 	case pods:
-		// Another node's pod: only the fields that policies use (package netpolicy), and none of
-		// its contents. Its addresses are removed too: that node may have rebooted as well and
-		// assigned them to other pods.
+		// A pod of another node keeps only the fields that policies use (package netpolicy). Its
+		// addresses are removed, too, because the other node may also have rebooted and assigned
+		// them to other pods.
 		var pod corev1.Pod
 		if runtime.DefaultUnstructuredConverter.FromUnstructured(o, &pod) != nil {
 			return o

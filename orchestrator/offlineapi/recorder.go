@@ -27,33 +27,36 @@ import (
 )
 
 const (
-	// resyncPeriod bounds the age of the referenced objects and of the rest of the cluster in the
-	// record; the node's own pods are watched.
+	// resyncPeriod is the largest age of the objects in the record, except for the pods of the
+	// node. The recorder watches these pods.
 	resyncPeriod = 5 * time.Minute
-	// retryInterval is the delay after a failure.
+	// retryInterval is the delay after a failed pass.
 	retryInterval = 30 * time.Second
-	// settleTime is how long a change of the pods waits for further changes, and for the objects to
-	// which the pods refer.
+	// settleTime is the delay between a change of the node's pods and a pass. It combines several
+	// changes, and gives other clients time to create the objects to which the pods refer.
 	settleTime = 2 * time.Second
-	// timeout bounds a list.
+	// timeout bounds a request to the API server.
 	timeout = 30 * time.Second
-	// maxSize bounds a record in bytes: the record of a cluster with a thousand nodes is smaller.
+	// maxSize is the largest size of a record in bytes. The record of a cluster with a thousand
+	// nodes is smaller.
 	maxSize = 128 << 20
 )
 
-// maxShown is the maximal number of pods in a status text.
+// maxShown is the largest number of pods in a status text.
 const maxShown = 3
 
-// recorder maintains the record.
+// recorder maintains the record of a node.
 type recorder struct {
-	cluster, node  string
-	dir            string
-	kubelet, agent rest.Interface    // clients with the two identities
-	last           [sha256.Size]byte // of the objects that were stored last, encoded
-	forbidden      map[string]bool   // volumes that were forbidden at the last read
+	cluster, node string
+	dir           string
+	// clients with the identities of the kubelet and of the node's agent
+	kubelet, agent rest.Interface
+	last           [sha256.Size]byte // the hash of the objects in the last stored record
+	forbidden      map[string]bool   // the volumes that the node could not read in the last pass
 }
 
-// run maintains the record until ctx is done. kubelet and agent are the kubeconfigs for reads.
+// run maintains the record until ctx is done. kubelet and agent are the paths of kubeconfigs. When
+// ctx is done, run removes pods that have ended from the record.
 func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(string)) error {
 	own, err := client(kubelet)
 	if err != nil {
@@ -100,7 +103,8 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 	if !informer.HasSynced() {
 		return nil
 	}
-	// The machine may be shutting down: pods that have ended by now do not start again.
+	// The machine may be shutting down. Pods that have ended by now must not start again after the
+	// boot.
 	left := map[string]bool{}
 	for _, o := range informer.GetStore().List() {
 		if pod, ok := o.(*corev1.Pod); ok && startsOffline(pod) {
@@ -110,7 +114,9 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 	return k.prune(left)
 }
 
-// prune removes the node's pods from the record, except pods with a UID in left.
+// prune removes the node's own pods from the record, except the pods with a UID in left. If no such
+// pod remains, prune removes the record. It also removes a record that it cannot read, and returns
+// the error.
 func (k *recorder) prune(left map[string]bool) error {
 	r, err := Read(k.dir, nodespec.Spec{Cluster: k.cluster, Node: nodespec.Node{Name: k.node}})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,6 +141,7 @@ func (k *recorder) prune(left map[string]bool) error {
 	return writeRecord(k.dir, *r)
 }
 
+// client returns a client for the kubeconfig in a file.
 func client(kubeconfig string) (kubernetes.Interface, error) {
 	config, err := component.LoadConfig(kubeconfig)
 	if err != nil {
@@ -143,7 +150,7 @@ func client(kubeconfig string) (kubernetes.Interface, error) {
 	return component.NewClient(config)
 }
 
-// outline removes all fields of a pod that alike and annotated do not use.
+// outline removes the fields of a pod that alike, annotated and startsOffline do not use.
 func outline(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -158,19 +165,22 @@ func outline(object any) (any, error) {
 	return out, nil
 }
 
+// ready reports whether the condition Ready of a pod is true.
 func ready(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
+// annotated reports whether an object is a pod with the annotation, with any value.
 func annotated(object any) bool {
 	pod, ok := object.(*corev1.Pod)
 	return ok && pod.Annotations[Annotation] != ""
 }
 
-// alike reports whether two states of a pod give equivalent records. A pod that gets an address or
-// becomes ready becomes an endpoint of Services, which an earlier record lacks.
+// alike reports whether the record does not need a new pass after a pod has changed from one state
+// to another. A pass is necessary when a pod gets an address or becomes ready, because the pod is
+// then an endpoint of Services that the earlier record does not contain.
 func alike(before, now any) bool {
 	a, ok := before.(*corev1.Pod)
 	b, is := now.(*corev1.Pod)
@@ -178,11 +188,11 @@ func alike(before, now any) bool {
 		a.Status.PodIP == b.Status.PodIP && (ready(a) || !ready(b))
 }
 
-// pass reads the objects and stores them if they differ from the record. If no pod has the
-// annotation, it removes the record.
+// pass reads the objects, stores them if they differ from the record, and returns a status text. If
+// no pod has the annotation, pass removes the record.
 func (k *recorder) pass(ctx context.Context) (string, error) {
 	r, problems, err := k.read(ctx)
-	// deleted pods are removed even if other objects cannot be read
+	// Deleted pods leave the record even if other objects cannot be read.
 	if own, listed := r.Objects[pods.resource]; err != nil && listed {
 		left := map[string]bool{}
 		for _, o := range own {
@@ -214,7 +224,8 @@ func (k *recorder) pass(ctx context.Context) (string, error) {
 	return describe(names, problems), nil
 }
 
-// read reads the objects of a record, and returns the problems of pods with an invalid annotation.
+// read reads the objects of a record. problems describes pods with an invalid value of the
+// annotation. After an error, r contains the objects read so far.
 func (k *recorder) read(ctx context.Context) (r Record, problems []string, err error) {
 	r = Record{Cluster: k.cluster, Node: k.node, At: time.Now().UTC(), Objects: map[string][]Object{}}
 	var own []Object
@@ -252,17 +263,20 @@ func (k *recorder) read(ctx context.Context) (r Record, problems []string, err e
 	return r, problems, k.rest(ctx, &r)
 }
 
-// refer reads the objects to which the pods refer. It skips names that no object can have: the
-// kubelet's client rejects them too, and as a part of a path they could lead to another object. A
-// node may not read a volume that is not bound to the claim, even if the claim names it; or the API
-// server may not have seen the binding yet, so refer retries once. Both kinds of objects are absent
-// from the record, and the kubelet waits for them.
+// refer reads the objects to which the pods refer, and adds them to the record. A name that is not
+// valid for an object is skipped: the kubelet's client rejects such a name, and as a part of a path
+// it could lead to another object.
+//
+// The API server forbids a node to read a volume that is not bound to the node's claim. It may also
+// not have seen a new binding yet. So refer returns an error at the first rejection of a volume,
+// which causes another pass. If the volume is rejected again, the record does not contain it, and
+// the kubelet waits for it.
 func (k *recorder) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	was := k.forbidden
 	k.forbidden = map[string]bool{}
 	var early error
-	for i := 0; i < len(wanted); i++ { // claims add their volumes
+	for i := 0; i < len(wanted); i++ { // the loop adds the volumes of claims to wanted
 		ref := wanted[i]
 		if len(rest.IsValidPathSegmentName(ref.name)) > 0 {
 			continue
@@ -289,7 +303,8 @@ func (k *recorder) refer(ctx context.Context, r *Record, wanted []reference) err
 	return early
 }
 
-// rest reads the objects of the node's network and Services.
+// rest reads the objects for the node's network, Services and policies, and adds them to the
+// record.
 func (k *recorder) rest(ctx context.Context, r *Record) error {
 	for _, part := range []struct {
 		kind kind
@@ -299,7 +314,8 @@ func (k *recorder) rest(ctx context.Context, r *Record) error {
 		{csiDrivers, k.kubelet}, {runtimeClasses, k.kubelet},
 	} {
 		err := list(ctx, part.by, part.kind, "", func(o Object) {
-			// The node's own pods are in the record already, or do not run without an API server.
+			// The record already contains the node's own pods that start without an API server. The
+			// node's other pods are not recorded.
 			if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); part.kind != pods || on != k.node {
 				r.Objects[part.kind.resource] = append(r.Objects[part.kind.resource], trim(part.kind, o))
 			}
@@ -311,9 +327,9 @@ func (k *recorder) rest(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// list reads the objects of a kind from the API server's cache, which costs the API server the
-// least and may be some seconds old. It passes each object to take as soon as it is read: all
-// complete pods of a large cluster would take gigabytes at once, beside the pods that run here.
+// list reads the objects of a kind from the API server's cache. Such a read costs the API server
+// least; the objects may be some seconds old. list passes each object to take as soon as it is
+// decoded, because all pods of a large cluster together would need gigabytes of memory.
 func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -327,7 +343,7 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	}
 	defer answer.Close()
 	err = items(answer, func(o Object) {
-		// only the list itself contains the kind of its items
+		// Only the list as a whole contains the kind of its objects.
 		o["kind"], o["apiVersion"] = k.name, k.version
 		take(o)
 	})
@@ -337,8 +353,8 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	return nil
 }
 
-// items decodes a list of the API as JSON, object by object. A truncated list is an error, after
-// its complete objects.
+// items decodes a list of the API in JSON and calls take for each object. For a truncated list it
+// calls take with the complete objects, and then returns an error.
 func items(list io.Reader, take func(Object)) error {
 	in := json.NewDecoder(list)
 	if _, err := in.Token(); err != nil { // {
@@ -378,7 +394,7 @@ func items(list io.Reader, take func(Object)) error {
 	return err
 }
 
-// get reads an object.
+// get reads an object with the client by.
 func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -397,7 +413,7 @@ func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) 
 	return o, nil
 }
 
-// namesOf returns the names of a node's pods.
+// namesOf returns the sorted names, as NAMESPACE/NAME, of the pods that are on a node.
 func namesOf(all []Object, node string) (names []string) {
 	for _, o := range all {
 		if on, _, _ := unstructured.NestedString(o, "spec", "nodeName"); on == node {
@@ -409,7 +425,8 @@ func namesOf(all []Object, node string) (names []string) {
 	return names
 }
 
-// describe returns a text about the pods that would start, and about problems of others.
+// describe returns a status text: the pods that start without an API server, and the problems of
+// other pods.
 func describe(names, problems []string) string {
 	text := "no pod on this node starts without an API server"
 	if len(names) > 0 {
@@ -421,7 +438,7 @@ func describe(names, problems []string) string {
 	return text
 }
 
-// some joins the first texts of a list.
+// some joins the first maxShown texts of a list, and counts the others.
 func some(all []string) string {
 	text := strings.Join(all[:min(len(all), maxShown)], ", ")
 	if more := len(all) - maxShown; more > 0 {

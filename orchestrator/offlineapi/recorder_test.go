@@ -27,8 +27,8 @@ func groupVersion(t *testing.T, k kind) schema.GroupVersion {
 	return v
 }
 
-// TestReferences checks that all objects are found to which a pod's containers and volumes refer,
-// without duplicates.
+// TestReferences checks that references finds all objects to which the containers and volumes of a
+// pod refer, without duplicates.
 func TestReferences(t *testing.T) {
 	var pod corev1.Pod
 	err := yaml.Unmarshal([]byte(`
@@ -91,8 +91,8 @@ func TestStartsOffline(t *testing.T) {
 	}
 }
 
-// TestTrim checks that the contents of other nodes' pods are removed, and fields that change
-// constantly and would cause constant writes of the record.
+// TestTrim checks that trim removes two groups of fields: the contents of other nodes' pods, and
+// the fields that change constantly and would cause constant writes of the record.
 func TestTrim(t *testing.T) {
 	pod := objects(t, `
 kind: Pod
@@ -122,7 +122,8 @@ status: {images: [{}], conditions: [{type: Ready}], addresses: [{type: InternalI
 	}
 }
 
-// TestAlike checks which changes require a new record, as the informer sees them.
+// TestAlike checks which changes of a pod cause a new pass. The pods have the fields that the
+// informer retains.
 func TestAlike(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) any {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", Generation: 1, Annotations: map[string]string{Annotation: "true", "x": "y"}}}
@@ -160,9 +161,9 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestRead checks that a pod with the annotation is recorded with the objects that it may read.
-// Names that form other paths, and volumes that the node may not read, are omitted and do not block
-// the rest.
+// TestRead checks that the record contains a pod with the annotation and the objects to which the
+// pod refers. Two kinds of objects are missing in the record and do not block the other objects:
+// those with names that form other paths, and volumes that the node may not read.
 func TestRead(t *testing.T) {
 	const own = `{"metadata": {"name": "p", "namespace": "one", "annotations": {"orlop.dev/start-without-api-server": "true"}}, "spec": {"nodeName": "n1",
 		"imagePullSecrets": [{"name": "../../../services"}, {"name": "../../two/secrets/s"}, {"name": ".."}],
@@ -217,8 +218,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestItems checks that a list is decoded object by object, at any position in it, and that a
-// truncated list is an error.
+// TestItems checks that items decodes a list object by object, wherever the objects are in the JSON
+// text. A truncated list is an error.
 func TestItems(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind": "PodList", "metadata": {"x": [1]}, "items": [{"a": "1"}, {"a": "2"}], "more": {}}`: "12",

@@ -24,24 +24,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Name is the name of the component and of its kubeconfig for the node's agent.
+// Name is the name of the component, and of its kubeconfig with the identity of the node's agent.
 const Name = "offline-api"
 
-// asKubelet is the name of its kubeconfig for the kubelet's identity.
+// asKubelet is the name of the component's kubeconfig with the identity of the kubelet.
 const asKubelet = "offline-api-kubelet"
 
 const (
-	// valid is the validity of the certificate, in both directions: the machine may get the correct
-	// time only after its boot. The key ends with the process.
+	// valid is the time for which the certificate is valid before and after its creation. It is
+	// long, because the machine may get the correct time only after its boot. The key exists only
+	// until the process ends.
 	valid = 10 * 365 * 24 * time.Hour
-	// caReloadInterval is the interval of checks for a change of the cluster's CA.
+	// caReloadInterval is the time between two checks for a change of the cluster's CA.
 	caReloadInterval = 10 * time.Second
-	// gracePeriod is how long clients have to receive the end of their watches.
+	// gracePeriod is the time that clients have to receive the end of their watches.
 	gracePeriod = 2 * time.Second
 )
 
 // Components describes the component without its Run function. A single control-plane machine does
-// not have it: its API server runs exactly when its node does.
+// not have the component: its API server runs whenever its node does.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if _, there := kubeconfig.Balancer(spec); !there {
 		return nil
@@ -52,14 +53,14 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	}}}
 }
 
-// Server is the offline API server of a start of the process. Make it with New.
+// Server is the offline API server. It runs at most once in a process. Make it with New.
 type Server struct {
 	spec     nodespec.Spec
 	dirs     dirs.Dirs
-	answers  bool    // it has a record to serve
-	record   *Record // the record; nil after the end
+	answers  bool    // true: there is a record to serve
+	record   *Record // nil after Stop
 	store    *store
-	problem  string // the cause of an unusable record
+	problem  string // why the record cannot be used; empty without a record
 	listener net.Listener
 	cert     *pki.Leaf
 	end      func()
@@ -67,7 +68,8 @@ type Server struct {
 }
 
 // New reads the record, and writes the file of CAs that the node's components trust
-// (dirs.Dirs.Authorities).
+// (dirs.Dirs.Authorities). It returns an error if it cannot write this file. Without a usable
+// record, it returns a Server that does not listen.
 func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	s := &Server{spec: spec, dirs: dirs, ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
@@ -75,17 +77,19 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	if s.answers = err == nil; err != nil {
 		s.record, s.store = nil, nil
 		if !errors.Is(err, fs.ErrNotExist) {
-			// the node works without it, as soon as an API server is reachable
+			// The node works without a record as soon as an API server is reachable.
 			s.problem = err.Error()
 		}
 	}
 	return s, s.authorities()
 }
 
-// prepare loads the record and opens the listener.
+// prepare loads the record and opens the listener. It returns an error that wraps fs.ErrNotExist if
+// there is no record to serve.
 func (s *Server) prepare() (err error) {
 	if _, err := os.Stat(s.met()); err == nil {
-		// all pods of the node may run already, also pods without the annotation
+		// An API server has been ready since the boot. All pods of the node may already run, also
+		// pods that the record does not contain.
 		return fs.ErrNotExist
 	}
 	if s.record, err = Read(s.dirs.OfflineAPI, s.spec); err != nil {
@@ -104,7 +108,7 @@ func (s *Server) prepare() (err error) {
 // met returns the path of a file that exists if an API server has been ready since the boot.
 func (s *Server) met() string { return filepath.Join(s.dirs.Node, "api-server-met") }
 
-// Address returns the address of the server until Stop, or "" without a record.
+// Address returns the address on which the server listens, or "" without a record to serve.
 func (s *Server) Address() string {
 	if !s.answers {
 		return ""
@@ -112,10 +116,10 @@ func (s *Server) Address() string {
 	return s.listener.Addr().String()
 }
 
-// Stop ends the server, because an API server is ready.
+// Stop ends the offline API server. The caller calls it when an API server is ready.
 func (s *Server) Stop() { s.end() }
 
-// Run serves until Stop is called, and then maintains the record until ctx is done.
+// Run serves the record until Stop is called, and then maintains the record until ctx is done.
 func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	tell := func(detail string) { announce(Name, true, detail) }
 	tell(s.problem)
@@ -148,7 +152,7 @@ func (s *Server) Run(ctx context.Context, announce component.Announce) error {
 	return <-ended
 }
 
-// serve serves until Stop is called or ctx is done.
+// serve serves requests until Stop is called or ctx is done.
 func (s *Server) serve(ctx context.Context) error {
 	authorities := x509.NewCertPool()
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
@@ -159,8 +163,9 @@ func (s *Server) serve(ctx context.Context) error {
 		return errors.New("cannot verify clients: no certificate in the cluster's CA")
 	}
 	own := tls.Certificate{Certificate: [][]byte{s.cert.Cert.Raw}, PrivateKey: s.cert.Key}
-	// A machine without a real-time clock does not know the time at its boot, but it is later than
-	// the time of the record.
+	// At its boot, a machine without a real-time clock may have a time that is years too early. The
+	// true time is later than the time of the record. So if the clock is before the time of the
+	// record, serve verifies certificates at the time of the record.
 	now, kept := time.Now, s.record.At
 	if now().Before(kept) {
 		now = func() time.Time { return kept }
@@ -170,7 +175,8 @@ func (s *Server) serve(ctx context.Context) error {
 		Handler:           &server{store: s.store, node: s.spec.Node.Name, ended: s.ended},
 		TLSConfig:         config,
 		ReadHeaderTimeout: timeout, IdleTimeout: resyncPeriod,
-		ErrorLog: log.New(io.Discard, "", 0), // for example clients without TLS
+		// the discarded messages are, for example, about clients without TLS
+		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	served := make(chan error, 1)
 	go func() { served <- web.ServeTLS(s.listener, "", "") }()
@@ -188,8 +194,8 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// authorities writes the file of CAs that the node's components trust for API servers: only the
-// cluster's CA once an API server is ready.
+// authorities writes the file of CAs with which the node's components verify API servers. The file
+// contains the cluster's CA and, until Stop is called, the certificate of the offline API server.
 func (s *Server) authorities() error {
 	content, err := os.ReadFile(filepath.Join(s.dirs.Node, nodespec.CA))
 	if err != nil {
@@ -209,7 +215,8 @@ func (s *Server) authorities() error {
 	return component.WriteFile(component.File{Path: path, Mode: 0o644, Content: string(content)})
 }
 
-// watchCA updates the file after changes of the cluster's CA until ctx is done.
+// watchCA calls authorities every caReloadInterval until ctx is done, so the file follows changes
+// of the cluster's CA.
 func (s *Server) watchCA(ctx context.Context) error {
 	ticker := time.NewTicker(caReloadInterval)
 	defer ticker.Stop()
@@ -229,13 +236,13 @@ func (s *Server) watchCA(ctx context.Context) error {
 const commonName = "orlop:" + Name
 
 // ServedByOfflineAPI reports whether a connection leads to an offline API server instead of an API
-// server. The CA of API servers signs no certificate with this name.
+// server. The CA of API servers never signs a certificate with commonName.
 func ServedByOfflineAPI(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
 }
 
-// certificate makes a self-signed certificate, for the name with which components verify API
-// servers on loopback.
+// certificate makes a self-signed certificate. It is for the name with which the node's components
+// verify an API server on loopback.
 func certificate() (*pki.Leaf, error) {
 	return pki.SelfSigned(pki.Spec{CN: commonName, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// machine is a machine with a record and without a ready API server.
+// machine is a machine with a record, on which no API server is ready.
 type machine struct {
 	dirs   dirs.Dirs
 	ca     *pki.CA
@@ -37,6 +37,7 @@ type machine struct {
 	ended  chan error
 }
 
+// start starts the offline API server of a machine. The server ends with the test.
 func start(t *testing.T) *machine {
 	t.Helper()
 	ca, err := pki.NewCA("kubernetes", time.Hour)
@@ -89,7 +90,8 @@ func (m *machine) leaf(t *testing.T, name string) *pki.Leaf {
 	return leaf
 }
 
-// as returns a client with a certificate, made as the node's components make theirs.
+// as returns a client with a certificate for a user name. The client verifies the server as the
+// node's components do.
 func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	leaf := m.leaf(t, name)
@@ -104,9 +106,10 @@ func (m *machine) as(t *testing.T, name string) kubernetes.Interface {
 	return client
 }
 
-// TestKubelet checks that the kubelet can start pods with upstream's own client: it watches them,
-// reads the objects to which they refer, gets a placeholder token, and writes their status, which
-// the service proxy receives. Unknown objects are never reported as missing, and other changes are
+// TestKubelet checks that the kubelet can start pods with upstream's client. The kubelet watches
+// the pods, reads the objects to which they refer, gets a placeholder token, and writes the status
+// of the pods. The service proxy receives the endpoints that result. A request for an object that
+// the record does not mention fails with "unavailable", and not with "not found". Other changes are
 // rejected.
 func TestKubelet(t *testing.T) {
 	m := start(t)
@@ -177,15 +180,16 @@ func TestKubelet(t *testing.T) {
 		t.Error("an API server was met")
 	}
 
-	// An API server is ready: clients with a watch have to list again there, the components no
-	// longer trust the offline API server, and it is gone.
+	// Now an API server is ready. The server ends each watch with an error that makes the client
+	// list again. The node's components no longer trust the offline API server, and it no longer
+	// answers.
 	watching, err := core.Pods("").Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.server.Stop()
 	event := <-watching.ResultChan()
-	for event.Type == "MODIFIED" { // since its start
+	for event.Type == "MODIFIED" { // changes since the start of the watch
 		event = <-watching.ResultChan()
 	}
 	if event.Type != "ERROR" || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
@@ -204,7 +208,7 @@ func TestKubelet(t *testing.T) {
 	if err := m.server.authorities(); err != nil {
 		t.Fatal(err)
 	}
-	// the next process serves no record
+	// A later process does not serve the record.
 	for found := false; !found; {
 		_, err := os.Stat(m.server.met())
 		found = err == nil
@@ -225,7 +229,7 @@ func TestKubelet(t *testing.T) {
 func errorOf(_ any, err error) error { return err }
 
 // TestStrangers checks that clients without a certificate of a component, for example pods in the
-// machine's network, get no data, and that each component gets no more than from an API server.
+// machine's network, get no data. A component gets no data that an API server would refuse.
 func TestStrangers(t *testing.T) {
 	m := start(t)
 	ctx := t.Context()
@@ -246,7 +250,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s changes a pod", name)
 		}
 	}
-	// without a certificate
+	// clients without a certificate
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer web.CloseIdleConnections()
 	for path, want := range map[string]int{"/livez": 200, "/healthz": 200, "/api/v1/pods": 401, "/api/v1/namespaces/one/secrets/s": 401, "/": 401} {
@@ -262,8 +266,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestNoRecord checks that the server does not run without a record or with a damaged record,
-// and that the node starts as without this component.
+// TestNoRecord checks that the server does not listen without a record or with a damaged record.
+// The components then trust only the cluster's CA.
 func TestNoRecord(t *testing.T) {
 	for name, content := range map[string]string{"nothing": "", "half of one": `{"cluster":"c","node":"n1","obj`, "one without names": `{"cluster":"c","node":"n1","objects":{"pods":[{}]}}`} {
 		dirs := dirs.In(t.TempDir())

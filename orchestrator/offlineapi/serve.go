@@ -27,31 +27,32 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// maxBody bounds the body of a request: a pod's status, or a token request.
+// maxBody bounds the body of a request in bytes. Bodies are a pod's status or a token request.
 const maxBody = 1 << 20
 
-// tokenTTL is the nominal validity of a placeholder token: the kubelet requests another after this
-// time, possibly from an API server.
+// tokenTTL is the validity of a placeholder token. After this time the kubelet requests another
+// token, which may come from an API server.
 const tokenTTL = time.Minute
 
-// noToken is the content of pods' token files until an API server issues tokens.
+// noToken is the placeholder in the token files of pods until an API server issues tokens.
 const noToken = "there-is-no-api-server"
 
-// confidential are the kinds that only the kubelet may read, as from the API server.
+// confidential are the kinds that only the kubelet may read. An API server has the same
+// restriction.
 var confidential = []kind{secrets, configMaps, claims, volumes, csiDrivers, csiNodes, runtimeClasses}
 
-// server serves the store until ended is closed.
+// server answers requests from the store until ended is closed.
 type server struct {
 	store *store
 	node  string
 	ended <-chan struct{}
 }
 
-// kubeletUser returns the kubelet's user name.
+// kubeletUser returns the user name of a node's kubelet.
 func kubeletUser(node string) string { return "system:node:" + node }
 
-// user returns the common name of the client's certificate, if the cluster's CA signed it for a
-// component of this node, or else "".
+// user returns the common name of the client's certificate if the cluster's CA has signed the
+// certificate and the name belongs to a component of this node. Otherwise it returns "".
 func (s *server) user(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return ""
@@ -66,19 +67,19 @@ func (s *server) user(state *tls.ConnectionState) string {
 
 var requests = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// ServeHTTP answers a request. To an unknown request it answers 503, never "not found", because a
-// client would act on that.
+// ServeHTTP answers a request. The answer to an unknown request is 503 and never "not found",
+// because a client might delete its own data for an object that is not found.
 func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	switch in.URL.Path {
 	case "/livez", "/readyz", "/healthz":
-		// An API server permits every client to read its health; here a success tells the
-		// components to start.
+		// An API server permits every client to read its health. Here the success makes the
+		// components start.
 		_, _ = io.WriteString(out, "ok") // an error means that the client is gone
 		return
 	}
 	select {
 	case <-s.ended:
-		// a list would count as the API server's
+		// The client would take a list of this server for a list of the API server.
 		reject(out, unavailable("has ended, because an API server is ready"))
 		return
 	default:
@@ -98,12 +99,12 @@ func (s *server) ServeHTTP(out http.ResponseWriter, in *http.Request) {
 	}
 }
 
-// unavailable returns the error for a request that requires an API server.
+// unavailable returns the error for a request that only an API server can answer.
 func unavailable(what string) error {
 	return apierrors.NewServiceUnavailable("the offline API server " + what)
 }
 
-// answer answers a request of a component of this node, or returns an error.
+// answer answers a request of a component of this node, or returns an error for the client.
 func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request.RequestInfo, user string) error {
 	kubelet := user == kubeletUser(s.node)
 	key := types.NamespacedName{Namespace: info.Namespace, Name: info.Name}
@@ -157,7 +158,8 @@ func (s *server) answer(out http.ResponseWriter, in *http.Request, info *request
 	return s.list(out, selected)
 }
 
-// selectionOf parses the selection of a request.
+// selectionOf returns the selection of a list or watch request. It returns an error for a field
+// selector that the store does not support.
 func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection, error) {
 	query := in.URL.Query()
 	s := selection{kind: k, namespace: info.Namespace}
@@ -176,8 +178,9 @@ func selectionOf(k kind, in *http.Request, info *request.RequestInfo) (selection
 	return s, nil
 }
 
-// list answers with all selected objects. The kubelet requests Secrets and ConfigMaps individually,
-// and an object may exist although the record does not contain it.
+// list answers with all selected objects. The kubelet lists single Secrets and ConfigMaps by name.
+// If the record does not contain such an object, the object may exist nevertheless, so list returns
+// an error and not an empty list.
 func (s *server) list(out http.ResponseWriter, selected selection) error {
 	found, version := s.store.list(selected)
 	if name, one := selected.fields.RequiresExactMatch(metav1.ObjectNameField); one && len(found) == 0 {
@@ -194,13 +197,14 @@ func (s *server) list(out http.ResponseWriter, selected selection) error {
 	})
 }
 
-// stream sends changes until the client disconnects, its timeout ends, or an API server is ready.
-// In the last case the client gets an error that its version is too old, so it lists all objects at
-// the API server and drops deleted objects.
+// stream sends changes until the client disconnects, the timeout of the request ends, or an API
+// server is ready. When an API server is ready, the client gets the error that its resource version
+// is too old. So the client lists all objects at the API server, and drops objects that do not
+// exist any more.
 func (s *server) stream(out http.ResponseWriter, in *http.Request, selected selection) error {
 	query := in.URL.Query()
 	if query.Get("sendInitialEvents") != "" {
-		// the client lists instead
+		// after this error, the client makes a list request first
 		return apierrors.NewInvalid(schema.GroupKind{Kind: selected.kind.name}, "", nil)
 	}
 	ctx := in.Context()
@@ -240,14 +244,14 @@ func (s *server) stream(out http.ResponseWriter, in *http.Request, selected sele
 			return nil // the client is gone
 		}
 		if !more {
-			_ = flush() // the handler's end does it as well
+			_ = flush() // the end of the handler flushes, too
 			return nil
 		}
 	}
 	return nil
 }
 
-// token answers the kubelet's token request for a pod with a placeholder.
+// token answers the kubelet's request for a token of a pod with the placeholder noToken.
 func token(out http.ResponseWriter, in *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(out, in.Body, maxBody))
 	if err != nil {
@@ -268,7 +272,7 @@ func token(out http.ResponseWriter, in *http.Request) error {
 	return write(out, asked)
 }
 
-// write writes an answer.
+// write writes an answer as JSON.
 func write(out http.ResponseWriter, answer any) error {
 	content, err := json.Marshal(answer)
 	if err != nil {
@@ -279,7 +283,7 @@ func write(out http.ResponseWriter, answer any) error {
 	return nil
 }
 
-// statusOf returns an error as a Status of the API.
+// statusOf returns an error as a Status object of the API.
 func statusOf(err error) metav1.Status {
 	status := apierrors.NewInternalError(err).Status()
 	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
@@ -289,7 +293,7 @@ func statusOf(err error) metav1.Status {
 	return status
 }
 
-// reject writes the error of a request.
+// reject answers a request with an error.
 func reject(out http.ResponseWriter, why error) {
 	status := statusOf(why)
 	out.Header().Set("Content-Type", "application/json")

@@ -27,48 +27,48 @@ import (
 )
 
 // reason is the reason of the condition Ready of this machine's Node while the offline API server
-// runs. The condition is Unknown, so the components and the machine's health consider the node not
-// ready.
+// runs. The status of the condition is Unknown, so the components and the health of the machine do
+// not consider the node ready.
 const reason = "NoAPIServer"
 
-// store contains the objects of a Record, which the recorder stored while an API server was
-// reachable, and the changes of the node's pods since the boot. It is in memory only and safe for
-// concurrent use.
+// store contains the objects of a Record and the changes of the node's pods since the boot. It is
+// only in memory, and safe for concurrent use.
 type store struct {
 	node string
 
 	mu sync.Mutex
-	// resourceVersion of the last change. It counts from 1: a real API server considers so low a
-	// version expired, so a client that switches from this server to a real one lists again
+	// resourceVersion of the last change. The versions count from 1. An API server considers such
+	// low versions expired, so a client that changes to an API server lists all objects again.
 	version int64
 	objects map[string]map[types.NamespacedName]Object
-	// objects to which a recorded pod refers and that did not exist when the record was made
+	// the objects to which a recorded pod refers and which did not exist when the record was made
 	missing map[reference]bool
-	// EndpointSlices as recorded; updateEndpoints derives the served slices from them
+	// the EndpointSlices as recorded; updateEndpoints computes the served slices from them
 	recorded []discoveryv1.EndpointSlice
 	watches  map[*watch]struct{}
 }
 
-// selection selects objects of a kind.
+// selection selects objects of a kind by namespace, labels and fields.
 type selection struct {
 	kind      kind
-	namespace string // all if empty
+	namespace string // "" selects all namespaces
 	labels    labels.Selector
 	fields    fields.Selector
 }
 
-// watch receives change events. A slow watch is closed, and its client has to list again.
+// watch receives changed objects. If the client reads too slowly, the store closes the watch, and
+// the client has to list again.
 type watch struct {
 	selection
 	events chan Object // the new states of changed objects; closed if the client is too slow
 }
 
-// maxPending bounds the events that a client has not read yet.
+// maxPending is the largest number of events that a client has not read yet.
 const maxPending = 256
 
-// newStore makes a store of a record, for the state after a boot: the pods of this node are not
-// ready, and have no addresses yet unless they use the host's network. The condition Ready of the
-// Node reports the missing API server.
+// newStore makes a store from a record, in the state after a boot. The pods of this node are not
+// ready, and pods in the pod network have no addresses yet. The condition Ready of the Node names
+// the missing API server.
 func newStore(r *Record) (*store, error) {
 	s := &store{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
@@ -108,9 +108,9 @@ func newStore(r *Record) (*store, error) {
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
 			return nil, fmt.Errorf("record: Node %s: %w", s.node, err)
 		}
-		// With these annotations the controller of local volumes orders the node to destroy and to
-		// copy volumes. The recorded orders can be out of date, and a destroyed volume is lost. So
-		// the node waits until the controller repeats them.
+		// With these annotations, the controller of local volumes orders the node to destroy and to
+		// copy volumes. A recorded order can be out of date, and a destroyed volume is lost. So the
+		// node waits until the controller repeats the orders.
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
 	}
@@ -124,8 +124,8 @@ func newStore(r *Record) (*store, error) {
 	return s, s.updateEndpoints()
 }
 
-// list returns the selected objects in order of their names, and the current version. The caller
-// must not change them.
+// list returns the selected objects in the order of their names, and the current version of the
+// store. The caller must not change the objects.
 func (s *store) list(sel selection) (found []Object, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,21 +145,20 @@ func (s *store) selected(sel selection) []Object {
 	return found
 }
 
-// get returns an object, or nil if the record does not contain it.
+// get returns an object, or nil if the store does not contain it.
 func (s *store) get(k kind, key types.NamespacedName) Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects[k.resource][key]
 }
 
-// absent reports whether the API server reported, when the record was made, that the object does
-// not exist.
+// absent reports whether the API server had no such object when the record was made.
 func (s *store) absent(k kind, key types.NamespacedName) bool {
 	return s.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch starts a watch of changes since a version of this store. A later version can only be the
-// version of an API server, so watch rejects it. unwatch ends the watch.
+// watch starts a watch of the changes after the version since. A version that is higher than the
+// store's is from an API server, so watch returns an error for it. unwatch ends the watch.
 func (s *store) watch(sel selection, since int64) (*watch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,8 +181,8 @@ func (s *store) unwatch(w *watch) {
 	delete(s.watches, w)
 }
 
-// patchStatus applies the kubelet's status of a pod (a strategic merge patch of the subresource
-// status), and updates the endpoints of Services. It returns the new pod.
+// patchStatus applies a status from the kubelet to a pod and updates the endpoints of Services.
+// patch is a strategic merge patch of the subresource status. patchStatus returns the new pod.
 func (s *store) patchStatus(key types.NamespacedName, patch []byte) (Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +210,7 @@ func (s *store) patchStatus(key types.NamespacedName, patch []byte) (Object, err
 	return changed, s.updateEndpoints()
 }
 
-// updateEndpoints computes the served EndpointSlices from the recorded slices and the present state
+// updateEndpoints computes the served EndpointSlices from the recorded slices and the current state
 // of the node's pods.
 func (s *store) updateEndpoints() error {
 	own := map[types.UID]*corev1.Pod{}
@@ -241,11 +240,11 @@ func (s *store) updateEndpoints() error {
 	return nil
 }
 
-// updateSlice returns a recorded slice with the present state of the node's pods. own maps the UID
-// of each of these pods to the pod. An endpoint gets its pod's address and readiness, and a pod
-// without an address has no endpoint. publishNotReady reports that the Service publishes pods that
-// are not ready (publishNotReadyAddresses). Endpoints on other nodes, and endpoints that are not
-// pods, stay unchanged.
+// updateSlice returns a recorded slice with the current state of the node's pods. own contains
+// these pods by UID. An endpoint gets the address and the readiness of its pod, and is removed if
+// its pod has no address. With publishNotReady, the Service also publishes pods that are not ready
+// (publishNotReadyAddresses). Endpoints on other nodes, and endpoints that are not pods, stay
+// unchanged.
 func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.UID]*corev1.Pod, publishNotReady bool) discoveryv1.EndpointSlice {
 	out := *recorded.DeepCopy()
 	out.Endpoints = nil
@@ -271,7 +270,7 @@ func updateSlice(recorded discoveryv1.EndpointSlice, node string, own map[types.
 	return out
 }
 
-// addressOf returns a pod's address of a family, or "".
+// addressOf returns the address of a pod in an address family, or "" if the pod has none.
 func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	for _, ip := range pod.Status.PodIPs {
 		if parsed, err := netip.ParseAddr(ip.IP); err == nil && parsed.Is6() == (family == discoveryv1.AddressTypeIPv6) {
@@ -281,7 +280,7 @@ func addressOf(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	return ""
 }
 
-// put replaces an object and notifies the watches that select it.
+// put replaces an object and sends it to the watches that select it.
 func (s *store) put(k kind, key types.NamespacedName, o Object) {
 	s.version++
 	(&unstructured.Unstructured{Object: o}).SetResourceVersion(strconv.FormatInt(s.version, 10))
@@ -293,6 +292,7 @@ func (s *store) put(k kind, key types.NamespacedName, o Object) {
 	}
 }
 
+// notify sends an object to a watch. It closes the watch if the channel of the watch is full.
 func (s *store) notify(w *watch, o Object) {
 	if _, listens := s.watches[w]; !listens {
 		return
@@ -305,7 +305,8 @@ func (s *store) notify(w *watch, o Object) {
 	}
 }
 
-// matches reports whether an object of the kind is selected.
+// matches reports whether the selection selects the object. The kind of the object must be that of
+// the selection.
 func (sel selection) matches(o Object) bool {
 	u := unstructured.Unstructured{Object: o}
 	if sel.namespace != "" && u.GetNamespace() != sel.namespace {
@@ -314,8 +315,8 @@ func (sel selection) matches(o Object) bool {
 	return sel.labels.Matches(labels.Set(u.GetLabels())) && sel.fields.Matches(fieldsOf(o))
 }
 
-// selectable maps the supported field selectors to their paths. selectionOf rejects a request with
-// any other selector.
+// selectable maps each supported field selector to the path of its field. selectionOf rejects all
+// other field selectors.
 var selectable = map[string][]string{
 	metav1.ObjectNameField: {"metadata", "name"},
 	"metadata.namespace":   {"metadata", "namespace"},

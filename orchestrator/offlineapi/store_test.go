@@ -43,8 +43,9 @@ func objects(t *testing.T, text string) (all []Object) {
 	return all
 }
 
-// record is a record of node n1: pods a (with an address) and b (in the machine's network) with the
-// annotation, c on another node, and their Service.
+// record returns a record of node n1 with three pods: a with an address and b in the machine's
+// network, both on n1, and c on another node. An EndpointSlice has these pods and two other
+// endpoints.
 func record(t *testing.T) *Record {
 	t.Helper()
 	return &Record{Cluster: "c", Node: "n1", At: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), Objects: map[string][]Object{
@@ -107,7 +108,8 @@ func all(k kind) selection {
 	return selection{kind: k, labels: labels.Everything(), fields: fields.Everything()}
 }
 
-// endpoints returns the endpoints of a slice as short texts: address and readiness.
+// endpoints returns the endpoints of the slice web-1 as texts: the address, and "not ready" if the
+// endpoint is not ready.
 func endpoints(t *testing.T, w *store) (found []string) {
 	t.Helper()
 	o := w.get(endpointSlices, types.NamespacedName{Namespace: "one", Name: "web-1"})
@@ -123,8 +125,8 @@ func endpoints(t *testing.T, w *store) (found []string) {
 	return found
 }
 
-// TestPodsStartAgain checks that pods have no address until the kubelet reports one, and that the
-// endpoints of Services follow. Watches are notified.
+// TestPodsStartAgain checks that a pod has no address until the kubelet reports it, and that the
+// EndpointSlice changes with the status of the pod. Watches receive both changes.
 func TestPodsStartAgain(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -160,7 +162,8 @@ func TestPodsStartAgain(t *testing.T) {
 	if event := <-slicesTold.events; event["kind"] != "EndpointSlice" {
 		t.Errorf("told of %v", event)
 	}
-	late := listen(t, w, own, version) // a client that has listed before and watches only now
+	// a client that listed before the change, and starts its watch now
+	late := listen(t, w, own, version)
 	if event := <-late.events; !reflect.DeepEqual(event, pod) {
 		t.Errorf("who comes late is told of %v", event)
 	}
@@ -189,8 +192,8 @@ func TestPodsStartAgain(t *testing.T) {
 	}
 }
 
-// TestNodeIsNotReady checks that the recorded Node does not count as ready, and that volumes that
-// were obsolete at the time of the record are not removed now.
+// TestNodeIsNotReady checks that the condition Ready of the Node is Unknown, and that the
+// annotation with the volumes to remove is not in the store.
 func TestNodeIsNotReady(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -213,7 +216,7 @@ func TestNodeIsNotReady(t *testing.T) {
 	}
 }
 
-// TestSlowWatch checks that a slow watch is closed and blocks no other client.
+// TestSlowWatch checks that the store closes a watch if the client reads too slowly.
 func TestSlowWatch(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -234,7 +237,7 @@ func TestSlowWatch(t *testing.T) {
 	}
 }
 
-// TestSelections checks the selectors of a node's components.
+// TestSelections checks the field and label selectors that the node's components use.
 func TestSelections(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {
@@ -263,8 +266,8 @@ func TestSelections(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnotherNode checks that a record is stored completely and with private permissions,
-// and is rejected on another node.
+// TestRecordOfAnotherNode checks that Read returns the whole stored record, but not on another node
+// or in another cluster.
 func TestRecordOfAnotherNode(t *testing.T) {
 	dir := t.TempDir() + "/offline-api"
 	if _, err := Read(dir, nodespec.Spec{}); !errors.Is(err, fs.ErrNotExist) {
@@ -290,7 +293,7 @@ func TestRecordOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestKinds checks the names of all kinds against upstream's.
+// TestKinds compares the names of all kinds with the names in upstream's API.
 func TestKinds(t *testing.T) {
 	mapper := testrestmapper.TestOnlyStaticRESTMapper(scheme.Scheme)
 	for _, k := range kinds {
@@ -305,7 +308,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestPublishNotReady checks that members of a database find each other before they are ready.
+// TestPublishNotReady checks that the endpoints of a Service with publishNotReadyAddresses are
+// ready before their pods are. For example, the members of a database can then find each other.
 func TestPublishNotReady(t *testing.T) {
 	r := record(t)
 	r.Objects[services.resource] = objects(t, `
@@ -322,8 +326,8 @@ spec: {publishNotReadyAddresses: true}`)
 	}
 }
 
-// TestPrune checks that a pod that has ended is not started from an earlier record, even if other
-// objects could not be read.
+// TestPrune checks that prune removes pods from the record, and removes the record with its last
+// pod.
 func TestPrune(t *testing.T) {
 	k := recorder{cluster: "c", node: "n1", dir: t.TempDir()}
 	if err := writeRecord(k.dir, *record(t)); err != nil {

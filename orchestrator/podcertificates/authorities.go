@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// caTTL is the validity of a CA, and successorAfter is the age of the newest CA at which its
+	// caTTL is the validity of a CA. successorAfter is the age of the newest CA at which its
 	// successor is created.
 	caTTL          = 90 * 24 * time.Hour
 	successorAfter = 60 * 24 * time.Hour
-	// distributionTime is how long a successor is trusted before it signs: by then every kubelet
-	// has written it into every pod's volume.
+	// distributionTime is the time between the creation of a successor and its first signature. In
+	// this time, every kubelet writes the successor into the volumes of its pods.
 	distributionTime = 24 * time.Hour
 )
 
-// Authorities are the trusted CAs, the oldest first.
+// Authorities are the CAs that pods trust, the oldest first.
 type Authorities []*pki.CA
 
-// Next returns the CAs to trust at a time: without expired CAs, and with a successor when it is
-// due. changed reports whether the result differs from a.
+// Next returns the CAs that pods have to trust at the time now. It omits expired CAs, and creates a
+// successor if the newest CA is old enough. changed reports whether next differs from a.
 func (a Authorities) Next(cluster string, now time.Time) (next Authorities, changed bool, err error) {
 	for _, ca := range a {
 		if now.Before(ca.Cert.NotAfter) {
@@ -41,13 +41,14 @@ func (a Authorities) Next(cluster string, now time.Time) (next Authorities, chan
 	return append(next, ca), true, nil
 }
 
-// createdAt returns the creation time of a CA, which is some time after the begin of its validity
-// (pki.CABackdate).
+// createdAt returns the creation time of a CA. The validity of a CA begins earlier, by
+// pki.CABackdate.
 func createdAt(ca *pki.CA) time.Time { return ca.Cert.NotBefore.Add(pki.CABackdate) }
 
-// Issuing returns the newest CA that all pods trust. Without such a CA, it returns the oldest,
-// unless that expires before a certificate that it would sign now; then it returns the newest: pods
-// that do not trust the newest yet will do so before the oldest expires.
+// Issuing returns the CA that signs at the time now: the newest CA that is older than
+// distributionTime, which all pods trust. If there is none, Issuing returns the oldest CA. If the
+// oldest CA expires before a certificate that it would sign now, Issuing returns the newest CA
+// instead, although some pods may not trust it yet.
 func (a Authorities) Issuing(now time.Time) *pki.CA {
 	for i := len(a) - 1; i > 0; i-- {
 		if !now.Before(createdAt(a[i]).Add(distributionTime)) {
@@ -60,7 +61,7 @@ func (a Authorities) Issuing(now time.Time) *pki.CA {
 	return a[0]
 }
 
-// Bundle returns the certificates as PEM.
+// Bundle returns the certificates of the CAs as PEM.
 func (a Authorities) Bundle() []byte {
 	var all []*x509.Certificate
 	for _, ca := range a {
@@ -69,7 +70,7 @@ func (a Authorities) Bundle() []byte {
 	return pki.EncodeCerts(all...)
 }
 
-// encode returns the certificate and key of each CA as PEM; parse decodes it.
+// encode returns the certificate and the key of each CA as PEM. parse decodes this text.
 func (a Authorities) encode() []byte {
 	var out []byte
 	for _, ca := range a {
@@ -78,6 +79,8 @@ func (a Authorities) encode() []byte {
 	return out
 }
 
+// parse decodes the CAs from the text of encode. It returns an error for a certificate without its
+// key.
 func parse(text []byte) (Authorities, error) {
 	var out Authorities
 	for len(text) > 0 {

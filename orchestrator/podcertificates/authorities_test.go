@@ -13,13 +13,14 @@ import (
 
 var begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// TestAuthorities simulates two years in steps of an hour: pods that have read the bundle within a
-// day trust the issuing CA for as long as the certificates that it signed are valid, and there are
-// never more than two CAs.
+// TestAuthorities simulates two years in steps of an hour. From the second CA on, a CA signs only
+// when it has been in the bundle for distributionTime. No certificate outlives the CA that has
+// signed it. There are never more than two CAs.
 func TestAuthorities(t *testing.T) {
 	const step = time.Hour
 	var all Authorities
-	believed := map[string]time.Time{} // the time since which a CA is trusted
+	// by serial number: the time since which the CA is in the bundle
+	believed := map[string]time.Time{}
 	made, issuers := 0, map[string]bool{}
 	for now := begin; now.Before(begin.Add(2 * 365 * 24 * time.Hour)); now = now.Add(step) {
 		next, changed, err := all.Next("c", now)
@@ -52,8 +53,8 @@ func TestAuthorities(t *testing.T) {
 	}
 }
 
-// TestAfterLongAbsence checks that a cluster that was off for longer than the validity of its CAs
-// creates a new CA and issues at once.
+// TestAfterLongAbsence checks that a cluster creates a new CA and signs with it at once, after all
+// its CAs have expired while it was off.
 func TestAfterLongAbsence(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {
@@ -66,8 +67,8 @@ func TestAfterLongAbsence(t *testing.T) {
 	}
 }
 
-// TestLateSuccessor covers a cluster that was off until its CA had only hours left. The successor
-// signs from then on, and no certificate outlives its CA.
+// TestLateSuccessor checks a cluster that was off until its CA had only hours left. The successor
+// signs at once, and a certificate of the old CA expires with the CA.
 func TestLateSuccessor(t *testing.T) {
 	all, _, err := Authorities(nil).Next("c", begin)
 	if err != nil {

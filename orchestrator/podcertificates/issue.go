@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// maxTTL is the longest validity of a pod's certificate. The API requires at least an hour and
-// permits a pod to request less than a day.
+// maxTTL is the longest validity of a pod's certificate. A pod may request a shorter validity; the
+// API requires at least an hour.
 const maxTTL = 24 * time.Hour
 
 // identity returns the SPIFFE ID of a service account.
@@ -27,8 +27,8 @@ func identity(cluster, namespace, account string) *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: cluster, Path: "/ns/" + namespace + "/sa/" + account}
 }
 
-// answer returns the new status of a request: issued, or denied with the reason. An error concerns
-// the request's key, or the system.
+// answer returns the new status of a request: issued with a certificate, or denied with a reason.
+// It returns an error if it cannot parse the key of the request or cannot sign.
 func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, now time.Time) (certificates.PodCertificateRequestStatus, error) {
 	condition := metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
 	if unknown := r.Spec.UnverifiedUserAnnotations; len(unknown) > 0 {
@@ -57,11 +57,11 @@ func answer(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, n
 	}, nil
 }
 
-// answered reports whether a request has its final answer.
+// answered reports whether a request is issued or denied already.
 func answered(r *certificates.PodCertificateRequest) bool { return len(r.Status.Conditions) > 0 }
 
-// keyOf returns the public key of the certificate. The API server has verified that the requester
-// has the private key.
+// keyOf returns the public key of the request. The API server has verified that the kubelet has the
+// private key.
 func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	stub, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 	if err != nil {
@@ -70,10 +70,10 @@ func keyOf(r *certificates.PodCertificateRequest) (crypto.PublicKey, error) {
 	return stub.PublicKey, nil
 }
 
-// issue signs the certificate. Its validity begins now: the API server accepts a deviation of five
-// minutes.
+// issue signs a certificate for the service account of the request. The validity begins now,
+// because the API server accepts a difference of at most five minutes.
 func issue(ca *pki.CA, cluster string, r *certificates.PodCertificateRequest, key crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
-	now = now.UTC().Truncate(time.Second) // the precision of a certificate
+	now = now.UTC().Truncate(time.Second) // certificates have a precision of a second
 	life := maxTTL
 	if most := r.Spec.MaxExpirationSeconds; most != nil {
 		life = min(life, time.Duration(*most)*time.Second)

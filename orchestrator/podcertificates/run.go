@@ -26,19 +26,20 @@ import (
 const Name = "pod-certificates"
 
 const (
-	// retryInterval is the delay after a failure; timeout bounds a request.
+	// retryInterval is the delay after a failure. timeout bounds the requests of an answer or of a
+	// reconciliation.
 	retryInterval = 2 * time.Second
 	timeout       = 10 * time.Second
-	// resyncPeriod is the interval of checks whether a CA needs a successor, and whether the bundle
-	// is correct.
+	// resyncPeriod is the period of the checks whether a CA needs a successor and whether the
+	// published bundle is correct.
 	resyncPeriod = 5 * time.Minute
 )
 
-// secretKey is the key of the CAs in their Secret.
+// secretKey is the key of the CAs in the data of their Secret.
 const secretKey = "authorities.pem"
 
-// Components describes the signer without its Run function. The list is empty if pod certificates
-// are disabled.
+// Components describes the signer without its Run function. The list is empty if the configuration
+// disables pod certificates.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if !spec.PodCertificates {
 		return nil
@@ -46,7 +47,7 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)}
 }
 
-// Run signs until ctx is done.
+// Run answers requests for certificates until ctx is done.
 func Run(ctx context.Context, env component.Env) error {
 	own, acting, err := nodecontrollers.ControllerClient(ctx, env, Name, bootstrap.PodCertificatesAccount)
 	if own == nil {
@@ -56,7 +57,7 @@ func Run(ctx context.Context, env component.Env) error {
 	return newSigner(env.Spec.Cluster, own, acting).run(ctx, env.AnnounceReady(Name))
 }
 
-// signer answers the requests for its signer name.
+// signer answers the requests for the signer name bootstrap.PodSigner.
 type signer struct {
 	cluster  string
 	client   kubernetes.Interface
@@ -66,7 +67,7 @@ type signer struct {
 	now      func() time.Time
 
 	known        Authorities
-	reconciledAt time.Time // when known was read
+	reconciledAt time.Time // the time of the last reconcile
 }
 
 func newSigner(cluster string, own, acting kubernetes.Interface) *signer {
@@ -84,7 +85,8 @@ func (s *signer) run(ctx context.Context, tell func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass answers every unanswered request. A request that fails does not block the others.
+// pass answers every open request and returns a status text. A failed request does not block the
+// other requests; pass returns the first error.
 func (s *signer) pass(ctx context.Context) (string, error) {
 	now := s.now()
 	if since := now.Sub(s.reconciledAt); since >= resyncPeriod || since < 0 || len(s.known) == 0 {
@@ -99,8 +101,8 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 		if !ok || r.Spec.SignerName != bootstrap.PodSigner || answered(r) {
 			continue
 		}
-		// each with the current time: a long list takes time, and the API server rejects a validity
-		// that began more than five minutes ago
+		// Each request gets the current time. A long list takes time, and the API server rejects a
+		// certificate if its validity began more than five minutes ago.
 		if err := s.answer(ctx, r, s.now()); err != nil && first == nil {
 			first = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
 		}
@@ -111,7 +113,8 @@ func (s *signer) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("signs as %s for spiffe://%s, until %s", bootstrap.PodSigner, s.cluster, s.known[len(s.known)-1].Cert.NotAfter.UTC().Format(time.DateOnly)), nil
 }
 
-// answer writes a request's status. A request that is deleted or answered meanwhile is skipped.
+// answer answers a request by writing its status. If the request has changed or is deleted
+// meanwhile, answer returns nil.
 func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateRequest, now time.Time) error {
 	status, err := answer(s.known.Issuing(now), s.cluster, r, now)
 	if err != nil {
@@ -128,7 +131,8 @@ func (s *signer) answer(ctx context.Context, r *certificates.PodCertificateReque
 	return err
 }
 
-// reconcile creates or updates the CAs and the bundle that pods mount.
+// reconcile reads the CAs from their Secret, creates a successor if necessary, and publishes the
+// bundle.
 func (s *signer) reconcile(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -167,7 +171,8 @@ func (s *signer) reconcile(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// publish writes the bundle of CAs that pods have to trust.
+// publish writes the bundle of the CAs that pods have to trust to the ClusterTrustBundle, if it
+// differs.
 func (s *signer) publish(ctx context.Context, bundle string) error {
 	bundles := s.client.CertificatesV1().ClusterTrustBundles()
 	want := &certificates.ClusterTrustBundle{

@@ -24,7 +24,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// request returns a pod's request with a maximal validity in seconds.
+// request returns a request of a pod, with a longest validity in seconds.
 func request(t *testing.T, name string, key crypto.Signer, seconds int32) *certificates.PodCertificateRequest {
 	t.Helper()
 	stub, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
@@ -48,8 +48,8 @@ func p256(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// TestSigner checks that requests get certificates that the published bundle verifies and that the
-// API accepts, and that requests for other signers and answered requests stay unchanged.
+// TestSigner checks that a request gets a certificate that the published bundle verifies and that
+// the API accepts. Requests for other signers and answered requests stay unchanged.
 func TestSigner(t *testing.T) {
 	_, edwards, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestSigner(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// The rules of upstream's validation (pkg/apis/certificates/validation).
+		// These are rules of upstream's validation (pkg/apis/certificates/validation).
 		if !got.NotBefore.Time.Equal(cert.NotBefore) || !got.NotAfter.Time.Equal(cert.NotAfter) || cert.NotAfter.Sub(cert.NotBefore) != life ||
 			!got.BeginRefreshAt.Time.Equal(cert.NotBefore.Add(life/2)) {
 			t.Errorf("%s: %+v", name, got)
@@ -113,7 +113,7 @@ func TestSigner(t *testing.T) {
 		t.Errorf("one that was denied: %+v", got)
 	}
 
-	// The next process continues with the same CA.
+	// A later process continues with the same CA.
 	after := newSigner("c", client, client)
 	after.now = s.now
 	if _, err := after.pass(t.Context()); err != nil || len(after.known) != 1 || !after.known[0].Key.Equal(s.known[0].Key) {
@@ -121,8 +121,7 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// newTestSigner returns a signer with the requests in its cache, and a server with the same
-// requests.
+// newTestSigner returns a signer and the fake API server that it uses. Both contain the requests.
 func newTestSigner(requests ...*certificates.PodCertificateRequest) (*signer, *fake.Clientset) {
 	client := fake.NewClientset()
 	s := newSigner("c", client, client)
@@ -138,8 +137,8 @@ func newTestSigner(requests ...*certificates.PodCertificateRequest) (*signer, *f
 	return s, client
 }
 
-// TestFailures checks that a failing request does not block the others, and that an unreadable
-// Secret is not overwritten.
+// TestFailures checks that a failed request does not block other requests, and that the signer does
+// not overwrite a Secret that it cannot parse.
 func TestFailures(t *testing.T) {
 	bad, good := request(t, "bad", p256(t), 3600), request(t, "good", p256(t), 3600)
 	bad.Spec.StubPKCS10Request = []byte("x")
@@ -165,7 +164,8 @@ func TestFailures(t *testing.T) {
 		}
 	}
 
-	// Without the published bundle no pod would trust its certificates.
+	// While the bundle cannot be published, no pod would trust a certificate, so the signer issues
+	// none.
 	unpublished, client := newTestSigner(good)
 	client.PrependReactor("create", "clustertrustbundles", func(testclient.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no rights")

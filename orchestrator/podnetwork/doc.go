@@ -1,41 +1,43 @@
-// Package podnetwork connects the node's pods: their bridge, the configuration of the runtime's CNI
-// plugins, the masquerading of packets that leave the cluster, the node's endpoint of the cluster
-// DNS, and the routes to the pods of other nodes.
+// Package podnetwork connects the node's pods. It manages their bridge, the configuration of the
+// CNI plugins, the masquerading of packets that leave the cluster, the node's endpoint of the
+// cluster DNS, and the routes to the pods of other nodes.
 //
-// It begins when the Node object has its pod range; that is at once after a restart and a second
-// after the first registration. Before that it uses the bridge of an earlier process, because the
-// API server may be down. The range determines all else, so plan.go is pure: its input is the
-// range, its output addresses, files and rules.
+// The package begins when the Node object has its pod range. This is at once after a restart, and a
+// second after the first registration. Until then it uses the addresses of the bridge of an earlier
+// process, because the API server may be down. All settings follow from the pod range, so plan.go
+// is pure: it maps the range to addresses, files and rules.
 //
-// This package creates the bridge, instead of the CNI plugin at the first pod, because the cluster
-// DNS listens on the bridge's address (the first of the range) before the first pod. It publishes
-// the address as an EndpointSlice of the selector-less Service kube-system/kube-dns with internal
-// traffic policy Local. So kube-proxy sends a query for the cluster DNS address to the bridge
-// address of the same node, as for any other Service, and no query leaves the node. A link-local
-// address (169.254/16) could be the same on every node, but the API rejects it in endpoints.
+// The package creates the bridge before the CNI plugin would create it for the first pod. The
+// reason is that the cluster DNS listens on the bridge's address, the first address of the range.
+// The package publishes this address as an EndpointSlice of the Service kube-system/kube-dns, which
+// has no selector and the internal traffic policy Local. So kube-proxy sends a query for the
+// cluster DNS to the bridge of the same node, and no query leaves the node. A link-local address
+// (169.254/16) could be the same on every node, but the API rejects it in endpoints.
 //
-// Masquerading is one static rule for the whole pod range. The CNI plugin's own (ipMasq) would add
-// rules for each pod and start a process for each.
+// Masquerading is a single static rule for the whole pod range. The masquerading of the CNI plugin
+// (ipMasq) would add rules and start a process for each pod.
 //
-// Service addresses are also routed to the bridge, so that processes of the machine reach them when
-// the machine has no default route: the kernel needs a route before the service proxy may rewrite
-// the destination.
+// The addresses of Services are also routed to the bridge. The kernel needs a route before the
+// service proxy can rewrite the destination. Without these routes, processes on a machine without a
+// default route could not reach Services.
 //
 // If an external component connects the pods (Cluster.spec.external), the package only provides the
-// endpoint of the cluster DNS and the routes to Services: external.go.
+// endpoint of the cluster DNS and the routes to Services (external.go).
 //
 // # Other nodes
 //
-// mesh.go plans the connections to other nodes' pods from all Nodes: a WireGuard tunnel, a VXLAN,
-// or plain routes. diff.go compares the plan with the kernel's state from mesh_linux.go, object by
-// object, and only the difference is applied. So the kernel's state outlives this process, a change
-// of one node changes only its objects, and while the Nodes are unknown, nothing changes. The only
-// node of a cluster has no tunnel, no key, and not even the kernel module.
+// mesh.go plans the connections to the pods of other nodes from all Node objects: a WireGuard
+// tunnel, a VXLAN, or plain routes. diff.go compares the plan with the state of the kernel
+// (mesh_linux.go), object by object, and only the differences are applied. The state of the kernel
+// outlives this process. A change of one node changes only the objects of that node. While the
+// Nodes are unknown, nothing changes. The only node of a cluster needs no tunnel, key or kernel
+// module.
 //
-// The tunnel's link has the bridge's address, the first of the node's own range. So packets that
-// the service proxy masquerades into the tunnel, and packets of the machine's processes, have a
-// source address that the other end accepts from this node and to which it can answer.
+// The link of the tunnel has the same address as the bridge: the first address of the node's range.
+// This address is the source of packets that the service proxy masquerades into the tunnel, and of
+// packets of the machine's processes. The other end accepts this source from this node, and can
+// send answers to it.
 //
-// docs/decisions/0026-pod-network.md and 0083-wireguard-keys.md give the reasons for an own
-// implementation and its trust model.
+// docs/decisions/0026-pod-network.md gives the reasons for an own implementation,
+// 0083-wireguard-keys.md describes its trust model.
 package podnetwork

@@ -11,23 +11,25 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// If an external component connects the node's pods (Cluster.spec.external), the machine has no
-// bridge with an address for the cluster DNS, and no bridge for the routes to Services.
+// This file is for nodes on which an external component connects the pods (Cluster.spec.external).
+// There, the machine has no bridge. So the cluster DNS needs other addresses, and the routes to
+// Services need another link.
 
-// ownLink is the link with the cluster DNS's addresses in that case: a dummy, which carries no
-// packets.
+// ownLink is the link with the addresses of the cluster DNS in this case. It is a dummy link, which
+// carries no packets.
 const ownLink = "orlop-dns"
 
-// The addresses of the cluster DNS on every node. A pod's packets to the cluster DNS address are
-// rewritten to them on the pod's own node, and no packet with them leaves it. The API rejects
-// link-local and loopback addresses as endpoints. IPv4: the dummy address (RFC 7600 and IANA's
-// registry of special addresses); IPv6: of the range that routers discard (RFC 6666).
+// The addresses of the cluster DNS on every node. The service proxy rewrites a pod's packets to the
+// cluster DNS to these addresses on the pod's own node, so no packet with them leaves the node. The
+// API rejects link-local and loopback addresses as endpoints. The IPv4 address is the dummy address
+// (RFC 7600 and IANA's registry of special addresses). The IPv6 address is from the range that
+// routers discard (RFC 6666).
 var (
 	ownDNS4 = netip.MustParseAddr("192.0.0.8")
 	ownDNS6 = netip.MustParseAddr("100::8")
 )
 
-// ownDNS returns the addresses of the cluster DNS, one of each family of the pods.
+// ownDNS returns the addresses of the cluster DNS: one for each family of the pod ranges.
 func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range podCIDRs {
@@ -40,9 +42,9 @@ func ownDNS(podCIDRs []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// configureExternal configures the parts that neither the external network nor the service proxy
-// provides: addresses for the cluster DNS, and routes by which processes of the machine reach
-// Services without a default route. The source address is the machine's own.
+// configureExternal adds the parts of the network that the external component and the service proxy
+// do not provide: addresses for the cluster DNS, and routes by which processes of a machine without
+// a default route reach Services. The source address of these routes is the machine's own.
 func (a *Agent) configureExternal() error {
 	want := ownDNS(a.spec.Network.PodCIDRs)
 	if err := ensureDummy(ownLink, want); err != nil {
@@ -56,8 +58,8 @@ func (a *Agent) configureExternal() error {
 	return nil
 }
 
-// publishLoop publishes the cluster DNS's endpoint of this node, or withdraws it, after each change
-// of its Node, until ctx is done.
+// publishLoop publishes the node's endpoint of the cluster DNS, or deletes it if an external
+// component provides the DNS. It does so after each change of the Node until ctx is done.
 func (a *Agent) publishLoop(ctx context.Context, api kubernetes.Interface, announce component.Announce) error {
 	timer := newTimer()
 	defer timer.Stop()
@@ -74,7 +76,8 @@ func (a *Agent) publishLoop(ctx context.Context, api kubernetes.Interface, annou
 			detail = fmt.Sprintf("%s; cluster DNS is not published: %v", detail, err)
 			timer.Reset(publishRetry)
 		}
-		if detail != told && ctx.Err() == nil { // a Node is updated every few seconds
+		// the Node changes every few seconds, the status text rarely
+		if detail != told && ctx.Err() == nil {
 			announce(Name, true, detail)
 			told = detail
 		}

@@ -14,24 +14,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// table is the name of this package's nftables table, with the rules of the plan for packets of
-// pods: masquerading and dropped packets. The service proxy has a separate table.
+// table is the name of this package's nftables table. It has the rules of the plan for packets of
+// pods: which packets are masqueraded, and which are dropped. The service proxy has a table of its
+// own.
 const table = "orlop_pods"
 
-// ensureBridge creates the bridge, gives it exactly the wanted addresses and the MTU, and sets it
-// up.
+// ensureBridge creates the bridge if it is missing, sets exactly the given addresses and the MTU,
+// and sets the bridge up.
 func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	link, err := ensureLink(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: Bridge}})
 	if err != nil {
 		return err
 	}
-	// A bridge without an explicit hardware address takes the lowest of its ports' addresses, and
-	// pods' neighbor entries become stale when that changes.
+	// A bridge without an explicit hardware address takes the lowest hardware address of its ports.
+	// A change of that address would make the neighbor entries of pods wrong.
 	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("%s: cannot fix hardware address: %w", Bridge, err)
 	}
-	// Set explicitly, because the kernel otherwise takes the smallest MTU of the ports, which may
-	// be from before a change of the MTU.
+	// Without an explicit MTU, the kernel takes the smallest MTU of the ports. A port may still
+	// have the MTU from before a change.
 	if err := netlink.LinkSetMTU(link, mtu); err != nil {
 		return fmt.Errorf("%s: cannot set MTU: %w", Bridge, err)
 	}
@@ -44,7 +45,8 @@ func ensureBridge(gateways []netip.Prefix, mtu int) error {
 	return nil
 }
 
-// ensureDummy creates a dummy link with exactly the wanted addresses, and sets it up.
+// ensureDummy creates a dummy link if it is missing, sets exactly the given addresses, and sets the
+// link up.
 func ensureDummy(name string, addresses []netip.Prefix) error {
 	link, err := ensureLink(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil {
@@ -59,7 +61,7 @@ func ensureDummy(name string, addresses []netip.Prefix) error {
 	return nil
 }
 
-// ensureLink returns the link with that name and creates it if necessary.
+// ensureLink returns the link with the name of wanted, and creates it if it is missing.
 func ensureLink(wanted netlink.Link) (netlink.Link, error) {
 	name := wanted.Attrs().Name
 	link, err := netlink.LinkByName(name)
@@ -75,7 +77,7 @@ func ensureLink(wanted netlink.Link) (netlink.Link, error) {
 	return link, nil
 }
 
-// bridgeAddresses returns the addresses of the bridge, or none without a bridge.
+// bridgeAddresses returns the addresses of the bridge, or nil if there is no bridge.
 func bridgeAddresses() ([]netip.Prefix, error) {
 	link, err := netlink.LinkByName(Bridge)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -97,11 +99,12 @@ func bridgeAddresses() ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// addressesOn returns the addresses of a link, or of all links with nil.
+// addressesOn returns the addresses of a link, or the addresses of all links if link is nil.
 func addressesOn(link netlink.Link) ([]netlink.Addr, error) {
 	return rtnl.Consistent(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 }
 
+// ensureAddresses sets exactly the given addresses on a link. Link-local addresses stay.
 func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 	name := link.Attrs().Name
 	have, err := addressesOn(link)
@@ -125,8 +128,8 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 			return fmt.Errorf("%s: cannot use address %s: %w", name, p, err)
 		}
 		if p.Addr().Is6() {
-			// The link has no other machine yet; duplicate address detection would delay the DNS by
-			// a second.
+			// Duplicate address detection would delay the cluster DNS by a second. It is not
+			// necessary, because the link has no other machine.
 			address.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
@@ -136,8 +139,8 @@ func ensureAddresses(link netlink.Link, want []netip.Prefix) error {
 	return nil
 }
 
-// ensureRoutes routes the ranges to a link, with the address of the same family as the source
-// address.
+// ensureRoutes adds routes to the link with the given name. The source address of a route is the
+// address in senders of the same family.
 func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -164,8 +167,8 @@ func ensureRoutes(name string, routes []netip.Prefix, senders []netip.Addr) erro
 	return nil
 }
 
-// filter applies the rules of a plan in a transaction: packets that leave the cluster are
-// masqueraded, and no pod sends packets to a tunnel.
+// filter applies the rules of a plan in one transaction: packets that leave the cluster are
+// masqueraded, and packets of pods to a VXLAN tunnel are dropped.
 func filter(ctx context.Context, nft knftables.Interface, plan Plan) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("pods of this node leaving the cluster")})

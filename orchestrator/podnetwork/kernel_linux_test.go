@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestKernel checks that the bridge reaches the wanted state from no bridge, from the same state
-// and from another state.
+// TestKernel checks that the bridge reaches the wanted state from three states: without a bridge,
+// with the wanted bridge, and with a bridge for other ranges.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -43,7 +43,7 @@ func TestKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(t, plan)
-		// A process that starts now finds the addresses without the API server.
+		// A process that starts now knows the addresses without the API server.
 		agent := New(spec, dirs.System(), nil, nil)
 		if err := agent.recall(); err != nil {
 			t.Fatal(err)
@@ -54,6 +54,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
+// check compares the bridge and its routes with a plan.
 func check(t *testing.T, plan Plan) {
 	t.Helper()
 	link, err := netlink.LinkByName(Bridge)
@@ -96,8 +97,8 @@ func check(t *testing.T, plan Plan) {
 	}
 }
 
-// TestConfigureExternal checks that with an external network the cluster DNS has addresses and
-// Services have routes; also in a process that starts when they exist.
+// TestConfigureExternal checks that the cluster DNS has addresses and Services have routes if the
+// network is external. The second run is a process that starts when both exist.
 func TestConfigureExternal(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

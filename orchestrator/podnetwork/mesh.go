@@ -21,19 +21,19 @@ import (
 // Tunnel is the name of the link to the pods of other nodes.
 const Tunnel = "mesh0"
 
-// KeyAnnotation is the annotation of a node's WireGuard public key, in base64.
+// KeyAnnotation is the annotation of a Node with the node's WireGuard public key in base64.
 const KeyAnnotation = "network.orlop.dev/wireguard-public-key"
 
-// The encapsulations, as in nodespec.Spec.
+// The encapsulations of packets between nodes, as in nodespec.Spec.
 const (
 	wireguard = "wireguard"
 	vxlan     = "vxlan"
 	plain     = "none"
 )
 
-// overhead returns the bytes that the tunnel adds to each packet: its own header with a UDP header
-// (32 and 16; VXLAN also carries an Ethernet header of 14), and an IP header of 20, or of 40 if the
-// node has an IPv6 address, which its tunnel may use.
+// overhead returns the number of bytes that the tunnel adds to each packet. WireGuard adds 32 bytes
+// and a UDP header of 8. VXLAN adds 8 bytes, a UDP header of 8 and an Ethernet header of 14. The IP
+// header has 20 bytes, or 40 if the node has an IPv6 address, which the tunnel may use.
 func overhead(spec nodespec.Spec) (int, error) {
 	header := 20
 	if slices.ContainsFunc(spec.Node.IPs, netip.Addr.Is6) {
@@ -50,16 +50,17 @@ func overhead(spec nodespec.Spec) (int, error) {
 	return 0, fmt.Errorf("encapsulation %q: is not known; use wireguard, vxlan or none", spec.Network.Encapsulation)
 }
 
-// Node is the relevant part of a Node object.
+// Node contains the fields of a Node object that the mesh needs.
 type Node struct {
 	Name      string
-	Since     time.Time // time of the registration
+	Since     time.Time // the time of the registration
 	Addresses []netip.Addr
-	Ranges    []netip.Prefix // of its pods
-	Key       string         // its published public key, or empty
+	Ranges    []netip.Prefix // the pod ranges of the node
+	Key       string         // the published public key, or ""
 }
 
-// nodeOf reads a Node object. It omits invalid addresses and returns an error for invalid ranges.
+// nodeOf reads a Node object. It omits invalid addresses, and returns an error for an invalid pod
+// range.
 func nodeOf(object *corev1.Node) (Node, error) {
 	n := Node{Name: object.Name, Since: object.CreationTimestamp.Time, Key: object.Annotations[KeyAnnotation]}
 	for _, a := range object.Status.Addresses {
@@ -75,26 +76,26 @@ func nodeOf(object *corev1.Node) (Node, error) {
 	return n, err
 }
 
-// Self is the node for which the mesh is planned.
+// Self describes the node for which NewMesh makes the plan.
 type Self struct {
-	Ranges []netip.Prefix // of its pods
-	MTU    int            // of the tunnel and of pods, bytes
-	Key    wgtypes.Key    // public; used by WireGuard only
+	Ranges []netip.Prefix // the pod ranges of the node
+	MTU    int            // the MTU of the tunnel and of pods, in bytes
+	Key    wgtypes.Key    // the public key; only for WireGuard
 }
 
-// Mesh is the plan of a node's connections to the pods of the others.
+// Mesh is the plan of a node's connections to the pods of other nodes.
 type Mesh struct {
-	Pieces   []KernelObject // of the kernel, in order of their creation
-	Nodes    int            // number of connected nodes
-	Problems []string       // reasons for unconnected nodes, at most one line for each
+	Pieces   []KernelObject // the wanted objects in the kernel, in the order of their creation
+	Nodes    int            // the number of connected nodes
+	Problems []string       // why nodes are not connected, one line for each of them
 }
 
-// NewMesh plans how the node reaches the pods of the others. nodes may be in any order, and may
-// contain the node itself.
+// NewMesh plans how the node reaches the pods of other nodes. nodes may contain the node itself,
+// and their order has no effect.
 //
-// A node may claim only its own addresses and its own key: if two nodes claim the same range or
-// key, it belongs to the older registration. A range must have a form that the control plane
-// assigns.
+// Each node can have only its own pod ranges and its own key. If two nodes claim the same range or
+// key, it belongs to the node that registered first. A pod range must have the form that the
+// control plane assigns (checkRanges).
 func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	var m Mesh
 	var hosts []Node
@@ -114,7 +115,7 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	for _, n := range hosts {
 		err := checkRanges(spec, n.Ranges, taken)
 		if err == nil {
-			taken.add(n.Ranges) // the ranges belong to the node even if it is unreachable
+			taken.add(n.Ranges) // the ranges belong to the node even if it is not reachable
 		}
 		var to func(netip.Prefix) netip.Addr
 		var parts []KernelObject
@@ -141,15 +142,15 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 		m.Nodes++
 	}
 	if spec.Network.Encapsulation != plain {
-		// Packets to pods of unconnected nodes would otherwise leave by the machine's gateway,
-		// unencrypted.
+		// Without these routes, packets to pods of nodes that are not connected would leave through
+		// the machine's gateway, unencrypted.
 		for _, r := range spec.Network.PodCIDRs {
 			m.Pieces = append(m.Pieces, Route{To: r.Masked()})
 		}
 		if len(hosts) > 0 {
 			m.Pieces = append(m.Pieces, link(spec, self))
-			// Packets that the kernel masquerades into the tunnel get an address of this link as
-			// their source, to which answers are routed back.
+			// The kernel masquerades packets into the tunnel with an address of the tunnel's link.
+			// Answers to this address are routed back.
 			for _, g := range gateways(self.Ranges) {
 				m.Pieces = append(m.Pieces, Address{g})
 			}
@@ -159,7 +160,8 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	return m
 }
 
-// reach plans the objects for a node besides its routes, and returns the next hops of its ranges.
+// reach plans the objects for a node, without its routes. to returns the next hop for a pod range
+// of the node; it is nil for WireGuard. reach returns an error if the node cannot be connected.
 func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []KernelObject, err error) {
 	switch spec.Network.Encapsulation {
 	case wireguard:
@@ -177,7 +179,7 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 		}
 		return nil, []KernelObject{peer}, nil
 	case vxlan:
-		// A tunnel uses a single address family: the cluster's first.
+		// A VXLAN tunnel uses only the address family of the node's first address.
 		at := ofFamily(n.Addresses, spec.Node.IPs[0].Is6())
 		if !at.IsValid() {
 			return nil, nil, fmt.Errorf("has no address of the family of %s", spec.Node.IPs[0])
@@ -197,11 +199,12 @@ func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix
 	return func(r netip.Prefix) netip.Addr { return ofFamily(n.Addresses, r.Addr().Is6()) }, nil, nil
 }
 
-// takenRanges are pod ranges of nodes. All ranges of a family have the same size, so two ranges
-// overlap only if they are equal, and one pass over thousands of nodes suffices.
+// takenRanges are the pod ranges of the nodes so far. All ranges of a family have the same size, so
+// two ranges overlap only if they are equal. A lookup in a map therefore suffices, even for
+// thousands of nodes.
 type takenRanges struct {
-	all  map[netip.Prefix]bool // masked
-	bits map[bool]int          // of IPv6, and of IPv4
+	all  map[netip.Prefix]bool // with masked addresses
+	bits map[bool]int          // the prefix lengths: true for IPv6, false for IPv4
 }
 
 func (t *takenRanges) add(ranges []netip.Prefix) {
@@ -213,8 +216,8 @@ func (t *takenRanges) add(ranges []netip.Prefix) {
 	}
 }
 
-// checkRanges checks that ranges have a form that the control plane assigns, and belong to no other
-// node.
+// checkRanges returns an error for pod ranges that the control plane would not assign, and for
+// ranges that another node has.
 func checkRanges(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) error {
 	if len(ranges) == 0 {
 		return errors.New("has no pod range yet")
@@ -234,7 +237,8 @@ func checkRanges(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) e
 	return nil
 }
 
-// publicKey parses a key and checks that it belongs to no other node.
+// publicKey parses a key. It returns an error if the key is invalid or is in taken, the keys of
+// other nodes.
 func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	if text == "" {
 		return wgtypes.Key{}, errors.New("has published no key yet")
@@ -249,7 +253,7 @@ func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	return key, nil
 }
 
-// link returns the node's own end of the tunnel.
+// link returns this node's end of the tunnel.
 func link(spec nodespec.Spec, self Self) Link {
 	l := Link{Kind: spec.Network.Encapsulation, MTU: self.MTU, Up: true}
 	if l.Kind == vxlan {
@@ -260,16 +264,16 @@ func link(spec nodespec.Spec, self Self) Link {
 	return l
 }
 
-// stationOf returns the hardware address of a node's end of a VXLAN tunnel: a locally administered
-// address (IEEE 802, the second bit of the first byte), derived from the node's name, so that nodes
-// need not exchange it.
+// stationOf returns the hardware address of a node's end of a VXLAN tunnel. It is a locally
+// administered address (IEEE 802, the second bit of the first byte), derived from the name of the
+// node. So nodes need not exchange it.
 func stationOf(name string) string {
 	sum := sha256.Sum256([]byte("orlop vxlan station\n" + name))
 	sum[0] = sum[0]&^1 | 2
 	return net.HardwareAddr(sum[:6]).String()
 }
 
-// gateways returns the addresses of the bridges of ranges: the first of each.
+// gateways returns the addresses of the bridges for pod ranges: the first address of each range.
 func gateways(ranges []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range ranges {
@@ -278,7 +282,8 @@ func gateways(ranges []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// common returns the first address of theirs with a family of ours, in our order of families.
+// common returns an address of theirs in a family that ours has, too. It tries the families in the
+// order of ours, and returns the zero Addr if there is no common family.
 func common(ours, theirs []netip.Addr) netip.Addr {
 	for _, a := range ours {
 		if b := ofFamily(theirs, a.Is6()); b.IsValid() {
@@ -288,7 +293,7 @@ func common(ours, theirs []netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ofFamily returns the first address of a family, or an invalid address.
+// ofFamily returns the first address of a family, or the zero Addr.
 func ofFamily(all []netip.Addr, v6 bool) netip.Addr {
 	for _, a := range all {
 		if a.Is6() == v6 {

@@ -24,14 +24,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// place is a network namespace: the test's own, or another.
+// place is a network namespace: that of the test itself (here), or another one.
 type place interface{ Do(f func()) }
 
 type here struct{}
 
 func (here) Do(f func()) { f() }
 
-// testNode is a machine of the test: its namespace, with a namespace of a pod in it.
+// testNode is a machine of the test, in the network namespace place. It has one pod, in another
+// namespace.
 type testNode struct {
 	place
 	pod    *rtnltest.Namespace
@@ -41,7 +42,7 @@ type testNode struct {
 	kernel kernel
 }
 
-// describe returns the node as its Node object describes it.
+// describe returns the data of the node's Node object, with a registration at second i.
 func (n *testNode) describe(i int) Node {
 	return Node{
 		Name: n.spec.Node.Name, Since: time.Unix(int64(i), 0), Addresses: n.spec.Node.IPs, Ranges: n.ranges,
@@ -49,7 +50,8 @@ func (n *testNode) describe(i int) Node {
 	}
 }
 
-// apply applies the Nodes to the node's kernel twice: the second time must make no change.
+// apply applies the Nodes to the node's kernel twice, and returns the log of the first time. The
+// second time must not change anything.
 func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	t.Helper()
 	var done []string
@@ -72,10 +74,10 @@ func (n *testNode) apply(t *testing.T, nodes ...Node) []string {
 	return first
 }
 
-// TestMeshKernel connects two machines, each with a pod, over a link of 1500 bytes in each of the
-// encapsulations. Pods and machines reach each other's pods in both families, with packets of the
-// configured MTU; a restart of the process disturbs no connection; and a node that leaves is
-// removed.
+// TestMeshKernel connects two machines with a pod each over a link of 1500 bytes, once with each
+// encapsulation. Processes and pods of the first machine reach the pod of the second machine in
+// both families, with packets of the configured MTU. A restart of the process changes nothing in
+// the kernel. The objects of a node that leaves are removed.
 func TestMeshKernel(t *testing.T) {
 	for _, e := range []string{plain, vxlan, wireguard} {
 		t.Run(e, func(t *testing.T) {
@@ -87,9 +89,9 @@ func TestMeshKernel(t *testing.T) {
 	}
 }
 
-// TestUpdate checks that the only node of a cluster has no key. When a second node appears, it
-// creates a key and publishes it until its Node has it. Failures with other nodes are reported and
-// have no other effect.
+// TestUpdate checks that the only node of a cluster creates no key. When a second node appears, the
+// first node creates a key and publishes it until its Node has the key. Problems with other nodes
+// are reported.
 func TestUpdate(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -138,11 +140,12 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
+// connect is TestMeshKernel for one encapsulation.
 func connect(t *testing.T, encapsulation string) {
 	a, b := twoMachines(t, encapsulation)
 	nodes := []Node{a.describe(1), b.describe(2)}
 	for _, n := range []*testNode{a, b} {
-		// First a single node, then the other node appears.
+		// Each node is first the only node. Then the other node appears.
 		n.apply(t, n.describe(1))
 		n.Do(func() {
 			if _, err := netlink.LinkByName(Tunnel); err == nil {
@@ -166,7 +169,7 @@ func connect(t *testing.T, encapsulation string) {
 		if want := a.plan.Gateways[family].Addr(); sender != want {
 			t.Errorf("a program of the machine speaks as %s, want %s", sender, want)
 		}
-		// A restarted process has the same data and makes no change.
+		// A restarted process plans the same objects and changes nothing.
 		again := testNode{place: a.place, spec: a.spec, ranges: a.ranges, plan: a.plan, kernel: kernel{key: a.kernel.key}}
 		if done := again.apply(t, nodes...); len(done) > 0 {
 			t.Errorf("a restart did %q", done)
@@ -175,7 +178,7 @@ func connect(t *testing.T, encapsulation string) {
 		stop()
 	}
 	if encapsulation == wireguard {
-		// The other machine gets another key, which is adopted.
+		// The other machine gets another key, which this machine adopts.
 		b.kernel.key, _ = wgtypes.GeneratePrivateKey()
 		nodes[1] = b.describe(2)
 		a.apply(t, nodes...)
@@ -185,7 +188,7 @@ func connect(t *testing.T, encapsulation string) {
 		ask(t, a.pod, to, 100)
 		stop()
 	}
-	// A third node appears, and leaves while the second stays.
+	// A third node appears and leaves. The second node stays.
 	third, _ := wgtypes.GeneratePrivateKey()
 	a.apply(t, nodes[0], nodes[1], Node{
 		Name: "node-3", Since: time.Unix(3, 0), Addresses: addresses("192.0.2.3", "2001:db8::3"), Ranges: prefixes("10.244.3.0/24", "fd00:10:244:3::/64"),
@@ -213,7 +216,7 @@ func connect(t *testing.T, encapsulation string) {
 	})
 }
 
-// twoMachines makes two machines with a link between them, and a pod on each.
+// twoMachines makes two machines with a link between them and a pod on each of them.
 func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	t.Helper()
 	far := rtnltest.NewOther(t)
@@ -243,7 +246,7 @@ func twoMachines(t *testing.T, encapsulation string) (*testNode, *testNode) {
 	return machines[0], machines[1]
 }
 
-// addPod simulates the CNI plugin.
+// addPod makes a pod on the node, as the CNI plugin does.
 func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	t.Helper()
 	n.pod = rtnltest.NewOther(t)
@@ -273,7 +276,7 @@ func (n *testNode) addPod(t *testing.T, far *rtnltest.Namespace, i int) {
 	})
 }
 
-// podAddress returns the address of a range's only pod.
+// podAddress returns the address of the only pod of a pod range.
 func podAddress(r netip.Prefix) netip.Addr { return r.Addr().Next().Next() }
 
 func must(t *testing.T, err error) {
@@ -283,7 +286,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// up gives a link addresses and sets it up.
+// up adds addresses to a link and sets the link up.
 func up(t *testing.T, name string, own ...netip.Prefix) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
@@ -298,11 +301,11 @@ func up(t *testing.T, name string, own ...netip.Prefix) {
 	must(t, netlink.LinkSetUp(link))
 }
 
-// patience bounds the time until an answer: a link may still be starting, and a first packet may be
-// lost during neighbor discovery, so the request is repeated until then.
+// patience is the longest wait for an answer. Until then the request is repeated, because the link
+// may still be starting, and neighbor discovery may drop the first packet.
 const patience = 20 * time.Second
 
-// echo returns datagrams to their sender until it is stopped.
+// echo sends datagrams back to their sender until stop is called.
 func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	t.Helper()
 	var socket *net.UDPConn
@@ -318,7 +321,8 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 			if err != nil {
 				return
 			}
-			_, _ = socket.WriteToUDPAddrPort(packet[:n], from) // the sender repeats its request
+			// if this fails, the sender repeats its request
+			_, _ = socket.WriteToUDPAddrPort(packet[:n], from)
 		}
 	}()
 	return func() {
@@ -327,8 +331,8 @@ func echo(t *testing.T, at place, address netip.Addr) (stop func()) {
 	}
 }
 
-// ask sends a datagram of size bytes that must not be fragmented, until it returns, and returns its
-// source address.
+// ask sends a datagram of size bytes, without fragmentation, and repeats it until the answer
+// arrives. It returns the source address of the datagram.
 func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	t.Helper()
 	var socket *net.UDPConn
@@ -354,7 +358,7 @@ func ask(t *testing.T, from place, to netip.Addr, size int) netip.Addr {
 	return sender
 }
 
-// whole disables the fragmentation of datagrams.
+// whole disables the fragmentation of a socket's datagrams.
 func whole(t *testing.T, socket *net.UDPConn, v6 bool) {
 	t.Helper()
 	raw, err := socket.SyscallConn()

@@ -22,45 +22,50 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// protocol marks the routes of this package (rtm_protocol).
+// protocol identifies the routes of this package in the kernel (rtm_protocol).
 const protocol netlink.RouteProtocol = rtnl.ProtoPods
 
-// lastResort is the metric of an unreachable route: any other route to the same network precedes
-// it.
+// lastResort is the metric of an unreachable route. Any other route to the same network has a lower
+// metric and is preferred.
 const lastResort = 4096
 
-// vni is the VXLAN network identifier of the only network.
+// vni is the network identifier of the VXLAN.
 const vni = 1
 
-// maxRounds bounds the passes over the kernel's state: a recreated link loses its routes and
-// neighbor entries, and the second pass restores them.
+// maxRounds bounds the passes over the kernel's state. A link that is created again loses its
+// routes and neighbor entries, and the second pass restores them.
 const maxRounds = 3
 
-// kernel is the mesh in the kernel. The zero kernel has no WireGuard key.
+// kernel reads and changes the objects of the mesh in the kernel. The zero kernel has no WireGuard
+// key.
 type kernel struct {
-	key   wgtypes.Key // private
+	key   wgtypes.Key // the private key
 	log   func(string)
-	ahead handshakes // nil: no peer is recreated because of a clock that went back
+	ahead handshakes // if nil, no peer counts as stuck
 }
 
-// handshakes are the peers' handshakes in the future, and the times when each was first seen.
+// handshakes contains, for each peer with a last handshake in the future, the time of the handshake
+// (at) and the time when it was first seen (since).
 type handshakes map[wgtypes.Key]struct {
 	at    time.Time
 	since time.Time
 }
 
 const (
-	// clockSkew is how far in the future a handshake has to be to prove that the clock went back.
+	// clockSkew is how far in the future a handshake must be to prove that the clock of this
+	// machine went back.
 	clockSkew = 10 * time.Second
-	// stuckAfter is the time without a newer handshake. If only the clock of this machine went
-	// back, the other end begins another handshake by then, and the working tunnel stays. A session
-	// ends after three minutes (WireGuard, 6.1, Reject-After-Time).
+	// stuckAfter is the time without a newer handshake after which a peer is stuck. A session of
+	// WireGuard ends after three minutes (WireGuard, 6.1, Reject-After-Time). If only the clock of
+	// this machine went back, the other end has begun a new handshake by then, and the tunnel
+	// stays.
 	stuckAfter = 4 * time.Minute
 )
 
-// stuck reports whether the last handshake with a peer is in the future and no newer handshake has
-// followed for long: the clocks of both ends went back, and neither accepts a handshake of the
-// other. The kernel stores the time of the handshake as long as the peer exists.
+// stuck reports whether a peer is stuck. at is the time of the last handshake with the peer. The
+// peer is stuck if this time is in the future and no newer handshake has followed for stuckAfter.
+// Then the clocks of both ends went back, and each end rejects the handshakes of the other end. The
+// kernel stores the time of the last handshake until the peer is removed.
 func (h handshakes) stuck(peer wgtypes.Key, at, now time.Time) bool {
 	if h == nil || at.Sub(now) <= clockSkew {
 		delete(h, peer)
@@ -74,7 +79,8 @@ func (h handshakes) stuck(peer wgtypes.Key, at, now time.Time) bool {
 	return now.Sub(seen.since) > stuckAfter
 }
 
-// apply applies the wanted objects to the kernel and continues after failures.
+// apply changes the kernel until it has the wanted objects. It continues after a failure of one
+// object, and returns all errors.
 func (k kernel) apply(want []KernelObject) error {
 	var errs []error
 	for range maxRounds {
@@ -100,13 +106,13 @@ func (k kernel) apply(want []KernelObject) error {
 			}
 		}
 		if len(errs) > 0 && len(gone) == 0 {
-			break // a retry would fail the same way
+			break // nothing was removed, so another round would fail in the same way
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// read returns the mesh's objects in the kernel, in the order of NewMesh.
+// read returns the objects of the mesh in the kernel, in the order of NewMesh.
 func (k kernel) read() ([]KernelObject, error) {
 	var pieces []KernelObject
 	index := 0
@@ -135,14 +141,14 @@ func (k kernel) read() ([]KernelObject, error) {
 	return pieces, nil
 }
 
-// routeOf converts a route of the kernel; tunnel is the index of the mesh's tunnel, or 0. It
-// returns false for a route of a disappearing link.
+// routeOf converts a route of the kernel. tunnel is the index of the tunnel's link, or 0 without a
+// tunnel. routeOf returns false for a route of a link that is disappearing.
 func routeOf(r netlink.Route, tunnel int) (Route, bool) {
 	route := Route{To: prefix(*r.Dst), Via: addr(r.Gw), From: addr(r.Src), Tunnel: tunnel != 0 && r.LinkIndex == tunnel}
 	return route, r.Type == unix.RTN_UNREACHABLE || !route.refuses()
 }
 
-// removeRoute deletes each route of the kernel that equals p. Other routes of this package to the
+// removeRoute deletes the routes in the kernel that equal p. Other routes of this package to the
 // same network stay.
 func (k kernel) removeRoute(p Route, tunnel netlink.Link) error {
 	index := 0
@@ -251,7 +257,8 @@ func (k kernel) set(p KernelObject) error {
 	case Address:
 		a := &netlink.Addr{IPNet: ipnet(netip.PrefixFrom(p.IP, p.IP.BitLen()))}
 		if p.IP.Is6() {
-			a.Flags = unix.IFA_F_NODAD // the bridge has the same address
+			// without duplicate address detection, because the bridge has the same address
+			a.Flags = unix.IFA_F_NODAD
 		}
 		return netlink.AddrReplace(end, a)
 	case FDBEntry, NeighborEntry:
@@ -288,8 +295,8 @@ func (k kernel) remove(p KernelObject) error {
 	return fmt.Errorf("%T: unknown object", p)
 }
 
-// setLink creates the link if necessary, with its kernel module, and sets all properties that can
-// change.
+// setLink creates the link if it is missing, and loads its kernel module if necessary. It then sets
+// all properties that can change.
 func (k kernel) setLink(l Link) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = Tunnel, l.MTU
@@ -335,8 +342,8 @@ func (k kernel) setLink(l Link) error {
 	return netlink.LinkSetUp(end)
 }
 
-// load loads a kernel module with its dependencies. The kernel does not load modules by itself on
-// this system (machined/host), and the only machine of a cluster needs none of these.
+// load loads a kernel module and its dependencies. On this system the kernel does not load modules
+// by itself (machined/host), and the only machine of a cluster does not need these modules.
 func load(module string) error {
 	release, err := kmod.Release()
 	if err != nil {
@@ -373,10 +380,10 @@ func (k kernel) setRoute(r Route) error {
 	return putRoute(route)
 }
 
-// keepalive is the interval of packets to a peer without other traffic. Without them, after its
-// clock went back, a peer could open no tunnel until its clock catches up: the kernel accepts no
-// handshake that is older than the last one (WireGuard, 5.4.2), and the other side would begin
-// none.
+// keepalive is the interval of packets to a peer when there is no other traffic. WireGuard rejects
+// a handshake with an earlier time than the last handshake (WireGuard, 5.4.2). So after the clock
+// of a node went back, the node cannot begin a handshake until its clock has caught up. With
+// keepalive packets, the other node begins the handshakes.
 const keepalive = 25 * time.Second
 
 func peerOf(p Peer) wgtypes.PeerConfig {
@@ -397,7 +404,7 @@ func configure(p wgtypes.PeerConfig) error {
 	return control.ConfigureDevice(Tunnel, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
 }
 
-// neighOf converts an FDB or neighbor entry to a permanent entry of the kernel.
+// neighOf converts an FDB entry or a neighbor entry to a permanent entry of the kernel.
 func neighOf(p KernelObject, index int) (*netlink.Neigh, error) {
 	n := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT}
 	text := ""
@@ -415,7 +422,7 @@ func neighOf(p KernelObject, index int) (*netlink.Neigh, error) {
 	return n, err
 }
 
-// underlayMTU returns the MTU of the link with the address.
+// underlayMTU returns the MTU in bytes of the link that has the address.
 func underlayMTU(address netip.Addr) (int, error) {
 	links, err := rtnl.Consistent(netlink.LinkList)
 	if err != nil {
@@ -435,10 +442,10 @@ func underlayMTU(address netip.Addr) (int, error) {
 	return 0, fmt.Errorf("no link has the node's address %s", address)
 }
 
-// privateKey reads or creates the node's WireGuard key. It persists over a reboot, so that packets
-// of other nodes reach this node before it has contacted the API. An unreadable key, or the key of
-// another node, is replaced by a new key, which the other nodes adopt: a machine with data from an
-// earlier use under another name must not use the key of a Node that still exists.
+// privateKey reads the node's WireGuard key, or creates it. The key survives a reboot, so packets
+// of other nodes reach this node before it has contacted the API server. A damaged key and a key of
+// another node are replaced by a new key. The reason is a machine with data from an earlier use
+// under another name: it must not use the key of a Node that still exists.
 func privateKey(dir, node string) (wgtypes.Key, error) {
 	path := filepath.Join(dir, "wireguard.key")
 	text, err := os.ReadFile(path)

@@ -19,11 +19,11 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 )
 
-// keyOf returns a public key that is recognizable in a golden file.
+// keyOf returns a public key that can be recognized in a golden file.
 func keyOf(n byte) wgtypes.Key { return wgtypes.Key{0: n, 31: n} }
 
-// others returns nodes 1 and 2 of a cluster with IPv4 and IPv6, unordered, and the node itself
-// among them.
+// others returns three nodes of a cluster with IPv4 and IPv6, not in order: the nodes 1 and 2, and
+// node 3, which is the node itself.
 func others() []Node {
 	node := func(n int) Node {
 		return Node{
@@ -47,8 +47,8 @@ func (m Mesh) text() string {
 	return b.String()
 }
 
-// TestMesh prints the kernel objects for each encapsulation, for a single node and with two others,
-// and the problems of invalid nodes.
+// TestMesh compares the planned kernel objects with a golden file: for each encapsulation, for the
+// only node of a cluster and for a cluster of three nodes, and the problems of invalid nodes.
 func TestMesh(t *testing.T) {
 	var b strings.Builder
 	show := func(title string, encapsulation string, nodes []Node) Mesh {
@@ -88,7 +88,7 @@ func TestMesh(t *testing.T) {
 		before := b.Len()
 		m := show(c.encapsulation+": "+c.title, c.encapsulation, nodes)
 		if c.title != "an address of one family" {
-			// The first node is connected, independent of the second.
+			// Node 1 is connected, although node 2 is invalid.
 			if m.Nodes != 1 || len(m.Problems) != 1 || !strings.Contains(m.text(), "10.244.1.0/24") {
 				t.Errorf("%s:\n%s", c.title, b.String()[before:])
 			}
@@ -97,7 +97,8 @@ func TestMesh(t *testing.T) {
 	golden.Assert(t, b.String(), "mesh.golden")
 }
 
-// TestMeshDoesNotDependOnOrder covers that a watch delivers Nodes in any order.
+// TestMeshDoesNotDependOnOrder checks that the order of the Nodes does not change the plan, because
+// a watch delivers Nodes in any order.
 func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -109,8 +110,8 @@ func TestMeshDoesNotDependOnOrder(t *testing.T) {
 	}
 }
 
-// TestDiff prints the operations when a node leaves, changes its address or its key, or when the
-// encapsulation changes; and checks that no operation remains afterwards.
+// TestDiff compares the results of Diff with a golden file: a node leaves, a node changes its
+// address or key, the encapsulation changes. The difference of two equal plans must be empty.
 func TestDiff(t *testing.T) {
 	spec, ranges := dual()
 	self := Self{Ranges: ranges, MTU: 1420, Key: keyOf(3)}
@@ -150,7 +151,7 @@ func TestDiff(t *testing.T) {
 	golden.Assert(t, b.String(), "diff.golden")
 }
 
-// aged sets the first peer's last handshake into the future.
+// aged marks the first peer as deferred.
 func aged(pieces []KernelObject) []KernelObject {
 	i := slices.IndexFunc(pieces, func(p KernelObject) bool { _, is := p.(Peer); return is })
 	peer := pieces[i].(Peer)
@@ -160,7 +161,7 @@ func aged(pieces []KernelObject) []KernelObject {
 }
 
 // TestHandshakes checks that a peer is stuck when its last handshake has been in the future for
-// minutes, and not if newer handshakes follow after the clock went back.
+// minutes, and that it is not stuck while newer handshakes follow.
 func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, peer, last := handshakes{}, keyOf(1), time.Now().Add(8*time.Hour)
@@ -170,7 +171,7 @@ func TestHandshakes(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
-		// another handshake, from before the clock of the other end went back
+		// another handshake in the future, with the clock of the other end still ahead
 		last = last.Add(time.Second)
 		for range 5 {
 			if h.stuck(peer, last, time.Now()) {
@@ -190,8 +191,8 @@ func TestHandshakes(t *testing.T) {
 	})
 }
 
-// TestNodeOf checks the fields that are read of a Node: the addresses of the status, the ranges of
-// the spec, and only the key of the annotations.
+// TestNodeOf checks the fields that nodeOf reads: the internal addresses of the status, the pod
+// ranges of the spec, and the annotation with the key.
 func TestNodeOf(t *testing.T) {
 	since := time.Unix(1700000000, 0)
 	object := &corev1.Node{
@@ -219,8 +220,8 @@ func TestNodeOf(t *testing.T) {
 	}
 }
 
-// TestKey checks that the key is created once, and that a damaged key, or another node's, is
-// replaced.
+// TestKey checks that privateKey creates the key once, and replaces a damaged key and the key of
+// another node.
 func TestKey(t *testing.T) {
 	dir := t.TempDir() + "/podnetwork"
 	first, err := privateKey(dir, "n1")
@@ -249,7 +250,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestDescribe checks the text about other nodes, which is empty without them.
+// TestDescribe checks the status text about other nodes, which is empty without other nodes.
 func TestDescribe(t *testing.T) {
 	for want, c := range map[string]struct {
 		others, reached int
@@ -266,8 +267,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutNode checks that a node without a Node object changes nothing, because the cause
-// is unknown.
+// TestUpdateWithoutNode checks that nothing changes while the node's own Node object is missing,
+// because the reason is unknown.
 func TestUpdateWithoutNode(t *testing.T) {
 	spec, ranges := single()
 	m := mesh{spec: spec, dirs: dirs.In(t.TempDir()), publish: func(context.Context, string) error {
@@ -280,8 +281,9 @@ func TestUpdateWithoutNode(t *testing.T) {
 	}
 }
 
-// TestDiffOfTwoRoutes checks that of two routes to one network the wanted route stays and the other
-// is removed; if neither is wanted, a route is changed first.
+// TestDiffOfTwoRoutes checks several routes to one network. If the wanted route exists, the other
+// routes are removed. If it does not, no route is removed, because putRoute replaces the others
+// when it sets the wanted route.
 func TestDiffOfTwoRoutes(t *testing.T) {
 	via := func(a string) Route {
 		return Route{To: netip.MustParsePrefix("10.244.7.0/24"), Via: netip.MustParseAddr(a)}

@@ -16,22 +16,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Bridge is the name of the pods' bridge.
+// Bridge is the name of the bridge to which the node's pods are connected.
 const Bridge = nodespec.PodBridge
 
-// Plan contains all settings that the node's pod ranges determine.
+// Plan contains all settings that follow from the node's pod ranges.
 type Plan struct {
-	Gateways []netip.Prefix // the bridge's own addresses, one per family
-	Routes   []netip.Prefix // service ranges, routed to the bridge
-	MTU      int            // of the bridge and of pods, bytes
+	Gateways []netip.Prefix // the addresses of the bridge, one per family
+	Routes   []netip.Prefix // the service ranges, which are routed to the bridge
+	MTU      int            // the MTU of the bridge and of pods, in bytes
 	Conflist string         // the CNI configuration
-	Rules    []string       // nftables rules of the masquerading chain
-	Closed   []string       // of the chains that drop packets of pods
+	Rules    []string       // the nftables rules of the chain that masquerades
+	Closed   []string       // the nftables rules of the chains that drop packets of pods
 }
 
-// NewPlan makes the plan for the node's pod ranges. Packets of pods leave room for the tunnel's
-// headers within linkMTU, the MTU of the underlying link, from the first pod on: a second node
-// changes nothing for the pods of the first.
+// NewPlan makes the plan for the node's pod ranges. linkMTU is the MTU of the link below the
+// tunnel. The MTU of pods leaves room for the headers of the tunnel even on the only node of a
+// cluster. So the pods of this node need no change when a second node appears.
 func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU int) (Plan, error) {
 	var p Plan
 	less, err := overhead(spec)
@@ -58,14 +58,14 @@ func NewPlan(spec nodespec.Spec, dirs dirs.Dirs, ranges []netip.Prefix, linkMTU 
 		p.Rules = append(p.Rules, fmt.Sprintf("%[1]s saddr %[2]s %[1]s daddr != %[2]s oifname != %[3]q masquerade", family, r, Bridge))
 	}
 	if spec.Network.Encapsulation == vxlan {
-		// A VXLAN accepts every source: a pod could inject a packet in the name of another pod,
-		// past all policies.
+		// A VXLAN accepts packets from any source. Without this rule, a pod could inject a packet
+		// with the address of another pod and bypass all policies.
 		p.Closed = append(p.Closed, fmt.Sprintf("iifname %q udp dport %d drop", Bridge, paths.PortVXLAN))
 	}
 	return p, nil
 }
 
-// Addresses returns the bridge's addresses without prefix lengths.
+// Addresses returns the addresses of the bridge without prefix lengths.
 func (p Plan) Addresses() []netip.Addr { return addressesOf(p.Gateways) }
 
 func addressesOf(prefixes []netip.Prefix) []netip.Addr {
@@ -76,9 +76,10 @@ func addressesOf(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// former returns the addresses of an earlier process's bridge from its present addresses: one in
-// each of the cluster's pod ranges, in their order, and the first of its network. If an address is
-// missing, the bridge was incomplete, and former returns none.
+// former returns the addresses that the bridge of an earlier process has for the cluster DNS, in
+// the order of podCIDRs. have are all addresses of the bridge. For each pod range of the cluster,
+// the bridge must have an address that is the first of its network. Otherwise the bridge is
+// incomplete, and former returns nil.
 func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range podCIDRs {
@@ -94,8 +95,8 @@ func former(podCIDRs, have []netip.Prefix) []netip.Addr {
 }
 
 // conflist returns the CNI network configuration: a veth pair on the bridge, an address from the
-// node's range, host ports on request. The address allocations are on a tmpfs: pods do not survive
-// a reboot, and neither may their addresses.
+// node's range, and host ports if a pod requests them. The allocated addresses are recorded on a
+// tmpfs, because pods do not survive a reboot.
 func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 	var subnets [][]map[string]string
 	var routes []map[string]string
@@ -129,14 +130,14 @@ func conflist(dirs dirs.Dirs, ranges []netip.Prefix, mtu int) string {
 	}
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
-		// cannot happen
+		// cannot happen for a map of plain values
 		panic(fmt.Sprintf("podnetwork: a map of plain values has no JSON form: %v", err))
 	}
 	return string(text) + "\n"
 }
 
-// dnsSlices returns the node's endpoints of the cluster DNS, one slice per address family. They are
-// deleted with the Node.
+// dnsSlices returns the node's endpoints of the cluster DNS, as one EndpointSlice per address
+// family. Kubernetes deletes the slices with the Node, which owns them.
 func dnsSlices(node *corev1.Node, addresses []netip.Addr) []*discoveryv1.EndpointSlice {
 	yes, udp, tcp := true, corev1.ProtocolUDP, corev1.ProtocolTCP
 	port := int32(53)

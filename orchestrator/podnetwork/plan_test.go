@@ -57,8 +57,9 @@ func dual() (nodespec.Spec, []netip.Prefix) {
 	}, prefixes("10.244.3.0/24", "fd00:10:244:3::/64")
 }
 
-// TestPlan prints the whole plan for a node's pod range: addresses, routes, CNI configuration, the
-// nftables rules as in the kernel, and the DNS endpoints.
+// TestPlan compares the whole plan for a node's pod ranges with golden files: addresses, routes,
+// the CNI configuration, the nftables rules as the kernel has them, and the endpoints of the
+// cluster DNS.
 func TestPlan(t *testing.T) {
 	tunnel := func() (nodespec.Spec, []netip.Prefix) {
 		spec, ranges := single()
@@ -103,7 +104,7 @@ func TestPlanRejectsSmallRange(t *testing.T) {
 	}
 }
 
-// TestMTU checks the MTU of pods on a link of 1500 bytes.
+// TestMTU checks the MTU of pods for a link with an MTU of 1500 bytes.
 func TestMTU(t *testing.T) {
 	only4, ranges := single()
 	both, _ := dual()
@@ -160,8 +161,8 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// TestPublish checks that a node is an endpoint of the cluster DNS, and no longer with an external
-// DNS.
+// TestPublish checks that the node is an endpoint of the cluster DNS, and that its endpoint is
+// deleted if the DNS is external.
 func TestPublish(t *testing.T) {
 	client := fake.NewClientset()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
@@ -180,8 +181,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishLoop checks that, with an external network, the node is an endpoint of the cluster DNS
-// with the DNS's own address, and that the status names the external network.
+// TestPublishLoop checks a node with an external network: the endpoint of the cluster DNS has the
+// address ownDNS4, and the status text names the external network.
 func TestPublishLoop(t *testing.T) {
 	client := fake.NewClientset()
 	refused := errors.New("no rights yet")

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Ranges returns the valid pod ranges of the nodes by name: the same ranges that NewMesh connects.
-// It omits nodes without a range and nodes with an invalid range.
+// Ranges returns the valid pod ranges of the nodes, by the name of the node. NewMesh connects the
+// same ranges. Nodes without a range and nodes with an invalid range are omitted.
 func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefix {
 	var all []Node
 	for _, o := range objects {
@@ -20,7 +20,7 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 			all = append(all, n)
 		}
 	}
-	first := func(n Node) int { // a node trusts its own Node first
+	first := func(n Node) int { // the node's own Node comes before all other Nodes
 		if n.Name == spec.Node.Name {
 			return 0
 		}
@@ -40,8 +40,8 @@ func Ranges(spec nodespec.Spec, objects []*corev1.Node) map[string][]netip.Prefi
 	return out
 }
 
-// TunnelOf returns the link of packets from other nodes' pods, or "" if they arrive like all other
-// packets.
+// TunnelOf returns the name of the link on which packets from the pods of other nodes arrive. It
+// returns "" if there is no tunnel, and the packets arrive on any link.
 func TunnelOf(spec nodespec.Spec) string {
 	if spec.Network.Encapsulation == plain {
 		return ""

@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRanges checks that a node has the ranges that no other node had before it.
+// TestRanges checks that a range belongs to the node's own Node, or else to the Node that
+// registered first. Invalid ranges are omitted.
 func TestRanges(t *testing.T) {
 	spec, _ := single()
 	node := func(name string, since int64, ranges ...string) *corev1.Node {

@@ -12,8 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestForeignRoutes covers a foreign route to the same network at the same metric, older or newer
-// than ours. Our route is created once, changed and removed, and the foreign route stays unchanged.
+// TestForeignRoutes checks a foreign route to the same network with the same metric, which is older
+// or newer than our route. Our route is created only once, changed and removed, and the foreign
+// route stays unchanged.
 func TestForeignRoutes(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -36,7 +37,7 @@ func TestForeignRoutes(t *testing.T) {
 		first, second string // next hops of ours
 		foreign       string
 		sender        string
-		metric        int // of the foreign route: the kernel's default
+		metric        int // the metric of the foreign route, which is the kernel's default
 	}{
 		{"10.244.7.0/24", "192.0.2.8", "192.0.2.9", "198.51.100.8", "192.0.2.1", 0},
 		{"fd00:244:7::/64", "2001:db8:1::8", "2001:db8:1::9", "2001:db8:2::8", "2001:db8:1::1", 1024},
@@ -55,8 +56,8 @@ func TestForeignRoutes(t *testing.T) {
 					must(t, putRoute(ours(c.first)))
 					must(t, netlink.RouteAppend(theirs))
 				}
-				// hops returns the next hops of all routes of a protocol to the network, also if
-				// the kernel merged the routes.
+				// hops returns the next hops of all routes of a protocol to the network, including
+				// those of routes that the kernel has merged.
 				hops := func(of netlink.RouteProtocol) (out []string) {
 					t.Helper()
 					have, err := routesTo(&netlink.Route{Dst: to, Protocol: of})
@@ -87,7 +88,8 @@ func TestForeignRoutes(t *testing.T) {
 					must(t, putRoute(ours(c.second)))
 					all("changed", c.second)
 				}
-				// The same next hop with a source address: a single route, which has the source.
+				// With the same next hop and a source address, there is a single route, which has
+				// the source address.
 				sender := ours(c.second)
 				sender.Src = netip.MustParseAddr(c.sender).AsSlice()
 				must(t, putRoute(sender))

@@ -10,24 +10,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// ownMetric is the metric of this package's routes in IPv6. It precedes the default of other
-// routes, which is 1024 (IP6_RT_PRIO_USER). With the same metric the kernel would merge two routes
-// with gateways. IPv4 has no metric below the usual one, which is 0.
+// ownMetric is the metric of this package's IPv6 routes. The kernel prefers them to routes with the
+// default metric 1024 (IP6_RT_PRIO_USER). With the default metric, the kernel would merge two
+// routes with gateways. IPv4 has no metric below the default, which is 0.
 const ownMetric = 512
 
 // putRoute adds a route of this package, and removes all other routes of the same protocol to the
-// same network at its metric.
+// same network.
 //
-// Another program may have a route to that network with the same metric. The kernel's replace
-// operation then replaces the first route that it finds (fib_table_insert in net/ipv4/fib_trie.c):
-// the foreign route, or none because this package's route exists already (EEXIST). So putRoute
-// replaces no route: it adds the new route in front of the existing routes, as `ip route prepend`
-// does, and deletes its old routes by all their properties.
+// Another program may have a route to the network with the same metric. The kernel's replace
+// operation would replace the first route that it finds (fib_table_insert in net/ipv4/fib_trie.c).
+// This could be the foreign route. If this package's route exists already, the operation fails with
+// EEXIST. So putRoute does not replace. It adds the new route before the existing routes, as `ip
+// route prepend` does, and then deletes its old routes by all their properties.
 func putRoute(route *netlink.Route) error {
 	if route.Dst.IP.To4() == nil && route.Priority == 0 {
 		route.Priority = ownMetric
 	}
-	// Most routes are the first to their network and need no list of the existing routes.
+	// Most routes are the first to their network, so putRoute first tries to add the route without
+	// reading the others.
 	if err := netlink.RouteAdd(route); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
@@ -48,21 +49,22 @@ func putRoute(route *netlink.Route) error {
 		err, old = deleteRoutes(old), nil
 	}
 	if !there {
-		// without NLM_F_EXCL, NLM_F_REPLACE and NLM_F_APPEND
+		// RouteAddEcmp adds the route without NLM_F_EXCL, NLM_F_REPLACE and NLM_F_APPEND, so the
+		// kernel puts it before the existing routes.
 		err = errors.Join(err, netlink.RouteAddEcmp(route))
 	}
 	return errors.Join(err, deleteRoutes(old))
 }
 
-// oldFirst reports whether the old routes have to be deleted before the addition of the new route.
-// IPv6 identifies a route by its next hop alone, and merges routes with two next hops. IPv4 deletes
-// the first route that matches the given properties, so a deletion without a source address would
-// also match the new route.
+// oldFirst reports whether the old routes must be deleted before the new route is added. IPv6
+// identifies a route by its next hop alone, and merges routes with different next hops. IPv4
+// deletes the first route that matches the given properties, so the deletion of a route without a
+// source address would also match the new route.
 func oldFirst(route netlink.Route, old []netlink.Route) bool {
 	return route.Dst.IP.To4() == nil || route.Src != nil && slices.ContainsFunc(old, func(r netlink.Route) bool { return r.Src == nil })
 }
 
-// routesTo returns the routes of one protocol to one network.
+// routesTo returns the routes with the protocol and the destination of route.
 func routesTo(route *netlink.Route) ([]netlink.Route, error) {
 	family := unix.AF_INET
 	if route.Dst.IP.To4() == nil {
@@ -73,8 +75,8 @@ func routesTo(route *netlink.Route) ([]netlink.Route, error) {
 	})
 }
 
-// sameRoute reports whether a route of the kernel equals the wanted one. The kernel chooses the
-// link of an unreachable route.
+// sameRoute reports whether a route of the kernel equals the wanted route. It does not compare the
+// links of unreachable routes, which the kernel chooses.
 func sameRoute(want, have netlink.Route) bool {
 	kind := func(r netlink.Route) int {
 		if r.Type == 0 {
@@ -86,12 +88,12 @@ func sameRoute(want, have netlink.Route) bool {
 		(kind(want) != unix.RTN_UNICAST || want.LinkIndex == 0 || want.LinkIndex == have.LinkIndex)
 }
 
-// deleteRoutes deletes routes as listed by the kernel. A route that no longer exists is not an
-// error.
+// deleteRoutes deletes routes in the form in which the kernel has listed them. A route that no
+// longer exists is not an error.
 func deleteRoutes(all []netlink.Route) error {
 	var errs []error
 	for _, r := range all {
-		r.Flags = 0 // flags of its link, for example a missing carrier
+		r.Flags = 0 // the flags describe the state of the link, for example a missing carrier
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, err)
 		}

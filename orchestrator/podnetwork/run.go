@@ -28,22 +28,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name; NodeName is the name of the component that announces the Node
-// object's own state.
+// Name is the name of the component for the network. NodeName is the name of the component that
+// announces the condition Ready of the Node object.
 const (
 	Name     = "network"
 	NodeName = "node"
 )
 
-// Client is the name of the agent's kubeconfig.
+// Client is the name of the kubeconfig of the node's agent.
 const Client = "node-agent"
 
-// publishRetry is the delay after a rejected write of the cluster DNS endpoint: rights and
-// namespace may exist in a moment.
+// publishRetry is the delay after a failed write of the endpoint of the cluster DNS. It is short,
+// because the rights and the namespace of a new cluster may exist in a moment.
 const publishRetry = 200 * time.Millisecond
 
-// resyncPeriod bounds how long a manual change of the mesh in the kernel lasts, or a change because
-// a link was down.
+// resyncPeriod is the period at which the network is applied again. It bounds how long a manual
+// change in the kernel lasts, or a change because a link was down.
 const resyncPeriod = time.Minute
 
 // retryInterval is the delay after a failure.
@@ -55,25 +55,25 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return component.Component{Process: component.Node, Name: Name, Files: []component.File{config}}
 }
 
-// Agent maintains the node's network. Make it with New.
+// Agent maintains the network of the node. Make it with New.
 type Agent struct {
 	spec      nodespec.Spec
 	dirs      dirs.Dirs
 	gate      *apiready.Waiter
 	watched   *component.Nodes
-	nodes     chan *corev1.Node // for the network
-	seen      chan *corev1.Node // for the Node's state
-	changed   cell.Signal       // signals a change of any Node
-	all       cache.Store       // of Nodes; complete after the first signal on changed
+	nodes     chan *corev1.Node // the states of the own Node, for the network
+	seen      chan *corev1.Node // the states of the own Node, for RunNode
+	changed   cell.Signal       // wakes after a change of any Node
+	all       cache.Store       // all Nodes; complete after the first signal on changed
 	addrs     []netip.Addr
-	bridged   chan struct{} // closed when addrs are known and on the bridge
-	known     chan struct{} // closed when the Node object exists
+	bridged   chan struct{} // closed when the bridge has the addresses addrs
+	known     chan struct{} // closed when the own Node object exists
 	applied   []netip.Prefix
-	plan      Plan      // for the applied ranges
-	appliedAt time.Time // time of the last complete application
+	plan      Plan      // for the ranges in applied
+	appliedAt time.Time // the time of the last complete application of plan
 }
 
-// New returns an agent that waits for the API server by means of gate.
+// New returns an agent that uses gate to wait for the API server.
 func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter, nodes *component.Nodes) *Agent {
 	return &Agent{
 		spec: spec, dirs: dirs, gate: gate, watched: nodes,
@@ -82,7 +82,8 @@ func New(spec nodespec.Spec, dirs dirs.Dirs, gate *apiready.Waiter, nodes *compo
 	}
 }
 
-// Addresses waits until the bridge has its addresses and returns them.
+// Addresses waits until the bridge has its addresses, and returns them. It returns an error if ctx
+// ends first.
 func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
 	if err := component.Wait(ctx, a.bridged); err != nil {
 		return nil, err
@@ -90,10 +91,10 @@ func (a *Agent) Addresses(ctx context.Context) ([]netip.Addr, error) {
 	return a.addrs, nil
 }
 
-// Registered waits until the Node object exists.
+// Registered waits until the own Node object exists. It returns an error if ctx ends first.
 func (a *Agent) Registered(ctx context.Context) error { return component.Wait(ctx, a.known) }
 
-// Run applies the Node object to the network until ctx is done.
+// Run applies the Nodes to the network until ctx is done.
 func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	start := a.recall
 	if a.spec.External.Network {
@@ -103,7 +104,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		return err
 	}
 	if err := a.gate.WaitRBAC(ctx); err != nil {
-		return nil // stopped before the component began
+		return nil // ctx was done before the component had its rights
 	}
 	config, err := component.LoadConfig(component.KubeconfigPath(a.dirs.Node, Client))
 	if err != nil {
@@ -132,7 +133,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 	return l.run(ctx, announce)
 }
 
-// loop applies the Nodes to the network.
+// loop applies the Nodes to the network of an Agent.
 type loop struct {
 	*Agent
 	api   kubernetes.Interface
@@ -141,22 +142,23 @@ type loop struct {
 	timer *time.Timer
 
 	last        *corev1.Node // the newest state of the own Node
-	unpublished bool         // the endpoint of the cluster DNS may differ from last
-	complete    bool         // all Nodes are known
-	looked      time.Time    // the last update of the mesh
-	others      string       // the detail about the other nodes
+	unpublished bool         // true: the endpoint of the cluster DNS may be out of date
+	complete    bool         // true: all Nodes are known
+	looked      time.Time    // the time of the last update of the mesh
+	others      string       // the status text about the other nodes
 }
 
 func (l *loop) run(ctx context.Context, announce component.Announce) error {
 	for told := ""; ; {
-		look := true // the mesh needs an update
+		look := true // true: the mesh needs an update
 		select {
 		case l.last = <-l.nodes:
 			l.unpublished = true
 		case <-l.changed:
 			l.complete = true
 		case <-l.timer.C:
-			// The timer may be set for the endpoint of the cluster DNS, many times a second.
+			// While the endpoint of the cluster DNS cannot be published, the timer fires several
+			// times a second, and most of these times the mesh needs no update.
 			since := time.Since(l.looked)
 			look = !l.unpublished || since >= resyncPeriod || l.mesh.failed && since >= retryInterval
 		case <-ctx.Done():
@@ -178,8 +180,8 @@ func (l *loop) run(ctx context.Context, announce component.Announce) error {
 	}
 }
 
-// step does the parts of the network that may fail and are retried, sets the timer and returns the
-// status text. With look it updates the mesh.
+// step applies the parts of the network that may fail and are retried. It sets the timer and
+// returns the status text. If look is true, it also updates the mesh.
 func (l *loop) step(ctx context.Context, look bool) string {
 	detail := fmt.Sprintf("pods in %v", l.applied)
 	l.timer.Reset(resyncPeriod)
@@ -213,8 +215,8 @@ func newTimer() *time.Timer {
 	return t
 }
 
-// recall adopts the addresses of an earlier process's bridge: pods use it, and the cluster DNS has
-// to answer them before the API server returns the node's ranges, which may take long.
+// recall adopts the addresses of the bridge of an earlier process. Pods use this bridge, and the
+// cluster DNS has to answer them even if the API server returns the node's ranges much later.
 func (a *Agent) recall() error {
 	have, err := bridgeAddresses()
 	if err != nil {
@@ -226,8 +228,9 @@ func (a *Agent) recall() error {
 	return nil
 }
 
-// watch watches the Nodes: it forwards the newest state of the own Node, and signals changes of any
-// Node, after all Nodes are known: unknown Nodes would count as deleted.
+// watch watches the Nodes. It forwards the newest state of the own Node, and wakes changed after a
+// change of any Node. changed stays silent until all Nodes are known, because unknown Nodes would
+// count as deleted.
 func (a *Agent) watch(ctx context.Context) error {
 	informer, err := a.watched.Informer()
 	if err != nil {
@@ -246,7 +249,7 @@ func (a *Agent) watch(ctx context.Context) error {
 		}
 		known()
 		for _, to := range []chan *corev1.Node{a.nodes, a.seen} {
-			select { // the newest state replaces an unread one
+			select { // the newest state replaces an unread state
 			case <-to:
 			default:
 			}
@@ -256,8 +259,8 @@ func (a *Agent) watch(ctx context.Context) error {
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: pass,
 		UpdateFunc: func(before, object any) {
-			// A Node's status changes every few seconds; of other Nodes only some fields matter
-			// here.
+			// The status of a Node changes every few seconds. A change of another Node counts only
+			// if alike returns false.
 			if node := object.(*corev1.Node); node.Name == a.spec.Node.Name || !alike(before.(*corev1.Node), node) {
 				pass(object)
 			}
@@ -276,13 +279,15 @@ func (a *Agent) watch(ctx context.Context) error {
 	return nil
 }
 
-// alike reports whether two states of a Node are equal for other nodes: its addresses, pod ranges
-// and key.
+// alike reports whether two states of a Node are the same for other nodes: addresses, pod ranges
+// and key are equal.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && slices.Equal(a.Status.Addresses, b.Status.Addresses) && slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) && a.Annotations[KeyAnnotation] == b.Annotations[KeyAnnotation]
 }
 
-// apply applies the Node's pod ranges to the machine's network, if they exist and are new.
+// apply applies the pod ranges of the Node to the machine's network, if the Node has ranges and
+// they are not applied yet. It returns an error if the ranges have changed: the process must then
+// restart.
 func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1.Node) error {
 	ranges, err := podRanges(node)
 	if err != nil || len(ranges) == 0 || slices.Equal(ranges, a.applied) {
@@ -302,7 +307,8 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	if err := ensureBridge(plan.Gateways, plan.MTU); err != nil {
 		return err
 	}
-	// The runtime's plugins need only the bridge; pods may start while the rest follows.
+	// The CNI plugins need only the bridge, so pods may start before the routes and rules are
+	// complete.
 	file := component.File{Path: filepath.Join(a.dirs.CNI.Config, "10-orlop.conflist"), Mode: 0o600, Content: plan.Conflist}
 	if err := component.WriteFile(file); err != nil {
 		return err
@@ -312,15 +318,15 @@ func (a *Agent) apply(ctx context.Context, nft knftables.Interface, node *corev1
 	case len(a.addrs) == 0:
 		a.addrs = addrs
 		close(a.bridged)
-	case !slices.Equal(a.addrs, addrs): // the DNS listens on the old address
+	case !slices.Equal(a.addrs, addrs): // the cluster DNS listens on the old address
 		return fmt.Errorf("Node %s: the bridge had the addresses %v, and has %v now: restarting", node.Name, a.addrs, addrs)
 	}
 	a.applied, a.plan = ranges, plan
 	return a.finish(ctx, nft)
 }
 
-// finish sets the routes and rules beside the bridge. It is repeated, because they may be removed
-// by hand.
+// finish sets the routes and nftables rules of the plan. It is repeated every resyncPeriod, because
+// another program may have removed them.
 func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
 	if err := ensureRoutes(Bridge, a.plan.Routes, a.addrs); err != nil {
 		return err
@@ -332,6 +338,7 @@ func (a *Agent) finish(ctx context.Context, nft knftables.Interface) error {
 	return nil
 }
 
+// podRanges returns the pod ranges of a Node, or an error if one of them is invalid.
 func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range node.Spec.PodCIDRs {
@@ -344,8 +351,8 @@ func podRanges(node *corev1.Node) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// publish makes the node an endpoint of the cluster DNS, or withdraws the endpoint if an external
-// component answers at its address.
+// publish makes the node an endpoint of the cluster DNS. If an external component provides the
+// cluster DNS, publish deletes the endpoint.
 func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *corev1.Node) error {
 	for _, want := range dnsSlices(node, a.addrs) {
 		all := api.DiscoveryV1().EndpointSlices(want.Namespace)
@@ -369,10 +376,10 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 	return nil
 }
 
-// publishKey writes the node's public key to its Node with the kubelet's identity: upstream's
-// admission (NodeRestriction) permits changes of this Node only.
+// publishKey writes the node's public key to its Node. It uses the identity of the kubelet, with
+// which upstream's admission (NodeRestriction) permits changes of this Node only.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
-	// The timeout is for a server that does not answer.
+	// the timeout is for an API server that does not answer
 	api, err := component.KubeletClient(config, a.dirs, 10*time.Second)
 	if err != nil {
 		return err
@@ -387,7 +394,7 @@ func same(have, want *discoveryv1.EndpointSlice) bool {
 		equality.Semantic.DeepEqual(have.Ports, want.Ports) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences)
 }
 
-// RunNode announces the Node object's Ready condition until ctx is done.
+// RunNode announces the condition Ready of the Node object until ctx is done.
 func (a *Agent) RunNode(ctx context.Context, announce component.Announce) error {
 	last := ""
 	for {
@@ -404,6 +411,7 @@ func (a *Agent) RunNode(ctx context.Context, announce component.Announce) error 
 	}
 }
 
+// state reports whether the condition Ready of a Node is true. If it is not, detail has the reason.
 func state(node *corev1.Node) (ready bool, detail string) {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -13,22 +13,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// mesh maintains the connections to the pods of other nodes. They stay when the process ends, and
-// while the Nodes are unknown.
+// mesh maintains the connections to the pods of other nodes. The connections stay when the process
+// ends, and while the Nodes are unknown.
 type mesh struct {
 	spec nodespec.Spec
 	dirs dirs.Dirs
-	// writes the public key to the node's own Node
+	// writes the public key of this node to its Node
 	publish func(ctx context.Context, key string) error
 	kernel  kernel
-	failed  bool // the last update failed in part or as a whole
+	failed  bool // true: the last update has failed, at least in part
 }
 
-// maxShown is the maximal number of problems in the status text.
+// maxShown is the largest number of problems in the status text.
 const maxShown = 3
 
-// update applies the Nodes to the kernel and returns a short text about the node's connections, or
-// "". Problems with other nodes do not make the node unready: they are reported and retried.
+// update applies the Nodes to the kernel and returns a text for the status, or "". objects are all
+// Nodes, own are the pod ranges of this node. Problems with other nodes are part of the text. They
+// do not make this node unready.
 func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) string {
 	var nodes []Node
 	var self *Node
@@ -49,7 +50,8 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 		}
 	}
 	if self == nil {
-		return "" // the node is not a part of the cluster at the moment: the present state stays
+		// the state in the kernel stays, because the reason for the missing Node is unknown
+		return ""
 	}
 	plan, err := m.plan(ctx, own, *self, nodes)
 	if err == nil {
@@ -63,7 +65,8 @@ func (m *mesh) update(ctx context.Context, own []netip.Prefix, objects []any) st
 	return describe(m.spec.Network.Encapsulation, len(nodes)-1, plan.Nodes, problems)
 }
 
-// plan plans the mesh. It creates and publishes the key when the cluster has a second node.
+// plan plans the mesh. With WireGuard, it creates and publishes the node's key when the cluster has
+// a second node.
 func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []Node) (Mesh, error) {
 	mtu, err := underlayMTU(m.spec.Node.IPs[0])
 	if err != nil {
@@ -91,7 +94,8 @@ func (m *mesh) plan(ctx context.Context, own []netip.Prefix, self Node, nodes []
 	return plan, nil
 }
 
-// describe returns the component's detail. It is empty for the only node of a cluster.
+// describe returns a status text about the other nodes. Without other nodes and problems it returns
+// "".
 func describe(encapsulation string, others, reached int, problems []string) string {
 	text := ""
 	if others > 0 {

@@ -12,15 +12,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Table is the name of the table, of the inet family.
+// Table is the name of the nftables table. Its family is inet.
 const Table = "orlop_port_guard"
 
-// Input determines a node's table.
+// Input is the data from which the table of a node is made.
 type Input struct {
-	Machines []netip.Addr // addresses of the cluster's machines
+	Machines []netip.Addr // the addresses of the cluster's machines
 	Pods     []netip.Prefix
-	// Kubelet defines the access to the kubelets; Readers are the addresses of this node's pods
-	// that have access although the kubelets are closed to pods.
+	// Kubelet says which pods may connect to kubelets. Readers are the addresses of those pods on
+	// this node that may connect although the kubelets are closed to pods.
 	Kubelet config.Kubelet
 	Readers []netip.Addr
 }
@@ -33,11 +33,12 @@ type family struct {
 
 var families = []family{{"ip", "ipv4", "ipv4_addr", true}, {"ip6", "ipv6", "ipv6_addr", false}}
 
-// Commands returns the commands of nft(8), in a transaction, that create or replace the table. The
-// order of addresses in the input has no effect.
+// Commands returns the commands of nft(8) that create or replace the table in one transaction. The
+// order of the addresses in the input has no effect.
 //
-// After a connection gets its own destination as its translation, no later chain of type nat sees
-// it; see machined/firewall.Guard, which does the same for the machine's own addresses.
+// The chains of type nat translate a connection to its own destination. After that, no later chain
+// of type nat translates the connection, so no Service redirects it. machined/firewall.Guard does
+// the same for the machine's own addresses.
 func (w Input) Commands() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", Table)
@@ -57,7 +58,7 @@ func (w Input) Commands() string {
 		w.closed(&b, f, fmt.Sprintf("%s daddr @%s ", f.name, f.setName("machines")), w.ports(), true)
 	}
 	b.WriteString("\t}\n\tchain input {\n\t\ttype filter hook input priority filter - 4; policy accept;\n\t\tct state established,related accept\n\t\tiifname \"lo\" accept\n")
-	if w.Kubelet.ClosedToPods { // machined handles the rest
+	if w.Kubelet.ClosedToPods { // machined has the rules for all other ports of this machine
 		for _, f := range families {
 			w.closed(&b, f, "", []int{paths.PortKubelet}, false)
 		}
@@ -66,7 +67,7 @@ func (w Input) Commands() string {
 	return b.String()
 }
 
-// ports returns the ports of other machines that are closed to pods.
+// ports returns the ports of other machines to which pods may not connect.
 func (w Input) ports() []int {
 	if w.Kubelet.ClosedToPods {
 		return append(nodespec.ClosedToPods(), paths.PortKubelet)
@@ -74,8 +75,9 @@ func (w Input) ports() []int {
 	return nodespec.ClosedToPods()
 }
 
-// closed rejects connections of pods to ports: of this node's pods by their bridge, and of all pods
-// by their addresses. If led is set, it also rejects connections that a Service redirected there.
+// closed writes rules that reject connections of pods to the ports. It matches this node's pods by
+// their bridge, and all pods by their addresses. to is a match of the destination, or "". If led is
+// true, closed also rejects connections that a Service has redirected.
 func (w Input) closed(b *strings.Builder, f family, to string, ports []int, led bool) {
 	if w.Kubelet.ClosedToPods && len(w.Readers) > 0 {
 		fmt.Fprintf(b, "\t\tiifname %q %s saddr @%s %stcp dport %d accept\n", nodespec.PodBridge, f.name, f.setName("readers"), to, paths.PortKubelet)
@@ -96,7 +98,7 @@ func (w Input) closed(b *strings.Builder, f family, to string, ports []int, led 
 
 func (f family) setName(what string) string { return what + strings.TrimPrefix(f.proto, "ipv") }
 
-// set writes a set with the addresses of a family, sorted and without duplicates.
+// set writes a set with those addresses that belong to the family, sorted and without duplicates.
 func (f family) set(b *strings.Builder, what string, all []netip.Addr) {
 	own := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a.Is4() != f.is4 })
 	slices.SortFunc(own, netip.Addr.Compare)

@@ -16,8 +16,8 @@ func addresses(texts ...string) []netip.Addr {
 	return out
 }
 
-// TestCommands prints the table of a node with two families, with open kubelets and with kubelets
-// that are closed to all pods except one.
+// TestCommands compares the tables of a node with two families with golden files: with open
+// kubelets, with kubelets that one pod may reach, and with kubelets that no pod may reach.
 func TestCommands(t *testing.T) {
 	w := Input{
 		Machines: addresses("10.0.0.6", "10.0.0.5", "2001:db8::5", "10.0.0.5"),

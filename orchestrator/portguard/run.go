@@ -33,26 +33,26 @@ import (
 const Name = "port-guard"
 
 const (
-	// minInterval is the shortest time between two updates of the table; further changes in this
-	// time are combined.
+	// minInterval is the shortest time between two updates of the table. An update combines all
+	// changes since the previous update.
 	minInterval = 200 * time.Millisecond
-	// resyncPeriod bounds how long a manual change of the table in the kernel lasts; retryInterval
-	// is the delay after a failure.
+	// resyncPeriod is the period at which the table is written again, so a manual change in the
+	// kernel lasts no longer. retryInterval is the delay after a failure.
 	resyncPeriod, retryInterval = time.Minute, 2 * time.Second
-	// publishRetry is the delay after a failed publication of the addresses.
+	// publishRetry is the delay after a failed publication of the machine's addresses.
 	publishRetry = 30 * time.Second
 	// timeout bounds a run of nft(8).
 	timeout = 30 * time.Second
 )
 
-// Component describes the component without its Run function. It has the identity of the node's
-// agent at the API server.
+// Component describes the component without its Run function. The component uses the identity of
+// the node's agent at the API server.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)
 }
 
-// Run maintains the table until ctx is done; the table stays afterwards. It begins with the
-// addresses of the specification, and calls loaded when the kernel has the first table.
+// Run maintains the table until ctx is done. The table stays in the kernel afterwards. The first
+// table has the addresses of the specification; Run calls loaded when the kernel has this table.
 func Run(ctx context.Context, env component.Env, loaded func()) error {
 	config, err := env.Config(Name)
 	if err != nil {
@@ -81,8 +81,9 @@ func Run(ctx context.Context, env component.Env, loaded func()) error {
 	return nil
 }
 
-// asKubelet returns a function that writes the annotation of the node's addresses. Only the
-// kubelet's identity may change the Node.
+// asKubelet returns a function that writes the annotation with the machine's addresses to its Node.
+// The function uses the identity of the kubelet, because no other identity of the node may change
+// the Node.
 func asKubelet(config *rest.Config, env component.Env) (func(ctx context.Context, text string) error, error) {
 	api, err := component.KubeletClient(config, env.Dirs, 10*time.Second)
 	if err != nil {
@@ -112,8 +113,9 @@ func links() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// publishLoop publishes the machine's addresses on its Node, for the other nodes, until ctx is
-// done. It checks every few seconds until the Node has them, and every minute afterwards.
+// publishLoop publishes the machine's addresses on its Node until ctx is done. The other nodes read
+// them there. publishLoop repeats the check every retryInterval until the Node has the addresses,
+// and every resyncPeriod afterwards.
 func (f *watcher) publishLoop(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -134,8 +136,8 @@ func (f *watcher) publishLoop(ctx context.Context, links func() ([]netip.Addr, e
 	}
 }
 
-// publishOnce publishes the addresses if they differ from the Node's, and reports whether the Node
-// already had them.
+// publishOnce publishes the addresses if they differ from those of the Node. It returns true if the
+// Node already had them.
 func (f *watcher) publishOnce(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) (bool, error) {
 	own, err := links()
 	if err != nil {
@@ -144,7 +146,7 @@ func (f *watcher) publishOnce(ctx context.Context, links func() ([]netip.Addr, e
 	object, found, err := f.nodes.GetStore().GetByKey(f.spec.Node.Name)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !found || !ok {
-		return false, err // not registered yet
+		return false, err // the Node is not registered yet
 	}
 	text := nodespec.Published(own, f.spec.Network.PodCIDRs)
 	if node.Annotations[nodespec.AddressesAnnotation] == text {
@@ -153,7 +155,7 @@ func (f *watcher) publishOnce(ctx context.Context, links func() ([]netip.Addr, e
 	return false, publish(ctx, text)
 }
 
-// nft runs the commands of nft(8) as a transaction.
+// nft runs commands with nft(8), in one transaction.
 func nft(ctx context.Context, commands string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,12 +167,13 @@ func nft(ctx context.Context, commands string) error {
 	return nil
 }
 
-// watcher watches the Nodes, and the node's own Pods if their namespaces matter.
+// watcher watches the Nodes and, if necessary, the Pods of this node.
 type watcher struct {
-	spec    nodespec.Spec
-	start   func(context.Context)
-	nodes   cache.SharedIndexInformer
-	pods    cache.SharedIndexInformer // nil if the namespaces of pods do not matter
+	spec  nodespec.Spec
+	start func(context.Context)
+	nodes cache.SharedIndexInformer
+	// nil unless the access to kubelets depends on the namespaces of pods
+	pods    cache.SharedIndexInformer
 	changed cell.Signal
 }
 
@@ -181,7 +184,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec, nodes *component.N
 	}
 	f := &watcher{spec: spec, changed: cell.NewSignal(), nodes: everywhere}
 	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.Node.Name))
-	// a Node is updated every few seconds
+	// A Node changes every few seconds, its addresses rarely.
 	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
 	watched := []component.Watched{{Informer: f.nodes, Same: same}}
 	if spec.Kubernetes.Kubelet.ClosedToPods && len(spec.Kubernetes.Kubelet.OpenToNamespaces) > 0 {
@@ -201,7 +204,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec, nodes *component.N
 	return f, nil
 }
 
-// input returns the current input, and whether the Nodes are known yet.
+// input returns the current input. known is false until the informer has all Nodes.
 func (f *watcher) input() (w Input, known bool) {
 	w = Input{Machines: slices.Concat(f.spec.Node.IPs, f.spec.ControlPlanes, f.spec.VirtualAddresses), Pods: f.spec.Network.PodCIDRs, Kubelet: f.spec.Kubernetes.Kubelet}
 	for _, o := range f.nodes.GetStore().List() {
@@ -217,7 +220,7 @@ func (f *watcher) input() (w Input, known bool) {
 	return w, f.nodes.HasSynced()
 }
 
-// trim removes all fields that addressesOf does not read.
+// trim removes the fields of a Pod that addressesOf and input do not read.
 func trim(object any) (any, error) {
 	if o, ok := object.(*corev1.Pod); ok {
 		return &corev1.Pod{ObjectMeta: component.Trimmed(o), Spec: corev1.PodSpec{HostNetwork: o.Spec.HostNetwork}, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}, nil
@@ -225,8 +228,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// addressesOf returns the addresses of a Node, from its status and its annotation, or the addresses
-// of a Pod that runs in the pod network.
+// addressesOf returns the addresses of a Node, from its status and its annotation. For a Pod in the
+// pod network that has not ended, it returns the addresses of the Pod.
 func addressesOf(object any) []netip.Addr {
 	var texts []string
 	var out []netip.Addr
@@ -252,17 +255,18 @@ func addressesOf(object any) []netip.Addr {
 	return out
 }
 
-// applier applies the input to the kernel.
+// applier writes the table for the input to the kernel.
 type applier struct {
 	write    func(ctx context.Context, commands string) error
 	announce component.Announce
-	loaded   func() // called after each success
+	loaded   func() // called after each successful write
 
-	have      string // the commands that made the table in the kernel
+	have string // the commands of the last table that was written
+	// the last announced status
 	announced string
 }
 
-// run works until ctx is done: after a change, every minute, and after a failure.
+// run calls step until ctx is done: after a change, every resyncPeriod, and after a failure.
 func (k *applier) run(ctx context.Context, changed <-chan struct{}, world func() (Input, bool)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -298,8 +302,8 @@ func (k *applier) run(ctx context.Context, changed <-chan struct{}, world func()
 	}
 }
 
-// step writes the table if it differs from the last table, or if again is set: the table may have
-// been removed by hand.
+// step writes the table if it differs from the last table, or if again is true, because another
+// program may have removed the table. It returns the status text.
 func (k *applier) step(ctx context.Context, w Input, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {

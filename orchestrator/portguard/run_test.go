@@ -34,7 +34,7 @@ func pod(namespace, name, address string, host bool) *corev1.Pod {
 	}
 }
 
-// wait reads tables until a table contains all words of words and none of without.
+// wait reads tables until a table contains all texts of words and no text of without.
 func wait(t *testing.T, tables <-chan string, words, without []string) {
 	t.Helper()
 	late := time.After(20 * time.Second)
@@ -57,9 +57,9 @@ func wait(t *testing.T, tables <-chan string, words, without []string) {
 	}
 }
 
-// TestWatch checks that the table begins with the addresses of the specification and then contains
-// the address of a new machine and of the pods of the namespace with access to kubelets. A failure
-// is announced and retried.
+// TestWatch checks that the first table has the addresses of the specification. Later tables also
+// contain the addresses of a new machine, and of the pods of the namespace that may reach kubelets.
+// A failure is announced and retried.
 func TestWatch(t *testing.T) {
 	spec := nodespec.Spec{
 		Node:       nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5")}},
@@ -127,8 +127,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestPublish checks that a machine's additional addresses are published once its Node exists, and
-// only if they differ.
+// TestPublish checks that the machine's addresses are published once its Node exists, and only if
+// the Node has other addresses.
 func TestPublish(t *testing.T) {
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, Network: nodespec.Network{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 	api := fake.NewClientset()

@@ -9,9 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
-// Announcer returns the announce function of a process. It announces every component as not ready
-// at once, so that the process is ready when all components are. It calls settle when that is the
-// case for the first time.
+// Announcer returns the announce function of a process. It first announces every component as not
+// ready, so the process is ready only when all components are. After each announcement with which
+// all components are ready, it calls settle, which must do nothing after the first call.
 func Announcer(to *notify.Writer, components []component.Component, settle func()) component.Announce {
 	var mu sync.Mutex
 	ready := map[string]bool{}
@@ -20,7 +20,8 @@ func Announcer(to *notify.Writer, components []component.Component, settle func(
 		defer mu.Unlock()
 		ready[name] = is
 		if err := to.Send(name, is, detail); err != nil {
-			// machined is gone or does not read; the component works without it.
+			// An error means that machined is gone or does not read. The component works without
+			// it.
 			fmt.Fprintf(os.Stderr, "orchestrator: %v\n", err)
 		}
 		for _, all := range ready {

@@ -15,25 +15,26 @@ import (
 	"time"
 )
 
-// childGrace is how long a child may take to stop; it is less than grace.
+// childGrace is the longest time that a child may take to stop. It is shorter than grace.
 const childGrace = 6 * time.Second
 
-// Child runs a command to its end, with this process's user and control group. The command dies
-// with this process, even if this process is killed. When ctx is done, Child sends SIGTERM to the
-// command and returns nil. The command's standard error goes to this process's; an error contains
-// its last line that states a problem.
+// Child runs a command and waits for its end. The command has the user and the control group of
+// this process, and the kernel kills it when this process dies. When ctx is done, Child sends
+// SIGTERM to the command, kills it after childGrace, and returns nil. If the command ends before,
+// Child returns an error. The standard error of the command goes to that of this process, and the
+// error contains its last line that states a problem.
 func Child(ctx context.Context, cmd *exec.Cmd) error {
 	last := &lastLine{to: os.Stderr}
 	cmd.Stdout, cmd.Stderr = os.Stdout, last
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The kernel sends that signal when the thread that started the child ends (prctl(2),
-	// PR_SET_PDEATHSIG).
+	// The kernel sends this signal when the thread that has started the child ends (prctl(2),
+	// PR_SET_PDEATHSIG). So the goroutine keeps its thread until the child has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("cannot start: %w", err)
 	}
-	// an error means that it has ended
+	// An error means that the command has ended.
 	asked := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	killed := make(chan struct{})
 	late := context.AfterFunc(ctx, func() {
@@ -61,8 +62,8 @@ func Child(ctx context.Context, cmd *exec.Cmd) error {
 	return err
 }
 
-// lastLine forwards writes and remembers the last line that states a problem, up to maxLastLine
-// bytes.
+// lastLine forwards all writes, and retains at most maxLastLine bytes of the last line that states
+// a problem.
 type lastLine struct {
 	to io.Writer
 
@@ -89,15 +90,15 @@ func (l *lastLine) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// wrong are the prefixes of lines that state why a process ends: the orchestrator's final message,
-// Go's failures, and klog's errors.
+// wrong are the prefixes of lines that state why a process ends: the last message of the
+// orchestrator, failures of Go, and errors of klog.
 var wrong = []string{"orchestrator: ", "panic: ", "fatal error: ", "E", "F"}
 
 func (l *lastLine) remember() {
 	text := strings.TrimSpace(string(l.current))
 	for _, prefix := range wrong {
 		rest, has := strings.CutPrefix(text, prefix)
-		// "E1127 17:52:35.817596 …"
+		// klog, for example "E1127 17:52:35.817596 …"
 		if has && (len(prefix) > 1 || rest != "" && rest[0] >= '0' && rest[0] <= '9') {
 			l.problem = text
 		}

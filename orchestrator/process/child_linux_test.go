@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// envChild turns the test binary into a child that behaves as the variable specifies.
+// envChild is an environment variable that turns the test binary into a child. Its value selects
+// the behavior of the child.
 const envChild = "ORLOP_TEST_CHILD"
 
 func TestMain(m *testing.M) {

@@ -12,42 +12,44 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// HeapLimiter manages a process's heap: the heap grows during the start and is kept small
+// HeapLimiter controls the heap of a process: the heap may grow during the start, and is small
 // afterwards.
 //
-// With the usual settings, garbage collection is a seventh of a control plane's start, and most of
-// the allocated objects are permanent. So the collector stays off until the process uses First
-// bytes, and then works as usual. A late first collection costs page faults, and leaves the
-// permanent objects scattered over a heap that cannot be returned to the kernel later.
+// Most objects that a control plane allocates during its start are permanent, and with the usual
+// settings a seventh of the start is garbage collection. So the collector is off until the process
+// uses First bytes of memory, and then works as usual. A later first collection would cost page
+// faults. It would also leave the permanent objects scattered over a heap that the process cannot
+// return to the kernel.
 type HeapLimiter struct {
-	First int64 // bytes of memory in use when the collector begins to work
+	First int64 // the memory in use, in bytes, at which the collector begins to work
 }
 
-// quiet is the delay between readiness of the process and the return of the start's garbage to the
-// kernel. The first pods start in this time, and a collection would take processor time from them.
+// quiet is the delay between the readiness of the process and the collection that returns memory to
+// the kernel. The first pods start in this time, and the collection would take processor time from
+// them.
 const quiet = 20 * time.Second
 
-// The collector's target (GOGC: garbage as a percentage of live memory) moves between lean and
-// busy. An idle control plane makes little garbage, so a small heap costs nothing; a busy control
-// plane gets more memory, so that the collector does not slow it down.
+// The target of the collector (GOGC) is the garbage as a percentage of the live memory. It is
+// between lean and busy. An idle control plane makes little garbage, so a small heap costs little
+// time. A busy control plane gets more memory, so that the collector does not slow it down.
 const (
 	lean  = 20
 	busy  = 100
-	roomy = 200 // during a start that exceeds its limit
-	// An interval between collections below tight means that the heap is too small, and above wide
-	// that it is too large.
+	roomy = 200 // the target during a start that has exceeded First
+	// tight and wide are intervals between two collections. After a shorter interval than tight,
+	// the heap is too small. After a longer interval than wide, it is too large.
 	tight = 5 * time.Second
 	wide  = 20 * time.Second
 )
 
-// Manage sets the collector for the start at once, and returns a function to call when the process
-// is ready.
+// Manage sets the collector for the start. It returns the function settle, which the caller calls
+// when the process is ready. Further calls of settle have no effect.
 func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(m.First)
-	// The first collection means that the start needs more than First bytes. From then on the heap
-	// grows with the live memory: with a lower limit the collector would work all the time, and a
-	// stalled start is worse than a large heap.
+	// The cleanup of canary runs at the first collection, when the start has used First bytes. From
+	// then on the heap grows with the live memory. With a fixed limit, the collector would run all
+	// the time, and a stalled start is worse than a large heap.
 	canary := new([16]byte)
 	var settled atomic.Bool
 	runtime.AddCleanup(canary, func(struct{}) {
@@ -64,6 +66,8 @@ func (m HeapLimiter) Manage(ctx context.Context) (settle func()) {
 	}
 }
 
+// settleDown ends the settings of the start after the time quiet, and then adapts the target until
+// the process ends.
 func settleDown(ctx context.Context, settled *atomic.Bool) {
 	if backoff.Sleep(ctx, quiet) != nil {
 		return
@@ -74,7 +78,8 @@ func settleDown(ctx context.Context, settled *atomic.Bool) {
 	adapt(lean, time.Now(), time.Now)
 }
 
-// adapt adjusts the target after every collection.
+// adapt adjusts the target after every collection. percent is the current target, last the time of
+// the last collection.
 func adapt(percent int, last time.Time, now func() time.Time) {
 	afterCollection(func() {
 		at := now()
@@ -86,13 +91,14 @@ func adapt(percent int, last time.Time, now func() time.Time) {
 	})
 }
 
-// afterCollection calls do once after the next collection, which runs the cleanup of an unreachable
+// afterCollection calls do once, after the next collection. It uses the cleanup of an unreachable
 // object.
 func afterCollection(do func()) {
 	runtime.AddCleanup(new([16]byte), func(struct{}) { do() }, struct{}{})
 }
 
-// target returns the collector's next target, for the time since the previous collection.
+// target returns the next target of the collector, in percent. since is the time between the last
+// two collections.
 func target(percent int, since time.Duration) int {
 	switch {
 	case since < tight:

@@ -1,10 +1,11 @@
 // Package process runs the components of an orchestrator process as supervised goroutines.
 //
-// All components start together and stop in reverse order of the list, each with time to finish. A
-// component that ends by itself ends the process: the state of the other components is then
-// unknown, and machined restarts the process at once. A component without state in this process,
-// because it has a child process (Child), is restarted alone (RestartLoop). The package waits for
-// nothing else: a component waits for its own dependencies.
+// All components start together. They stop one after the other, in the reverse order of the list,
+// and each has a limited time to stop. A component that ends by itself ends the process, because
+// the state of the other components is then unknown. machined restarts the process at once. A
+// component that runs a child process (Child) has no state in this process, so RestartLoop restarts
+// only this component. The package does not order the starts: each component waits for its own
+// dependencies.
 package process
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// grace is how long a component may take to stop. Two in sequence stay below machined's timeout for
-// a process (machined/nodeplan/services.go, 20 s).
+// grace is the longest time that a component may take to stop. Two components that both take this
+// time stay below machined's timeout for a process (machined/nodeplan/services.go, 20 s).
 const grace = 8 * time.Second
 
 type running struct {
@@ -28,9 +29,10 @@ type running struct {
 	done chan error
 }
 
-// Run writes the components' files, starts them, and blocks until ctx is done or a component ends.
-// When ctx is done it stops the components and returns nil. If a component ends, it returns the
-// name and the cause, and the process must exit at once.
+// Run writes the files of the components, starts the components, and waits until ctx is done or a
+// component ends. When ctx is done, Run stops the components and returns the first error of a stop.
+// When a component ends, Run returns an error with its name and the cause, and the process must
+// exit at once.
 func Run(ctx context.Context, components []component.Component, announce component.Announce) error {
 	for _, c := range components {
 		if err := c.WriteFiles(); err != nil {
@@ -54,7 +56,8 @@ func Run(ctx context.Context, components []component.Component, announce compone
 	select {
 	case <-ctx.Done():
 	case reason := <-ended:
-		// The process exits at once: its data survive a power cut, and waiting delays the restart.
+		// The process exits without stopping the other components. Their data survive a power cut,
+		// and waiting would delay the restart.
 		return reason
 	}
 	var first error
@@ -66,6 +69,7 @@ func Run(ctx context.Context, components []component.Component, announce compone
 	return first
 }
 
+// because returns the error for a component that has ended by itself.
 func because(name string, err error) error {
 	if err == nil {
 		return fmt.Errorf("%s ended by itself without an error", name)
@@ -73,7 +77,8 @@ func because(name string, err error) error {
 	return fmt.Errorf("%s ended: %w", name, err)
 }
 
-// finish stops a component and waits for it.
+// finish stops a component and waits for its end. It returns an error if the component ends with an
+// error or not within grace.
 func (r running) finish() error {
 	r.stop()
 	timer := time.NewTimer(grace)
@@ -90,12 +95,12 @@ func (r running) finish() error {
 	}
 }
 
-// maxStacks bounds the output about a component that hangs; machined retains only the last lines of
-// a service.
+// maxStacks bounds the output about a component that does not stop, in bytes. machined retains only
+// the last lines of a service.
 const maxStacks = 64 << 10
 
-// stacks returns the stacks of the goroutines of a component: the only trace of why it does not
-// stop.
+// stacks returns the stacks of those goroutines that mention the name of a component. They are the
+// only trace of the reason why the component does not stop.
 func stacks(name string) string {
 	all := make([]byte, 8<<20)
 	all = all[:runtime.Stack(all, true)]

@@ -9,15 +9,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// restarts is the delay before a component restarts.
+// restarts is the back-off before a component restarts.
 var restarts = backoff.Backoff{Min: time.Second, Max: time.Minute}
 
-// steady is the duration from which a run counts as a success: the next delay is the first again.
+// steady is the duration of a run that counts as a success. After such a run, the back-off begins
+// again with its first delay.
 const steady = 10 * time.Minute
 
-// RestartLoop runs a component until ctx is done and restarts it after a delay whenever it ends;
-// the other components continue. report receives the reason of each end. The component must leave
-// no state in this process that affects its next run.
+// RestartLoop runs a component until ctx is done. Whenever the component ends, RestartLoop calls
+// report with the reason and restarts the component after a delay. The other components continue. A
+// run must leave no state in this process that affects the next run. RestartLoop returns the error
+// of the run that ctx has ended.
 func RestartLoop(ctx context.Context, run func(context.Context) error, report func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -42,7 +44,8 @@ func RestartLoop(ctx context.Context, run func(context.Context) error, report fu
 	}
 }
 
-// countEnds returns the number of ends in a row after a run of duration ran.
+// countEnds returns the number of ends in succession. before is the number before the last run, and
+// ran is the duration of this run.
 func countEnds(before int, ran time.Duration) int {
 	if ran >= steady {
 		return 1

@@ -10,7 +10,7 @@ import (
 
 func TestBackoff(t *testing.T) {
 	for _, c := range []struct {
-		before    int // ends in a row before the run
+		before    int // the number of ends in succession before the run
 		ran, want time.Duration
 	}{
 		{0, 0, time.Second},
@@ -25,8 +25,9 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestRestartLoop checks that a component that ends is restarted and reported, and that a stopped
-// component is not restarted and its error is returned.
+// TestRestartLoop checks that a component that ends is restarted and that the end is reported.
+// After ctx is done, the component is not restarted, and RestartLoop returns the error of the
+// component.
 func TestRestartLoop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

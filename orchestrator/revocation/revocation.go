@@ -1,7 +1,7 @@
-// Package revocation rejects requests made with a revoked client certificate. Kubernetes accepts a
-// certificate until it expires, and some are valid for months. So machined writes a file of
-// revocations and trusted operator CAs (trust.RevokedSet), against which the API server and the
-// kubelet check every request.
+// Package revocation rejects requests with a revoked client certificate. Kubernetes accepts a
+// client certificate until it expires, which may take months. So machined writes a file with the
+// revocations and the trusted operator CAs (trust.RevokedSet). The API server and the kubelet check
+// every request against this file.
 package revocation
 
 import (
@@ -21,22 +21,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// pollInterval is the interval of checks of the file between requests, so that requests in progress
-// end. A new request always checks the file first.
+// pollInterval is the interval at which Watch checks the file. It matters for requests in progress,
+// which a revocation must end. A new request always checks the file first.
 const pollInterval = time.Second
 
-// RevokedFile is the content of the file at the last read.
+// RevokedFile is the file of revocations, with its content at the last read.
 type RevokedFile struct {
 	path    string
-	changed func() // called after each load of new content; may be nil
+	changed func() // called after each later read of new content; may be nil
 
 	mu    sync.Mutex
 	stamp string
 	set   trust.RevokedSet
 }
 
-// Open reads the file. An unreadable file is an error, because no revocation could be enforced.
-// changed is called after each later load of new content, in the loading goroutine; it may be nil.
+// Open reads the file. It returns an error if the file is unreadable, because then no revocation
+// could be enforced. After each later read of new content, the goroutine that has read it calls
+// changed. changed may be nil.
 func Open(path string, changed func()) (*RevokedFile, error) {
 	f := &RevokedFile{path: path}
 	err := f.Reload()
@@ -44,8 +45,8 @@ func Open(path string, changed func()) (*RevokedFile, error) {
 	return f, err
 }
 
-// Reload reads the file if it was replaced since the last read; otherwise it costs a stat(2). If
-// the file is unreadable, the last content stays effective.
+// Reload reads the file if it was replaced since the last read. Otherwise it only calls stat(2). If
+// the file is unreadable, Reload returns an error, and the last content stays effective.
 func (f *RevokedFile) Reload() error {
 	read, err := f.read()
 	if read && f.changed != nil {
@@ -54,7 +55,8 @@ func (f *RevokedFile) Reload() error {
 	return err
 }
 
-// read is Reload without the call of changed. It reports whether the file has new content.
+// read does the same as Reload, without the call of changed. It returns true if the file had new
+// content.
 func (f *RevokedFile) read() (bool, error) {
 	info, err := os.Stat(f.path)
 	if err != nil {
@@ -78,14 +80,15 @@ func (f *RevokedFile) read() (bool, error) {
 	return true, nil
 }
 
-// Current returns the content of the last read.
+// Current returns the content of the file at the last read.
 func (f *RevokedFile) Current() trust.RevokedSet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.set
 }
 
-// Watch checks the file until ctx is done, so that new content takes effect without a request.
+// Watch checks the file every pollInterval until ctx is done. So new content takes effect even
+// without a new request.
 func (f *RevokedFile) Watch(ctx context.Context) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -105,10 +108,10 @@ func (f *RevokedFile) Watch(ctx context.Context) {
 	}
 }
 
-// Check returns why the request's client certificate is rejected, or nil for a valid certificate
-// and for a request without a certificate. It checks the file first, so that a revocation is
-// effective for every request after the file was written. If the file is unreadable, the last
-// content stays effective, and Watch logs the error.
+// Check returns an error if the client certificate of the request is revoked or of an untrusted
+// operator CA. It returns nil for a request without a certificate. Check first reloads the file, so
+// a revocation is effective for every request after the file was written. If the file is
+// unreadable, the last content stays effective, and Watch logs the error.
 func (f *RevokedFile) Check(request *http.Request) error {
 	_ = f.Reload()
 	cert := Certificate(request)
@@ -118,7 +121,8 @@ func (f *RevokedFile) Check(request *http.Request) error {
 	return f.Current().Check(cert)
 }
 
-// Certificate returns the client certificate of the request, or nil. The authenticator verifies it.
+// Certificate returns the client certificate of the request, or nil. It does not verify the
+// certificate, which is the task of the authenticator.
 func Certificate(request *http.Request) *x509.Certificate {
 	if request.TLS == nil || len(request.TLS.PeerCertificates) == 0 {
 		return nil
@@ -126,8 +130,9 @@ func Certificate(request *http.Request) *x509.Certificate {
 	return request.TLS.PeerCertificates[0]
 }
 
-// WrapAuthenticator returns an authenticator that rejects a revoked certificate, even if the
-// request also carries a valid token. Cached results of next have no effect on this check.
+// WrapAuthenticator returns an authenticator that rejects a request with a revoked certificate,
+// even if the request also has a valid token. It checks before it calls next, so results that next
+// has cached have no effect.
 func (f *RevokedFile) WrapAuthenticator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(request *http.Request) (*authenticator.Response, bool, error) {
 		if err := f.Check(request); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestWrapAuthenticator checks that revoked clients and clients of an untrusted operator CA are
-// rejected, also while the file is unreadable.
+// rejected. While the file is unreadable, the last content stays effective.
 func TestWrapAuthenticator(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestWrapAuthenticator(t *testing.T) {
 	}
 	lets(true, true, true, true)
 	put(trust.RevokedSet{Revoked: []trust.Revocation{{Name: "dora"}}, TrustedRoots: []string{one, two}})
-	lets(false, true, true, true) // the first request after the file was written
+	lets(false, true, true, true) // already the first request after the write
 	put(trust.RevokedSet{TrustedRoots: []string{one}})
 	lets(true, false, true, true)
 	if changes != 2 {

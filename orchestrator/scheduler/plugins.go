@@ -7,8 +7,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 )
 
-// Profile is a profile of the scheduler with its plugins in their order. A weight of 0 is a plugin
-// that does not score.
+// Profile is a profile of the scheduler with its plugins in their order. A plugin with weight 0
+// does not score nodes.
 type Profile struct {
 	Name    string
 	Plugins []Plugin
@@ -20,8 +20,8 @@ type Plugin struct {
 	Weight int32
 }
 
-// Plugins returns the profiles and the URLs of the extenders of a configuration file. The defaults
-// depend on the feature gates of this process.
+// Plugins returns the profiles of a configuration file, and the URLs of its extenders. Values that
+// the file does not set have upstream's defaults for the feature gates of this process.
 func Plugins(file string) (profiles []Profile, extenders []string, err error) {
 	config, err := options.LoadConfigFromFile(klog.Background(), file)
 	if err != nil {

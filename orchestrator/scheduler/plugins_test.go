@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestPlugins reads the configuration that the component writes, and another with a plugin that is
-// off and an extender.
+// TestPlugins reads two configuration files: the file that the component writes, and a file with a
+// disabled plugin and an extender.
 func TestPlugins(t *testing.T) {
 	at := dirs.In(t.TempDir())
 	if err := os.MkdirAll(at.Controllers, 0o700); err != nil {

@@ -1,6 +1,6 @@
-// Package scheduler runs upstream's kube-scheduler inside the process "controllers", with its flags
-// and configuration file as data. It prepares the scheduler while the API server starts and runs it
-// as soon as its rights exist.
+// Package scheduler runs upstream's kube-scheduler inside the process "controllers". It makes the
+// flags and the configuration file of the scheduler. It prepares the scheduler while the API server
+// starts, and runs the scheduler as soon as the component has its rights.
 package scheduler
 
 import (
@@ -46,8 +46,9 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 // ConfigFile returns the path of the scheduler's configuration file.
 func ConfigFile(dirs dirs.Dirs) string { return filepath.Join(dirs.Controllers, "kube-scheduler.yaml") }
 
-// configuration returns the scheduler's configuration file. The scheduler's own leader election is
-// off, because package leaderelection runs the controllers of a single process.
+// configuration returns the content of the scheduler's configuration file. client is the path of
+// the kubeconfig. The leader election of the scheduler is off, because package leaderelection
+// selects the machine that runs the controllers.
 func configuration(spec nodespec.Spec, client string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -60,14 +61,14 @@ enableContentionProfiling: false
 %s`, client, profiles(spec.Kubernetes.Scheduler.Profiles))
 }
 
-// apiVersion is the version of the documents.
+// apiVersion is the version of the configuration file and of the arguments of plugins.
 const apiVersion = "kubescheduler.config.k8s.io/v1"
 
-// object is a part of a document.
+// object is a part of a YAML document.
 type object = map[string]any
 
-// profiles returns the profiles as a field of the configuration file; none without profiles, so
-// that upstream's profile applies.
+// profiles returns the field profiles of the configuration file. Without configured profiles it
+// returns "", so upstream's default profile applies.
 func profiles(all []config.SchedulerProfile) string {
 	if len(all) == 0 {
 		return ""
@@ -94,7 +95,7 @@ func profiles(all []config.SchedulerProfile) string {
 	return component.YAML(object{"profiles": items})
 }
 
-// pluginConfigs returns the settings of the plugins of a profile.
+// pluginConfigs returns the arguments of the plugins of a profile.
 func pluginConfigs(p config.SchedulerProfile) []object {
 	var resources, shape, constraints []object
 	for _, r := range p.Scoring.Resources {
@@ -121,7 +122,7 @@ func pluginConfigs(p config.SchedulerProfile) []object {
 	return configs
 }
 
-// Check returns why the scheduler would not start with the settings of spec; nil if it would.
+// Check returns an error if the scheduler would not start with the settings of spec.
 func Check(spec nodespec.Spec) error {
 	decoded, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(configuration(spec, "/kubeconfig")), nil, nil)
 	if err != nil {
@@ -135,7 +136,7 @@ func Check(spec nodespec.Spec) error {
 	if errs := validation.ValidateKubeSchedulerConfiguration(config); errs != nil {
 		return errs
 	}
-	// Upstream does not find these arguments by the name of their plugin; the plugin itself checks
+	// Upstream's validation above does not check the arguments of this plugin. The plugin checks
 	// them when it starts.
 	for i, p := range config.Profiles {
 		for _, c := range p.PluginConfig {
@@ -149,8 +150,8 @@ func Check(spec nodespec.Spec) error {
 	return nil
 }
 
-// Run runs the scheduler with upstream's flags args until ctx is done. After the preparation it
-// waits for rights, which returns when the component has its rights.
+// Run runs the scheduler with the given flags until ctx is done. Between the preparation and the
+// start it calls rights, which waits until the component has its rights.
 func Run(ctx context.Context, args []string, rights func(context.Context) error) error {
 	opts := options.NewOptions()
 	flags := pflag.NewFlagSet(Name, pflag.ContinueOnError)
@@ -168,11 +169,11 @@ func Run(ctx context.Context, args []string, rights func(context.Context) error)
 		return fmt.Errorf("cannot prepare: %w", err)
 	}
 	if err := rights(ctx); err != nil {
-		return nil // stopped before the scheduler began
+		return nil // ctx was done before the scheduler began
 	}
 	err = app.Run(ctx, config, prepared)
 	if ctx.Err() != nil {
-		return nil // upstream returns an error for every end
+		return nil // upstream returns an error even after a regular end
 	}
 	return err
 }

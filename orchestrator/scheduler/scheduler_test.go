@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// decoded returns upstream's configuration for profiles.
+// decoded returns a specification with the profiles, and its configuration in upstream's type.
 func decoded(t *testing.T, all []config.SchedulerProfile) (nodespec.Spec, *schedulerconfig.KubeSchedulerConfiguration) {
 	t.Helper()
 	spec := nodespec.Spec{Kubernetes: config.Kubernetes{Scheduler: config.Scheduler{Profiles: all}}}
@@ -23,8 +23,8 @@ func decoded(t *testing.T, all []config.SchedulerProfile) (nodespec.Spec, *sched
 	return spec, object.(*schedulerconfig.KubeSchedulerConfiguration)
 }
 
-// TestProfiles checks that upstream accepts the profiles of the reference, which has an example of
-// each field, and that the plugins get their settings.
+// TestProfiles checks that upstream accepts the profiles of config.Reference, which has an example
+// of each field, and a profile of the test. The plugins must get their settings.
 func TestProfiles(t *testing.T) {
 	reference, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -58,7 +58,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestNoProfiles checks that upstream's profile applies without a configuration.
+// TestNoProfiles checks that upstream's default profile applies if no profile is configured.
 func TestNoProfiles(t *testing.T) {
 	spec, got := decoded(t, nil)
 	if err := Check(spec); err != nil {

@@ -1,5 +1,5 @@
 // Package simtest simulates events with a virtual clock, a random source and a log. The test
-// defines the events and checks its guarantees; the simulation is the same for the same seed.
+// defines the events and checks its guarantees. With the same seed, a simulation repeats exactly.
 package simtest
 
 import (
@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Simulation is one run. Make it with New.
+// Simulation is one run of a simulation. Make it with New.
 type Simulation struct {
 	Random *rand.Rand
-	Now    time.Duration // since the begin
+	Now    time.Duration // the virtual time since the beginning
 	t      testing.TB
-	events []event // the latest first
+	events []event // sorted by time, the latest event first
 	log    []string
 }
 
@@ -25,18 +25,19 @@ type event struct {
 	do func()
 }
 
-// Begin returns the time of a correct clock when the simulation begins.
+// Begin returns the time that a correct clock has at the beginning of a simulation.
 func Begin() time.Time { return time.Unix(1_000_000, 0) }
 
-// New returns a simulation without events. Simulations with one seed and different streams are
-// independent.
+// New returns a simulation without events. Simulations with the same seed and different streams
+// have independent random numbers.
 func New(t testing.TB, seed, stream uint64) *Simulation {
 	w := &Simulation{t: t, Random: rand.New(rand.NewPCG(seed, stream))}
 	w.Logf("seed %d", seed)
 	return w
 }
 
-// Run processes events until a time.
+// Run processes events until the virtual time is at least until. There must always be another
+// event.
 func (w *Simulation) Run(until time.Duration) {
 	for w.Now < until {
 		last := len(w.events) - 1
@@ -48,7 +49,8 @@ func (w *Simulation) Run(until time.Duration) {
 	}
 }
 
-// In schedules an event after a delay. Events at the same time keep their order.
+// In schedules an event after the delay d. Events for the same time run in the order of their
+// scheduling.
 func (w *Simulation) In(d time.Duration, do func()) {
 	at := w.Now + d
 	i, _ := slices.BinarySearchFunc(w.events, at, func(e event, at time.Duration) int {
@@ -60,17 +62,17 @@ func (w *Simulation) In(d time.Duration, do func()) {
 	w.events = slices.Insert(w.events, i, event{at, do})
 }
 
-// UpTo returns a random duration.
+// UpTo returns a random duration between one nanosecond and d.
 func (w *Simulation) UpTo(d time.Duration) time.Duration {
 	return time.Duration(w.Random.Int64N(int64(d)) + 1)
 }
 
-// Logf writes into the log of the simulation, which a failure prints.
+// Logf adds an entry to the log of the simulation, with the virtual time.
 func (w *Simulation) Logf(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%8.3fs ", w.Now.Seconds())+fmt.Sprintf(format, args...))
 }
 
-// Fail ends the test and prints the last entries of the log.
+// Fail ends the test and prints the last 80 entries of the log.
 func (w *Simulation) Fail(format string, args ...any) {
 	w.t.Helper()
 	w.Logf(format, args...)

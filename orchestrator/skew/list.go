@@ -26,7 +26,8 @@ import (
 // timeout bounds a request.
 const timeout = 10 * time.Second
 
-// List returns the versions in the cluster, as far as the machine may read them.
+// List returns the versions of the cluster that the machine may read. Failed requests are in the
+// fields Problem of the result.
 func List(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) disruption.Versions {
 	dir, cert, key := dirs.Node, nodespec.KubeletCert, nodespec.KubeletKey
 	if spec.Node.ControlPlane {
@@ -34,7 +35,7 @@ func List(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) disruption.Ve
 	}
 	at := func(host string) *rest.Config {
 		return &rest.Config{Host: host, Timeout: timeout, UserAgent: "orlop-versions", TLSClientConfig: rest.TLSClientConfig{
-			ServerName: kubeconfig.Local().Name, // each server has a certificate for it
+			ServerName: kubeconfig.Local().Name, // the certificate of each API server has this name
 			CAFile:     filepath.Join(dir, nodespec.CA), CertFile: filepath.Join(dir, cert), KeyFile: filepath.Join(dir, key),
 		}}
 	}
@@ -60,7 +61,7 @@ func List(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs) disruption.Ve
 	return out
 }
 
-// readServer reads the version of an API server.
+// readServer reads the version of an API server. A failure is in the field Problem of the result.
 func readServer(ctx context.Context, address netip.Addr, config *rest.Config) disruption.Server {
 	out := disruption.Server{Address: address.String()}
 	client, err := component.NewClient(config)
@@ -85,7 +86,8 @@ func readServer(ctx context.Context, address netip.Addr, config *rest.Config) di
 	return out
 }
 
-// emulated returns the emulated minor version; empty if the server names none.
+// emulated returns the emulated minor version, for example "v1.36", or "" if the server states
+// none.
 func emulated(have version.Info) string {
 	if have.EmulationMajor == "" || have.EmulationMinor == "" {
 		return ""
@@ -93,7 +95,8 @@ func emulated(have version.Info) string {
 	return "v" + have.EmulationMajor + "." + have.EmulationMinor
 }
 
-// firstNodes lists the Nodes at the first API server that answers.
+// firstNodes lists the Nodes at the first API server that answers. If no API server answers, it
+// returns the problem of the first.
 func firstNodes(ctx context.Context, hosts []string, at func(host string) *rest.Config) (nodes []disruption.Node, problem string) {
 	for _, host := range hosts {
 		client, err := component.NewClient(at(host))
@@ -110,8 +113,8 @@ func firstNodes(ctx context.Context, hosts []string, at func(host string) *rest.
 	return nil, problem
 }
 
-// listNodes returns the Nodes with the versions of their kubelets, from the cache of the API
-// server.
+// listNodes returns the Nodes with the versions of their kubelets. It reads them from the cache of
+// the API server.
 func listNodes(ctx context.Context, client kubernetes.Interface) ([]disruption.Node, error) {
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -125,7 +128,7 @@ func listNodes(ctx context.Context, client kubernetes.Interface) ([]disruption.N
 	return out, nil
 }
 
-// addressOf returns the first address of a Node; empty if it has none.
+// addressOf returns the first internal address of a Node, or "" if it has none.
 func addressOf(n corev1.Node) string {
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {

@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestReadServer checks the version of an API server with and without the emulation of another
-// minor version, and of servers that do not answer with a version.
+// TestReadServer checks the result for API servers that do and do not emulate another minor
+// version, and for servers that do not answer with a version.
 func TestReadServer(t *testing.T) {
 	for _, test := range []struct {
 		answer string
@@ -50,8 +50,8 @@ func TestReadServer(t *testing.T) {
 	}
 }
 
-// TestListNodes checks the Nodes with their versions, and that a server which does not answer is
-// replaced by the next.
+// TestListNodes checks the listed Nodes and their versions. If the first API server does not
+// answer, the next API server is asked.
 func TestListNodes(t *testing.T) {
 	node := func(name, version string, labels map[string]string, addresses ...corev1.NodeAddress) *corev1.Node {
 		return &corev1.Node{

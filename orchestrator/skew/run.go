@@ -14,21 +14,22 @@ import (
 const Name = "versions"
 
 const (
-	// firstInterval is the time before the first list: at a boot, other components need the
+	// firstInterval is the time before the first list. At a boot, other components need the
 	// processor.
 	firstInterval = time.Minute
-	// interval is the time between two lists. An upgrade of a machine takes minutes.
+	// interval is the time between two lists. It is long, because the upgrade of a machine takes
+	// minutes.
 	interval = 5 * time.Minute
 )
 
 // Run warns of machines with an older version of Kubernetes until ctx is done. loopback returns the
-// server's privileged connection to itself. The component is always ready: an old version elsewhere
-// is no problem of this machine.
+// API server's privileged connection to itself. The component is always ready, because an old
+// version of another machine is no problem of this machine.
 func Run(ctx context.Context, env component.Env, loopback func(context.Context) (*rest.Config, error)) error {
 	env.Announce(Name, true, "")
 	config, err := loopback(ctx)
 	if err != nil {
-		return nil // stopped before the start
+		return nil // ctx was done before the API server started
 	}
 	client, err := component.NewClient(config)
 	if err != nil {
@@ -44,7 +45,7 @@ func Run(ctx context.Context, env component.Env, loopback func(context.Context) 
 		}
 		nodes, err := listNodes(ctx, client)
 		if err != nil {
-			continue // the API server reports its own health
+			continue // the component of the API server reports the problem
 		}
 		if text := disruption.Behind(nodes); text != reported {
 			reported = text

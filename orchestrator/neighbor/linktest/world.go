@@ -1,5 +1,5 @@
-// Package linktest simulates machines on one link with a virtual clock: packets are delayed or
-// lost, machines stand still, crash and restart, their links go down, and the network is
+// Package linktest simulates machines on one link with a virtual clock. Packets are delayed or
+// lost. Machines stop for a time, crash and restart, their links go down, and the network is
 // partitioned. The test defines the behavior of the machines and the invariants.
 package linktest
 
@@ -13,24 +13,25 @@ import (
 // FrameTime is the longest delay of a packet on the link.
 const FrameTime = 5 * time.Millisecond
 
-// Simulation is one run. Make it with New.
+// Simulation is one run of a simulation. Make it with New.
 type Simulation struct {
 	*simtest.Simulation
-	Loss float64 // of packets, up to 1
+	Loss float64 // the share of packets that are lost, between 0 and 1
 }
 
 // Machine is a machine on the link. The zero Machine has no power and no link.
 type Machine struct {
-	Running bool          // false: it stands still or has no power
-	Link    bool          // it is up
-	Side    int           // of a partitioned network; machines of one side hear each other
-	Offset  time.Duration // of its clock
-	// the number of starts and crashes; pending events of an earlier run are dropped
+	Running bool          // false: the machine is stopped or has no power
+	Link    bool          // true: the link of the machine is up
+	Side    int           // the side of a partitioned network; a packet stays on its side
+	Offset  time.Duration // the clock of the machine minus the virtual clock
+	// the number of starts and crashes; an event of an earlier run is dropped
 	born    int
-	waiting []func() // the pending events of a machine that stands still
+	waiting []func() // the events that became due while the machine was stopped
 }
 
-// New returns a simulation without machines; every third seed loses packets.
+// New returns a simulation without machines. If seed is divisible by 3, the link loses 5 % of its
+// packets.
 func New(t testing.TB, seed, stream uint64) *Simulation {
 	w := &Simulation{Simulation: simtest.New(t, seed, stream)}
 	if seed%3 == 0 {
@@ -42,8 +43,8 @@ func New(t testing.TB, seed, stream uint64) *Simulation {
 // Clock returns the time on a machine's clock.
 func (w *Simulation) Clock(m *Machine) time.Time { return simtest.Begin().Add(w.Now + m.Offset) }
 
-// Of schedules an event of a machine after a delay, for the current run of the machine. If the
-// machine stands still, the event waits until it continues.
+// Of schedules an event of a machine after the delay d. If the machine crashes or restarts before,
+// the event is dropped. If the machine is stopped, the event runs when the machine continues.
 func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	born := m.born
 	w.In(d, func() {
@@ -57,17 +58,19 @@ func (w *Simulation) Of(m *Machine, d time.Duration, do func()) {
 	})
 }
 
-// Frame delivers a packet from one machine to another on the link, unless it is lost.
+// Frame delivers a packet from one machine to another on the link, and calls do at its arrival.
+// Packets are lost with the probability Loss.
 func (w *Simulation) Frame(from, to *Machine, do func()) {
 	if from != to && Connected(from, to) && w.Random.Float64() >= w.Loss {
 		w.Of(to, w.UpTo(FrameTime), do)
 	}
 }
 
-// Split partitions the network by the arguments of a script's command, such as `a | b c`. find
-// returns a machine by its name.
+// Split partitions the network by the arguments of a command in a script: `a | b c` puts a on one
+// side, and b and c on the other. find returns a machine by its name.
 func Split(args []string, find func(name string) *Machine) {
-	side := 1 // a machine that is not named stays on its side, 0 before the first split
+	// a machine without a name in args stays on its side, which is 0 before the first split
+	side := 1
 	for _, name := range args {
 		if name == "|" {
 			side++
@@ -80,11 +83,12 @@ func Split(args []string, find func(name string) *Machine) {
 // Connected reports whether the link carries packets between two machines.
 func Connected(a, b *Machine) bool { return a.Link && b.Link && a.Side == b.Side }
 
-// Start starts a machine without state.
+// Start starts a machine without state, and drops the events of its earlier run.
 func (m *Machine) Start() { m.born, m.Running, m.waiting = m.born+1, true, nil }
 
-// Stop lets a machine stand still for some time. Its clock may stand still too. It calls then
-// before the pending events.
+// Stop stops a machine for the time back. If clockStands is true, the clock of the machine stops,
+// too. When the machine continues, Stop calls then, and afterwards runs the events that became due
+// meanwhile.
 func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then func()) {
 	m.Running = false
 	born := m.born
@@ -93,7 +97,7 @@ func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then
 			return
 		}
 		m.Running = true
-		if clockStands { // it cannot detect that
+		if clockStands { // the machine cannot detect a clock that stopped
 			m.Offset -= back
 		}
 		then()
@@ -105,7 +109,7 @@ func (w *Simulation) Stop(m *Machine, back time.Duration, clockStands bool, then
 	})
 }
 
-// Crash powers a machine off for some time. then has to start it.
+// Crash powers a machine off for the time back, and then calls then, which must start the machine.
 func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	m.Running = false
 	m.born++
@@ -118,7 +122,8 @@ func (w *Simulation) Crash(m *Machine, back time.Duration, then func()) {
 	})
 }
 
-// Partition splits the network into two sides, or heals it, and returns the side of each machine.
+// Partition splits the machines at random into two sides, or with probability 1/2 puts all of them
+// on one side. It returns the side of each machine.
 func (w *Simulation) Partition(machines []*Machine) (sides []int) {
 	whole := w.Random.IntN(2) == 0
 	for _, m := range machines {

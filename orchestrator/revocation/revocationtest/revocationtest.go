@@ -1,4 +1,4 @@
-// Package revocationtest implements the clients and the file of package revocation for tests.
+// Package revocationtest provides client requests and the file of package revocation for tests.
 package revocationtest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Request returns a request of a client with a new certificate of the CA.
+// Request returns a request of a client. Its certificate is new and signed by ca.
 func Request(t *testing.T, ca *pki.CA, s pki.Spec) *http.Request {
 	t.Helper()
 	s.Usage, s.TTL = pki.Client, time.Hour
@@ -29,7 +29,7 @@ func Request(t *testing.T, ca *pki.CA, s pki.Spec) *http.Request {
 	return r
 }
 
-// Write writes the file, as machined does.
+// Write writes the file of revocations, as machined does.
 func Write(t *testing.T, path string, set trust.RevokedSet) {
 	t.Helper()
 	text, err := json.Marshal(set)
