@@ -16,8 +16,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// authorities returns the sources of the machine's credentials: the CAs of the Cluster document, or
-// the certificates of a worker.
+// authorities returns the sources of the machine's credentials. On a control-plane machine, these
+// sources are the CAs of the Cluster document with their keys. On a worker, they are the
+// certificate of the Kubernetes CA, without its key, and the certificates that the cluster has
+// issued to the node.
 func authorities(c *config.Config, f Facts) (a credentials.Authorities, err error) {
 	labels, err := json.Marshal(nodeLabels(c.Machine.Spec.Node, f.LLDPLabels))
 	if err != nil {
@@ -55,8 +57,9 @@ func authorities(c *config.Config, f Facts) (a credentials.Authorities, err erro
 	return a, nil
 }
 
-// revokedSet returns the revocations for API server and kubelet as JSON, with the operators' CAs
-// that the management API trusts.
+// revokedSet returns the revocations for the API server and the kubelet, as JSON. The JSON also has
+// the fingerprints of the CAs of client certificates that the management API accepts: the CAs of
+// the operators and the client CAs.
 func revokedSet(t Trust) ([]byte, error) {
 	if t.Problem != nil {
 		return nil, t.Problem
@@ -77,7 +80,8 @@ func revokedSet(t Trust) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// CAs returns the CAs of a Cluster document.
+// CAs returns the CAs of a Cluster document, the key of service accounts and the encryption keys.
+// It fails if the document lacks the key of one of them.
 func CAs(c *config.Cluster) (credentials.Authorities, error) {
 	var a credentials.Authorities
 	var err error
@@ -107,7 +111,7 @@ func CAs(c *config.Cluster) (credentials.Authorities, error) {
 }
 
 // Access returns the authentication and authorization of the API server. publicCAs are the public
-// CAs of the system, in PEM; they are not necessary for a check of the documents.
+// CAs of the system, in PEM. They can be empty when the caller only checks the documents.
 func Access(c *config.Config, publicCAs string) credentials.Access {
 	k, e := c.Cluster.Spec.Kubernetes, Egress(c)
 	return credentials.Access{
@@ -116,8 +120,9 @@ func Access(c *config.Config, publicCAs string) credentials.Access {
 	}
 }
 
-// addons converts the configured add-ons to the form of the orchestrator. found contains the state
-// of the artifacts.
+// addons converts the configured add-ons to the form of the orchestrator. found maps the SHA-256
+// digest of each artifact that was searched to the reason why it is missing. An empty reason means
+// that the machine has the artifact.
 func addons(all []config.Addon, found map[string]string) []nodespec.Addon {
 	out := []nodespec.Addon{}
 	for _, a := range all {
@@ -147,8 +152,9 @@ func addons(all []config.Addon, found map[string]string) []nodespec.Addon {
 	return out
 }
 
-// nodeLabels returns the labels and taints of the Node in the form of the orchestrator. The facts
-// can be of the configuration before, so only labels that this one names count.
+// nodeLabels returns the labels and taints of the Node in the form of the orchestrator. lldp
+// contains the labels that LLDP has set, by key. It can still contain labels of the previous
+// configuration, so nodeLabels takes only the keys that the configuration n names.
 func nodeLabels(n config.Node, lldp map[string]string) nodespec.NodeLabels {
 	out := nodespec.NodeLabels{Labels: maps.Clone(n.Labels)}
 	for _, l := range n.LLDPLabels {
@@ -165,9 +171,9 @@ func nodeLabels(n config.Node, lldp map[string]string) nodespec.NodeLabels {
 	return out
 }
 
-// CallerCAs returns the CAs of the clients that a machine with a configuration (nil for none)
-// accepts: operators are the CAs of its operators in PEM, damaged is why the ledger is unreadable,
-// or nil. The lists of revocations and the kinds of anonymous calls are not its subject.
+// CallerCAs returns the CAs of the clients that a machine with the configuration c (nil for none)
+// accepts. operators are the CAs of its operators, in PEM. damaged says why the ledger is
+// unreadable; nil if it is readable. CallerCAs does not set the revocations of the result.
 func CallerCAs(c *config.Config, operators []byte, damaged error) credentials.CallerCAs {
 	out := credentials.CallerCAs{Operators: operators}
 	if c == nil || c.Cluster == nil {
@@ -175,15 +181,16 @@ func CallerCAs(c *config.Config, operators []byte, damaged error) credentials.Ca
 	}
 	own := c.Cluster.Spec.PKI
 	out.Machines = trustedCAs(own.Machine.Cert, own.Accepted.Machine)
-	// With a damaged ledger it is unknown which of the issued certificates were revoked, so none is
-	// valid; the operators' own certificates stay valid.
+	// With a damaged ledger, the machine does not know which of the issued client certificates are
+	// revoked, so it accepts none of them. Certificates of the operators' own CAs stay valid.
 	if !own.Client.Cert.IsZero() && damaged == nil {
 		out.Clients = trustedCAs(own.Client.Cert, own.Accepted.Client)
 	}
 	return out
 }
 
-// trustedCAs returns a CA and the CAs that are accepted beside it, in PEM; empty without the CA.
+// trustedCAs returns own and the CAs that are accepted in addition to it, in PEM. The result is
+// empty if own is empty.
 func trustedCAs(own config.Certificate, accepted []config.Certificate) []byte {
 	if own.IsZero() {
 		return nil

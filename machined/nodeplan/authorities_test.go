@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestNodeLabels checks that the orchestrator gets the labels and taints of the reference.
+// TestNodeLabels checks that the orchestrator gets the labels and taints of the reference
+// configuration, and the LLDP labels that this configuration names.
 func TestNodeLabels(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -31,7 +32,8 @@ func TestNodeLabels(t *testing.T) {
 	}
 }
 
-// TestAddons checks that the orchestrator gets all fields of the reference's add-on.
+// TestAddons checks that the orchestrator gets all fields of the add-on in the reference
+// configuration.
 func TestAddons(t *testing.T) {
 	c, problems := config.Parse("", []byte(config.Reference))
 	if len(problems) > 0 {

@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// bgp returns the sessions with routers of a machine with these addresses; nil: none.
+// bgp returns the BGP sessions of a machine with the addresses ips, for the orchestrator. It
+// returns nil if no BGP is configured.
 func bgp(c *config.BGP, ips []netip.Addr) *nodespec.BGP {
 	if c == nil {
 		return nil
@@ -25,8 +26,9 @@ func bgp(c *config.BGP, ips []netip.Addr) *nodespec.BGP {
 	return out
 }
 
-// routerID returns the configured identifier, else the first IPv4 address, else a hash of the first
-// address: the number must only be unique in the AS (RFC 6286).
+// routerID returns the BGP identifier of the machine: the configured identifier, else the first
+// IPv4 address, else a hash of the first address. A hash is sufficient, because the identifier is a
+// number that only has to be unique in the AS (RFC 6286).
 func routerID(configured netip.Addr, ips []netip.Addr) netip.Addr {
 	if configured.IsValid() {
 		return configured
@@ -37,11 +39,12 @@ func routerID(configured netip.Addr, ips []netip.Addr) netip.Addr {
 		}
 	}
 	sum := sha256.Sum256(ips[0].AsSlice())
-	sum[0] |= 1 // not 0.0.0.0
+	sum[0] |= 1 // The identifier 0.0.0.0 is invalid.
 	return netip.AddrFrom4([4]byte(sum[:4]))
 }
 
-// bgpPasswords returns the passwords of routers, in JSON; nil: none.
+// bgpPasswords returns the passwords of the BGP peers as a JSON object, with the addresses of the
+// peers as keys. It returns nil if no peer has a password.
 func bgpPasswords(c *config.BGP) ([]byte, error) {
 	if c == nil {
 		return nil, nil

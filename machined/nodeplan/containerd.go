@@ -9,20 +9,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// containerdConfig returns containerd's configuration file (version 3, containerd 2.x). It is the
-// same on every machine of a cluster.
+// containerdConfig returns containerd's configuration file (version 3, containerd 2.x). It depends
+// on the parameters only, not on the machine.
 //
-// Disabled are snapshotters for file systems that the image's kernel lacks, unused plugin kinds,
-// and tracing. The files of a layer are flushed before the layer counts as unpacked (sync_fs):
-// otherwise a power cut leaves incomplete programs, and containerd runs them. Only the older
-// implementation of the pull has that option. The streams of containers (exec, attach,
-// port-forward) are served on loopback to the kubelet only. CNI plugins come only from the verified
-// root, unless an external pod network connects the pods (external): then it installs its own
-// plugins, and finds the plugins of the image beside them.
+// The file disables the snapshotters for file systems that the kernel of the image lacks, unused
+// kinds of plugins, and tracing. sync_fs makes containerd flush the files of a layer to the disk
+// before it marks the layer as unpacked. Without sync_fs, a power cut can leave incomplete programs
+// in a layer, and containerd would run them. Only the older implementation of image pulls
+// (use_local_image_pull) has this option.
 //
-// containerd serves its metrics on loopback, only with Machine.spec.metrics (metrics).
+// containerd serves the streams of containers (exec, attach, port-forward) on loopback, where only
+// the kubelet uses them. CNI plugins come from the verified root. If an external pod network
+// connects the pods (external), it installs its own plugins in a directory that containerd searches
+// first.
 //
-// The active extensions add runtime handlers, and a directory of CDI specifications.
+// With Machine.spec.metrics (metrics), containerd serves its metrics on loopback.
+//
+// The active extensions add runtime handlers and a directory of CDI specifications.
 func containerdConfig(pauseImage string, external, metrics bool, active []extension.Statement) []byte {
 	plugins := strconv.Quote(paths.CNIPlugins)
 	if external {
@@ -81,8 +84,9 @@ disabled_plugins = [
 %s`, paths.ContainerdData, paths.ContainerdSocket, paths.ContainerdHosts, pauseImage, cdiDirs(active), paths.Runc, runtimes(active), plugins, paths.CNIConfig, served)
 }
 
-// cdiDirs returns the line with the directories of CDI specifications if an extension has some:
-// containerd's own defaults, which device plugins use, and that of extensions.
+// cdiDirs returns the configuration line with the directories of CDI specifications: containerd's
+// two default directories, which device plugins use, and the directory of extensions. It returns an
+// empty string if no active extension has a CDI specification, because the defaults then apply.
 func cdiDirs(active []extension.Statement) string {
 	for _, s := range active {
 		if s.HasCDI() {
@@ -92,7 +96,7 @@ func cdiDirs(active []extension.Statement) string {
 	return ""
 }
 
-// runtimes returns the tables of the runtime handlers of extensions.
+// runtimes returns the TOML tables of the runtime handlers that the active extensions add.
 func runtimes(active []extension.Statement) string {
 	var b strings.Builder
 	for _, s := range active {

@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Egress returns how servers outside the cluster are reached, by a configuration (nil for none).
+// Egress returns the proxy and the CAs with which the machine reaches servers outside the cluster.
+// The result is empty without a configuration (nil).
 func Egress(c *config.Config) egress.Config {
 	if c == nil {
 		return egress.Config{}
@@ -30,20 +31,21 @@ func Egress(c *config.Config) egress.Config {
 	return out
 }
 
-// serverCAs returns the CAs for a server outside the cluster, of which own are in its entry.
+// serverCAs returns the CAs that may have issued the certificate of a server outside the cluster.
+// own are the CAs in the configuration of this server; the result also has the CAs of the site.
 func serverCAs(c *config.Config, own config.Bundle) pki.ServerCAs {
 	return pki.ServerCAs{Own: own.PEM(), Site: c.Machine.Spec.Egress.CA.PEM()}
 }
 
-// directHosts returns the hosts that are reached without the proxy: the cluster's own, and the
-// configured hosts.
+// directHosts returns the hosts and networks that the machine reaches without the proxy: its own
+// addresses, those of the cluster, and the configured hosts. Each entry occurs once.
 func directHosts(c *config.Config) (all []string) {
 	if c.Cluster != nil {
 		spec := c.Cluster.Spec
 		for _, r := range slices.Concat(spec.Networks.Pods, spec.Networks.Services) {
 			all = append(all, r.String())
 		}
-		// names of Services, short and complete
+		// ".svc" matches short names of Services, and the domain matches complete names.
 		all = append(all, ".svc", spec.Networks.Domain, spec.Endpoint.Host)
 		for _, a := range slices.Concat(spec.ControlPlanes, spec.VirtualAddresses) {
 			all = append(all, a.String())

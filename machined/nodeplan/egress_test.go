@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestEgress checks that the cluster's own hosts are direct, and that a user and a password with
-// special characters are complete.
+// TestEgress checks that the hosts of the cluster bypass the proxy, and that the URL of the proxy
+// escapes special characters of the user name and the password.
 func TestEgress(t *testing.T) {
 	c := reference(t)
 	c.Machine.Spec.Egress.Proxy.Password = config.NewSecret("p@ss:w/rd ü")
@@ -43,8 +43,9 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestProxyRestarts checks that the first proxy restarts containerd and the API server, that
-// another password or CA restarts nothing, and that no service knows the password.
+// TestProxyRestarts checks that containerd and the API server restart when a configuration first
+// sets a proxy. It also checks that a new password or CA restarts no service, and that the
+// environment of no service contains the password.
 func TestProxyRestarts(t *testing.T) {
 	none, first, other := reference(t), reference(t), reference(t)
 	none.Machine.Spec.Egress = config.Egress{}

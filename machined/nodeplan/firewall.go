@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Firewall returns the firewall of a configuration; nil if it admits all packets.
+// Firewall returns the firewall of a configuration (nil for none). It returns nil if no firewall is
+// configured: the machine then admits all packets.
 func Firewall(c *config.Config) *firewall.Config {
 	if c == nil || c.Network.Spec.Firewall == nil {
 		return nil
@@ -35,7 +36,7 @@ func Firewall(c *config.Config) *firewall.Config {
 		switch {
 		case len(planes) > 0:
 			out.Open = append(out.Open, tcp(paths.PortKubelet, slices.Concat(planes, otherFamily(spec))...))
-		case c.IsWorker(): // the source addresses of its control plane are unknown
+		case c.IsWorker(): // The documents do not contain the addresses of the control plane.
 			out.Open = append(out.Open, tcp(paths.PortKubelet))
 		}
 		if !c.IsWorker() && len(planes) > 0 {
@@ -48,7 +49,7 @@ func Firewall(c *config.Config) *firewall.Config {
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortWireGuard})
 		case config.EncapsulationVXLAN:
 			out.Open = append(out.Open, firewall.Rule{Protocol: string(config.TransportUDP), Port: paths.PortVXLAN})
-		case config.EncapsulationNone: // packets between pods are not addressed to the machine
+		case config.EncapsulationNone: // packets between pods are not for the machine
 		}
 	}
 	if m := c.Machine.Spec.Metrics; m != nil {
@@ -63,9 +64,11 @@ func Firewall(c *config.Config) *firewall.Config {
 	return out
 }
 
-// otherFamily returns all IPv4 addresses if the control-plane addresses are IPv6 and the cluster
-// has IPv4 too: the first address of a Node, at which API servers call its kubelet, is then IPv4
-// (network.State.NodeAddresses), and the documents do not contain their source addresses.
+// otherFamily returns the network of all IPv4 addresses if the configured control-plane addresses
+// are IPv6 only and the cluster also has IPv4. API servers then connect to a kubelet at the first
+// address of its Node, which is an IPv4 address (network.State.NodeAddresses). The documents do not
+// contain the IPv4 addresses from which API servers connect, so the firewall has to admit all of
+// them.
 func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
 	if slices.ContainsFunc(spec.ControlPlanes, netip.Addr.Is4) || !slices.ContainsFunc(spec.Networks.Pods, is4) {
@@ -74,8 +77,8 @@ func otherFamily(spec config.ClusterSpec) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 }
 
-// Guard returns the ports of the machine that no Service and no pod may take, for any
-// configuration (nil for none).
+// Guard returns the ports that the port guard protects with the configuration c (nil for none):
+// ports that no Service and no pod can take, and ports that pods cannot reach.
 func Guard(c *config.Config) firewall.Guard {
 	g := firewall.Guard{TCP: nodespec.MachineTCP(), UDP: nodespec.MachineUDP(), Loopback: nodespec.LoopbackTCP(), Closed: nodespec.ClosedToPods()}
 	if c != nil && c.Cluster != nil {

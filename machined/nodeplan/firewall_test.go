@@ -9,8 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestFirewallConfig checks that an empty firewall admits the traffic that machines of each role
-// need, as far as the documents contain the sources.
+// TestFirewallConfig checks that a firewall without configured rules admits the traffic that
+// machines of each role need. It admits this traffic from the addresses that the documents contain,
+// else from all networks.
 func TestFirewallConfig(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	of := func(role config.Role, controlPlanes []netip.Addr, way config.Encapsulation) *config.Config {
@@ -52,8 +53,9 @@ func TestFirewallConfig(t *testing.T) {
 	}
 }
 
-// TestGuardConfig checks that Services and pods cannot take the machine's ports, with and without a
-// firewall and a cluster, and that pods do not reach closed ports.
+// TestGuardConfig checks that Services and pods cannot take the ports of the machine, and that pods
+// cannot reach closed ports. It covers machines without a configuration, without a cluster, and
+// workers.
 func TestGuardConfig(t *testing.T) {
 	c := config.New("m", config.RoleWorker)
 	c.Cluster = &config.Cluster{Spec: config.ClusterSpec{Networks: config.ClusterNetworks{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}

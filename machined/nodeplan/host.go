@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Network returns the network of a configuration; the zero Config if there is none.
+// Network returns the network settings of a configuration. It returns the zero Config for nil.
 func Network(c *config.Config) network.Config {
 	if c == nil {
 		return network.Config{}
@@ -30,7 +30,7 @@ func Network(c *config.Config) network.Config {
 		out.Clocks = append(out.Clocks, timesync.ClockPrefix+name)
 	}
 	for _, l := range s.Links {
-		// checked by the parser; empty if the configuration selects the link by name
+		// The parser has checked the MAC. mac is nil if the configuration selects the link by name.
 		mac, _ := net.ParseMAC(string(l.MAC))
 		one := network.LinkConfig{Name: l.Name, MAC: mac, MTU: l.MTU, DHCP4: l.DHCP4, IPv6: autoconf(l.IPv6), Addresses: l.Addresses, Virtual: virtual(&l), Members: members(&l), Hardware: hardware(&l)}
 		if m := l.Match; m != nil {
@@ -57,7 +57,8 @@ func Network(c *config.Config) network.Config {
 	return out
 }
 
-// mainTable returns the number of a routing table in machined/network: 0 is the main table, 254.
+// mainTable converts the number of a routing table to the number that machined/network uses. That
+// package writes the main table, 254 in the kernel, as 0.
 func mainTable(table uint32) uint32 {
 	if table == 254 {
 		return 0
@@ -65,7 +66,8 @@ func mainTable(table uint32) uint32 {
 	return table
 }
 
-// rules returns the rules of the kernel for a rule: one of each family without an address.
+// rules converts a configured routing rule to rules of the kernel. A rule without addresses becomes
+// two rules, for IPv4 and for IPv6.
 func rules(r config.RoutingRule) (out []network.Rule) {
 	for _, six := range []bool{false, true} {
 		if r.From.IsValid() && r.From.Addr().Is6() != six || r.To.IsValid() && r.To.Addr().Is6() != six {
@@ -76,7 +78,8 @@ func rules(r config.RoutingRule) (out []network.Rule) {
 	return out
 }
 
-// autoconf returns the automatic configuration of a link by IPv6.
+// autoconf returns the settings of a link for automatic IPv6 configuration: router advertisements,
+// DHCPv6 and a delegated prefix. The result is empty if l is nil.
 func autoconf(l *config.LinkIPv6) (out network.LinkIPv6) {
 	if l == nil {
 		return out
@@ -94,7 +97,8 @@ func autoconf(l *config.LinkIPv6) (out network.LinkIPv6) {
 	return out
 }
 
-// condition returns a network of a rule as the kernel has it: all addresses are no condition.
+// condition converts the network of a rule to the form of the kernel. A network of all addresses
+// becomes the zero Prefix, because the kernel stores it as a rule without this condition.
 func condition(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}
@@ -102,7 +106,8 @@ func condition(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// hardware returns the settings of hardware; nil without settings.
+// hardware returns the hardware settings of a link, by the names of machined/network. It returns
+// nil if none are configured.
 func hardware(l *config.Link) map[string]string {
 	var out map[string]string
 	set := func(name, value string) {
@@ -139,7 +144,8 @@ func hardware(l *config.Link) map[string]string {
 	return out
 }
 
-// members returns the links that belong to a link.
+// members returns the selectors of the links that are members of l: the ports of a bridge with
+// their VLAN tags, or the links of a bond or of a VRF.
 func members(l *config.Link) (out []network.Member) {
 	if l.Bridge == nil {
 		selectors, _ := l.Members()
@@ -154,7 +160,8 @@ func members(l *config.Link) (out []network.Member) {
 	return out
 }
 
-// virtual returns the definition of a link that the system creates; empty for hardware.
+// virtual returns the definition of a link that the system creates. The result is empty if l is a
+// hardware interface.
 func virtual(l *config.Link) network.Virtual {
 	switch {
 	case l.Bond != nil:
@@ -208,9 +215,9 @@ func secretKey(k config.EncryptionKey) network.SecretKey {
 	return network.NewSecretKey(key)
 }
 
-// Host returns the host settings of a configuration (nil for none). identity is the machine key,
-// nil if it is not loaded yet; previous contains the values of kernel parameters from before the
-// system first set them.
+// Host returns the host settings of a configuration (nil for none). identity is the machine key;
+// nil if machined has not loaded it yet. previous contains the values that kernel parameters had
+// before machined first set them.
 func Host(c *config.Config, identity *ecdsa.PrivateKey, previous map[string]string) host.Config {
 	out := host.Config{PreviousSysctls: previous}
 	if identity != nil {
@@ -221,7 +228,7 @@ func Host(c *config.Config, identity *ecdsa.PrivateKey, previous map[string]stri
 		out.Pods = c.Cluster != nil
 		out.ServiceProxy = out.Pods && !c.Cluster.Spec.HasExternal(config.PartProxy)
 		if out.Pods && c.Cluster.Spec.HasExternal(config.PartNetwork) {
-			// for the link with the DNS address (orchestrator/podnetwork)
+			// The component orchestrator/podnetwork creates a dummy link for the DNS address.
 			out.Modules = append(slices.Clone(out.Modules), "dummy")
 		}
 		out.ReservedMemory = int64(c.Machine.Spec.Reserved.Memory)

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestSelectors checks that the rejection of missing hardware and the plan of the network name each
-// piece of hardware in the same way: a name that differs would never be rejected.
+// TestSelectors checks that the configuration check for missing hardware (transition.LinkSelectors)
+// and the network plan use the same name for each piece of hardware. If the names differed, the
+// check would never find the hardware missing.
 func TestSelectors(t *testing.T) {
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -26,8 +27,9 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestAnyNetwork checks that a network of all addresses is no condition of a rule, as in the
-// kernel, which would otherwise never have the wanted rule.
+// TestAnyNetwork checks that a rule with a network of all addresses becomes a rule without this
+// condition. The kernel reports such a rule without a network, so any other form would always
+// differ from the kernel's state.
 func TestAnyNetwork(t *testing.T) {
 	for _, test := range []struct {
 		rule config.RoutingRule

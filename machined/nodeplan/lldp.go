@@ -5,7 +5,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// LLDP returns the settings of LLDP in a configuration (nil for none).
+// LLDP returns the settings of LLDP in a configuration. They are empty if c is nil.
 func LLDP(c *config.Config) lldp.Config {
 	if c == nil {
 		return lldp.Config{}

@@ -6,7 +6,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestLLDP checks that a machine announces itself only if its configuration says so.
+// TestLLDP checks that a machine announces itself by LLDP only if its configuration enables it.
 func TestLLDP(t *testing.T) {
 	c := config.New("m1", config.RoleWorker)
 	if got := LLDP(nil); got.Announce != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestWithoutCluster checks the values of a machine without a configuration, without a cluster, and
-// of the two roles.
+// TestWithoutCluster checks PodsGrace, LogShipping and KubernetesAudit without a configuration,
+// without a cluster, and for each of the two roles.
 func TestWithoutCluster(t *testing.T) {
 	made := func(role config.Role, grace time.Duration) *config.Config {
 		c := config.New("m1", role)
@@ -41,7 +41,8 @@ func TestWithoutCluster(t *testing.T) {
 	}
 }
 
-// TestExpected checks that a machine expects services only in a cluster, and those of its role.
+// TestExpected checks that a machine expects services only if it belongs to a cluster, and that it
+// expects the services of its role.
 func TestExpected(t *testing.T) {
 	c := config.New("m1", config.RoleWorker)
 	if got := slices.Concat(Expected(nil), Expected(c)); len(got) != 0 {
@@ -57,8 +58,8 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestCallerCAs checks that operators stay accepted and issued certificates do not, while it is
-// unknown which ones are revoked.
+// TestCallerCAs checks that a machine with a damaged ledger still accepts the CAs of its operators
+// and machines, but no client CA: it does not know which client certificates are revoked.
 func TestCallerCAs(t *testing.T) {
 	ca, err := pki.NewCA("clients", time.Hour)
 	if err != nil {
@@ -69,7 +70,7 @@ func TestCallerCAs(t *testing.T) {
 	if c.Cluster.Spec.PKI.Client, err = config.NewCertKey(string(ca.CertPEM()), string(ca.KeyPEM())); err != nil {
 		t.Fatal(err)
 	}
-	c.Cluster.Spec.PKI.Machine = c.Cluster.Spec.PKI.Client // any CA will do
+	c.Cluster.Spec.PKI.Machine = c.Cluster.Spec.PKI.Client // The test needs any CA for machines.
 	for name, want := range map[string]struct {
 		config            *config.Config
 		damaged           error

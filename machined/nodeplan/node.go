@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// nodeSpec describes this node for the orchestrator. It returns ErrNoAddress if the machine has
-// no address.
+// nodeSpec returns the description of this node for the orchestrator. It fails with ErrNoAddress if
+// the machine has no address.
 func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) (nodespec.Spec, error) {
 	ips := Addresses(c, state)
 	if len(ips) == 0 {
@@ -63,15 +63,16 @@ func nodeSpec(c *config.Config, state network.State, release buildinfo.Release) 
 	for _, services := range cluster.Networks.Services {
 		spec.Network.DNSIPs = append(spec.Network.DNSIPs, config.DNSAddress(services))
 	}
-	if c.Network.Spec.DNS.TLS != nil { // a pod would query the machine's resolvers without TLS
+	// Pods would query the machine's resolvers without TLS, so they use the cluster DNS.
+	if c.Network.Spec.DNS.TLS != nil {
 		spec.DNS.NodeUpstreams = spec.Network.DNSIPs
 	}
 	return spec, nil
 }
 
-// Settings returns the settings of components that only the code of Kubernetes can check
-// completely, for `orchestrator check-settings`; nil if all of them are the defaults. The compared
-// fields are those that the Check functions of the components can reject.
+// Settings returns the component settings that only code of Kubernetes can check completely; the
+// command `orchestrator check-settings` checks them. It returns nil if all of them have their
+// default values. It compares the fields that the Check functions of the components can reject.
 func Settings(c *config.Config) *nodespec.Spec {
 	parts := func(k config.Kubernetes, r config.Reserved) []any {
 		return []any{k.FeatureGates, k.APIServer.Admission, k.Audit.Rules, k.SealedPolicies, k.Kubelet, k.Scheduler, r}
@@ -86,11 +87,13 @@ func Settings(c *config.Config) *nodespec.Spec {
 	}
 }
 
-// StubResolver is where the programs of the machine send queries that it forwards over TLS. It is
-// the customary address of a local resolver, which no pod and no Service can have.
+// StubResolver is the address to which the programs of the machine send DNS queries. machined
+// forwards them over TLS. It is the customary loopback address of a local resolver, so no pod and
+// no Service can have the same address.
 var StubResolver = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 53}), config.PortDNS)
 
-// Resolver returns the resolvers over TLS of a configuration (nil for none).
+// Resolver returns the resolvers that the machine uses over TLS. The result is empty if c is nil or
+// configures no TLS for DNS.
 func Resolver(c *config.Config) resolver.Config {
 	if c == nil || c.Network.Spec.DNS.TLS == nil {
 		return resolver.Config{}
@@ -103,7 +106,8 @@ func Resolver(c *config.Config) resolver.Config {
 	return out
 }
 
-// TimeSources returns the time servers of a configuration (nil for none) and of the network.
+// TimeSources returns the time servers of the network state, and whether they have to use NTS
+// according to the configuration c (nil for none).
 func TimeSources(c *config.Config, state network.State) timesync.Sources {
 	out := timesync.Sources{Servers: state.TimeServers}
 	if c != nil && c.Network.Spec.NTP.NTS != nil {
@@ -112,9 +116,9 @@ func TimeSources(c *config.Config, state network.State) timesync.Sources {
 	return out
 }
 
-// UnusedResolvers returns the resolvers of the machine that pods do not use, and the configured
-// resolvers that the cluster DNS does not use, one line each; none if its configuration (nil for
-// none) runs no node.
+// UnusedResolvers returns one line with the reason for each resolver of the machine that pods do
+// not use, and for each configured upstream that the cluster DNS does not use. It returns nil if
+// the configuration (nil for none) runs no node.
 func UnusedResolvers(c *config.Config, state network.State) []string {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -125,13 +129,14 @@ func UnusedResolvers(c *config.Config, state network.State) []string {
 
 // resolvers are the resolvers of a node.
 type resolvers struct {
-	own       []netip.Addr     // of the machine, for pods and the cluster DNS
-	upstreams []netip.AddrPort // configured, for the cluster DNS
+	own       []netip.Addr     // resolvers of the machine, which pods and the cluster DNS use
+	upstreams []netip.AddrPort // configured upstreams of the cluster DNS
 }
 
-// findResolvers returns the usable resolvers, and the reason for each of the others, one line each.
-// A resolver from DHCP can be any address. Configured resolvers were checked, but the machine can
-// have another address by now, for example by DHCP.
+// findResolvers returns the usable resolvers in r. unused has one line with the reason for each
+// resolver that is not usable. Resolvers from DHCP can have any address. Configured resolvers were
+// checked with the configuration, but DHCP can have assigned the address of such a resolver to this
+// machine later.
 func findResolvers(c *config.Config, state network.State) (r resolvers, unused []string) {
 	spec := c.Cluster.Spec
 	local := func(a netip.Addr) error {
@@ -164,8 +169,9 @@ func findResolvers(c *config.Config, state network.State) (r resolvers, unused [
 	return r, unused
 }
 
-// clusterDNS returns the upstreams of the cluster DNS: the configured upstreams, else the resolvers
-// of the machine, with their TLS (nil for none).
+// clusterDNS returns the settings of the cluster DNS. Its upstreams are the configured upstreams,
+// else the resolvers of the machine. tls is the TLS configuration for the resolvers of the machine;
+// nil for none. Configured upstreams do not use it.
 func clusterDNS(c config.ClusterDNS, tls *config.DNSTLS, r resolvers) nodespec.DNS {
 	dns := nodespec.DNS{Upstreams: r.upstreams, CacheTTL: int(time.Duration(c.CacheTTL) / time.Second)}
 	if len(dns.Upstreams) == 0 {
@@ -173,7 +179,7 @@ func clusterDNS(c config.ClusterDNS, tls *config.DNSTLS, r resolvers) nodespec.D
 		if tls != nil {
 			port, dns.TLS = resolver.Port, &nodespec.TLS{ServerName: tls.ServerName, CA: tls.CA.PEM()}
 		}
-		// a network may announce dozens, and CoreDNS does not start with more
+		// A network can announce dozens of resolvers, and CoreDNS does not start with that many.
 		for _, a := range r.own[:min(len(r.own), config.MaxNameServers)] {
 			dns.Upstreams = append(dns.Upstreams, netip.AddrPortFrom(a, port))
 		}
@@ -201,12 +207,13 @@ func ranges(all []config.AddressRange) []nodespec.Range {
 	return out
 }
 
-// Addresses returns the machine's addresses that other machines can reach, one per family, IPv4
-// first.
+// Addresses returns the addresses at which other machines reach this machine: at most one for each
+// family, IPv4 first.
 func Addresses(c *config.Config, state network.State) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return state.NodeAddresses(nil)
 	}
-	// the other machines use the configured address
+	// Other machines connect to the address in ControlPlanes. If this machine has several
+	// addresses, NodeAddresses prefers the address in ControlPlanes.
 	return state.NodeAddresses(c.Cluster.Spec.ControlPlanes)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestNodeSpecControlPlanes checks that a worker knows the API servers, and a control-plane machine
-// the other etcd members.
+// TestNodeSpecControlPlanes checks that a worker gets the addresses of the API servers, and a
+// control-plane machine those of the etcd members.
 func TestNodeSpecControlPlanes(t *testing.T) {
 	planes := []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("10.0.0.12")}
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.21/24")}}}}}
@@ -34,8 +34,8 @@ func TestNodeSpecControlPlanes(t *testing.T) {
 	}
 }
 
-// TestNodeAddressOfControlPlanes checks that the Node of a machine with several addresses has the
-// configured address.
+// TestNodeAddressOfControlPlanes checks that a machine with several addresses uses for its Node the
+// address that Cluster.spec.controlPlanes contains.
 func TestNodeAddressOfControlPlanes(t *testing.T) {
 	link := func(address string) network.LinkState {
 		return network.LinkState{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix(address), Origin: "static"}}}
@@ -51,8 +51,8 @@ func TestNodeAddressOfControlPlanes(t *testing.T) {
 	}
 }
 
-// TestClusterDNS checks that the cluster DNS uses the configured upstreams, else the machine's
-// resolvers, at port 53.
+// TestClusterDNS checks that the cluster DNS uses the configured upstreams. Without configured
+// upstreams, it uses the machine's resolvers at port 53.
 func TestClusterDNS(t *testing.T) {
 	at := netip.MustParseAddrPort
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
@@ -79,8 +79,8 @@ func TestClusterDNS(t *testing.T) {
 	}
 }
 
-// TestDNSOverTLS checks that the machine, the cluster DNS and pods use resolvers only over TLS, and
-// that upstreams of the cluster are used without it.
+// TestDNSOverTLS checks that the machine, the cluster DNS and pods use the machine's resolvers only
+// over TLS. Upstreams that are configured for the cluster DNS are used without TLS.
 func TestDNSOverTLS(t *testing.T) {
 	at := netip.MustParseAddr
 	state := network.State{
@@ -135,7 +135,8 @@ func TestDNSOverTLS(t *testing.T) {
 	}
 }
 
-// TestTimeSources checks that a configuration with NTS makes all servers use it.
+// TestTimeSources checks that a configuration with NTS requires NTS of all time servers, and that
+// it determines the trusted CAs.
 func TestTimeSources(t *testing.T) {
 	state := network.State{TimeServers: []string{"ptp:hyperv", "time.example"}}
 	ca := reference(t).Network.Spec.NTP.NTS.CA
@@ -157,7 +158,8 @@ func TestTimeSources(t *testing.T) {
 	}
 }
 
-// TestResolversOfPods checks that pods get the machine's usable resolvers and its search domains.
+// TestResolversOfPods checks that pods get the usable resolvers of the machine and its search
+// domains.
 func TestResolversOfPods(t *testing.T) {
 	at := netip.MustParseAddr
 	state := network.State{
@@ -178,8 +180,8 @@ func TestResolversOfPods(t *testing.T) {
 	}
 }
 
-// TestOwnResolvers checks that neither pods nor the cluster DNS use an address of the machine as a
-// resolver, and that the machine reports it.
+// TestOwnResolvers checks that pods and the cluster DNS do not use an address of the machine itself
+// as a resolver, and that the machine reports each such address.
 func TestOwnResolvers(t *testing.T) {
 	at := netip.MustParseAddr
 	state := network.State{
@@ -207,15 +209,16 @@ func TestOwnResolvers(t *testing.T) {
 	if unused := UnusedResolvers(c, state); !slices.Equal(unused, want) {
 		t.Errorf("reported %q, want %q", unused, want)
 	}
-	// without another upstream, the resolvers of the machine serve
+	// If the only configured upstream is unusable, the cluster DNS uses the resolvers of the
+	// machine.
 	c.Cluster.Spec.DNS.Upstreams = c.Cluster.Spec.DNS.Upstreams[:1]
 	if spec, err := nodeSpec(c, state, buildinfo.Release{}); err != nil || !slices.Equal(spec.DNS.Upstreams, []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:53")}) {
 		t.Errorf("the cluster DNS uses %v, %v", spec.DNS.Upstreams, err)
 	}
 }
 
-// TestResolversRestartTheNodeAlone checks that new resolvers, for example by a lease, swap, and
-// rules for images do not restart etcd and the API server.
+// TestResolversRestartTheNodeAlone checks that a change of resolvers (for example by a new lease),
+// of swap or of rules for images restarts orchestrator-node only, not etcd and the API server.
 func TestResolversRestartTheNodeAlone(t *testing.T) {
 	resolver := netip.MustParseAddr("10.0.0.2")
 	one := nodespec.Spec{Node: nodespec.Node{Name: "a", Swap: 1 << 30, ImagePolicy: []config.ImageRule{{Unsigned: true}}}, DNS: nodespec.DNS{NodeSearch: []string{"corp.example"}, NodeUpstreams: []netip.Addr{resolver}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(resolver, 53)}}}
@@ -231,7 +234,7 @@ func TestResolversRestartTheNodeAlone(t *testing.T) {
 }
 
 // TestSettingsRestart checks that a change of each setting of Kubernetes restarts the services that
-// read it, and no other.
+// read the setting, and no other service.
 func TestSettingsRestart(t *testing.T) {
 	const api, controllers, node = nodespec.ServiceAPI, nodespec.ServiceControllers, nodespec.ServiceNode
 	readers := map[string][]string{
@@ -257,7 +260,7 @@ func TestSettingsRestart(t *testing.T) {
 	}
 }
 
-// TestVirtualAddresses checks that the orchestrator gets the virtual addresses.
+// TestVirtualAddresses checks that the orchestrator gets the configured virtual addresses.
 func TestVirtualAddresses(t *testing.T) {
 	state := network.State{Links: []network.LinkState{{Managed: true, Up: true, Addresses: []network.AddressState{{Prefix: netip.MustParsePrefix("10.0.0.11/24")}}}}}
 	c := config.New("n1", config.RoleControlPlane).WithCluster("c", config.Endpoint{Host: "k8s.example", Port: 443}, config.PKI{}, config.EncryptionKey{})
@@ -269,8 +272,8 @@ func TestVirtualAddresses(t *testing.T) {
 	}
 }
 
-// TestHostServiceProxy checks that the host settings of the built-in service proxy apply only where
-// it runs.
+// TestHostServiceProxy checks that a machine has the host settings of the built-in service proxy
+// only if the proxy runs on it.
 func TestHostServiceProxy(t *testing.T) {
 	with := func(external ...config.ExternalComponent) *config.Config {
 		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: external}}}
@@ -291,8 +294,8 @@ func TestHostServiceProxy(t *testing.T) {
 	}
 }
 
-// TestMachineObjectsRestartNothing checks that the switch of machine objects changes a file in the
-// directory of each process, and no service.
+// TestMachineObjectsRestartNothing checks that enabling machine objects changes a file in the
+// directory of each of the three processes, and changes no service.
 func TestMachineObjectsRestartNothing(t *testing.T) {
 	c := reference(t)
 	f := facts(t)
@@ -319,8 +322,8 @@ func TestMachineObjectsRestartNothing(t *testing.T) {
 	}
 }
 
-// TestSettings checks that only settings that differ from the defaults are checked by the code of
-// Kubernetes, and that the processes of Kubernetes read them as the configuration states them.
+// TestSettings checks that Settings returns nil unless a setting differs from its default. It also
+// checks that the orchestrator decodes the encoded settings to the same values.
 func TestSettings(t *testing.T) {
 	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	if got := Settings(c); got != nil {
@@ -354,7 +357,7 @@ func TestSettings(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		want, got := settings.Kubernetes, read.Kubernetes
-		if want.APIServer.KMS != nil { // only the fact is given
+		if want.APIServer.KMS != nil { // the key manager's settings are not encoded
 			want.APIServer.KMS = &config.KMS{}
 		}
 		for what, pair := range map[string][2]any{

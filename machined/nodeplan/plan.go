@@ -16,68 +16,72 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// Facts are the facts on which a plan depends.
+// Facts are the inputs of a plan besides the configuration.
 type Facts struct {
 	Release  buildinfo.Release
-	InMemory bool              // the system is not installed: it runs no node
+	InMemory bool              // true if the system runs from memory; it runs no node then
 	Network  network.State     // addresses and resolvers
 	Identity *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
 	Member   Member
 	Trust    Trust
-	// why an artifact of an add-on is missing, by digest; empty: present
+	// Artifacts maps the digest of each add-on artifact that was searched to the reason why it is
+	// missing. The reason is empty if the machine has the artifact.
 	Artifacts map[string]string
-	// labels of the Node that the machine's neighbors give, by key (Machine.spec.node.lldpLabels)
+	// LLDPLabels are the labels of the Node, by key, that get their values from LLDP announcements
+	// of neighbors (Machine.spec.node.lldpLabels).
 	LLDPLabels map[string]string
-	// extensions that take effect until the next boot
+	// Extensions are the extensions of this boot. They do not change until the next boot.
 	Extensions []extension.Statement
 	Egress     EgressFacts
 	Swap       uint64 // the swap in use, in bytes
 	Services   ServiceFacts
 }
 
-// EgressFacts are the facts for the programs that reach servers outside the cluster by the
-// forwarder; zero for a configuration without egress.
+// EgressFacts are facts for the programs that reach servers outside the cluster through the
+// forwarder. They are zero for a configuration without egress.
 type EgressFacts struct {
 	// Proxy is the URL of the forwarder for containerd; empty if the configuration has no proxy.
 	Proxy string
 	// PublicCAs are the public CAs of the system, in PEM; empty without CAs of the site.
 	PublicCAs string
-	Problem   error // why they are unknown
+	Problem   error // why Proxy or PublicCAs are unknown
 }
 
 // Member is the membership of a worker in its cluster.
 type Member struct {
 	Joined bool
-	// the control plane rejects its certificates as revoked
+	// Removed is true if the control plane rejects the certificates of the worker as revoked.
 	Removed     bool
-	PodsStopped bool // after the removal, its pods have stopped
-	// certificates issued to the machine and to its node
+	PodsStopped bool // true if the pods have stopped after the removal
+	// Machine and Node are the certificates that the cluster has issued to the machine and to its
+	// node.
 	Machine *pki.Leaf
 	Node    nodespec.IssuedCerts
 }
 
-// Trust are the clients that the machine accepts.
+// Trust describes the client certificates that the machine accepts.
 type Trust struct {
 	Callers credentials.CallerCAs
-	// revocations for the API server and the kubelet
+	// Revoked are the revocations that the API server and the kubelet apply.
 	Revoked []trust.Revocation
-	Problem error // why they are unknown
+	Problem error // why Callers or Revoked are unknown
 }
 
-// ServiceFacts are the facts that hold services back.
+// ServiceFacts are the reasons for which services are held back.
 type ServiceFacts struct {
 	Refusal error // why this machine cannot run the configuration at present
-	Volumes error // why a part of DATA is not in its place, or swap has not been tried
-	// the kernel has no port guard, or no rules in the place of a configured firewall
+	Volumes error // why a volume with a part of DATA is not mounted, or swap not tried yet
+	// Exposed is true if the kernel lacks the rules of the port guard or of a configured firewall.
 	Exposed bool
-	// the machine has had no address for so long that services stop
+	// AddressLost is true if the machine has been without an address for longer than the time after
+	// which services stop.
 	AddressLost bool
 }
 
 // Want contains the documents of the node and its services.
 type Want struct {
-	// unusable with NodeProblem, which is ErrNoNode, ErrNoAddress or says why the documents cannot
-	// be planned
+	// Node is valid only if NodeProblem is nil. NodeProblem is ErrNoNode, ErrNoAddress, or the
+	// reason why the documents of the node cannot be planned.
 	Node        Node
 	NodeProblem error
 	Services    Services
@@ -91,13 +95,14 @@ type Node struct {
 }
 
 var (
-	// ErrNoNode is returned if the configuration, or a system in memory, runs no node.
+	// ErrNoNode says that the machine runs no node: it has no configuration, its configuration has
+	// no cluster, or the system runs from memory.
 	ErrNoNode = errors.New("no node")
 	// ErrNoAddress is returned while the machine has no address.
 	ErrNoAddress = errors.New("no address yet")
 )
 
-// Plan returns the documents of the node and its services for a configuration (nil for none).
+// Plan returns the documents of the node and its services for the configuration c (nil for none).
 func Plan(c *config.Config, f Facts) Want {
 	var w Want
 	var a credentials.Authorities
@@ -106,7 +111,8 @@ func Plan(c *config.Config, f Facts) Want {
 	return w
 }
 
-// node returns the documents of the node, and the sources of its credentials.
+// node returns the documents of the node and the sources of its credentials. err is
+// Want.NodeProblem.
 func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err error) {
 	if c == nil || c.Cluster == nil || f.InMemory {
 		return n, a, ErrNoNode
@@ -137,7 +143,8 @@ func node(c *config.Config, f Facts) (n Node, a credentials.Authorities, err err
 	return n, a, n.Credentials.Metrics(n.Spec, a, settings, callers)
 }
 
-// API returns the credentials of apid.
+// API returns the credentials of apid, for the configuration c (nil for none). It fails if the
+// trusted clients are unknown (Trust.Problem).
 func API(c *config.Config, f Facts) (credentials.Want, error) {
 	if f.Trust.Problem != nil {
 		return credentials.Want{}, f.Trust.Problem
@@ -158,7 +165,7 @@ func API(c *config.Config, f Facts) (credentials.Want, error) {
 	return credentials.APIServer(f.Identity, name, Addresses(c, f.Network), ca, issued, f.Trust.Callers), nil
 }
 
-// metricsSettings returns the settings of metricsd; nil without metrics.
+// metricsSettings returns the settings of metricsd. It returns nil if no metrics are configured.
 func metricsSettings(m *config.Metrics) *nodespec.MetricsSettings {
 	if m == nil {
 		return nil

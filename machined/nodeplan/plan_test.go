@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// reference is the reference configuration.
+// reference returns the reference configuration.
 func reference(t *testing.T) *config.Config {
 	t.Helper()
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
@@ -35,7 +35,7 @@ func reference(t *testing.T) *config.Config {
 	return c
 }
 
-// facts are the facts of an installed machine with an address.
+// facts returns the facts of an installed machine with an address.
 func facts(t *testing.T) Facts {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -55,7 +55,7 @@ func facts(t *testing.T) Facts {
 	}
 }
 
-// previousSysctls are the values of kernel parameters from before the system first set them.
+// previousSysctls are values that kernel parameters had before machined first set them.
 var previousSysctls = map[string]string{"vm.swappiness": "60"}
 
 // indented returns a document as JSON.
@@ -68,7 +68,7 @@ func indented(t *testing.T, document any) string {
 	return string(text) + "\n"
 }
 
-// content lists the files and certificates of credentials.
+// content lists the directories, files and certificates of credentials, one line each.
 func content(w credentials.Want) string {
 	var out strings.Builder
 	for _, d := range w.Dirs {
@@ -87,7 +87,7 @@ func content(w credentials.Want) string {
 	return out.String()
 }
 
-// TestPlan shows each document of the reference configuration.
+// TestPlan compares each document of the reference configuration with its golden file.
 func TestPlan(t *testing.T) {
 	c := reference(t)
 	f := facts(t)
@@ -120,7 +120,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// unconfigured lists what a machine without a configuration gets.
+// unconfigured returns the documents of a machine without a configuration, as text.
 func unconfigured(t *testing.T, f Facts) string {
 	w := Plan(nil, f)
 	api, err := API(nil, f)
@@ -137,8 +137,8 @@ func names(services []supervise.Service) (out []string) {
 	return out
 }
 
-// TestHold shows which services run while others are held back, for a worker and for a
-// control-plane machine on which all its services ran.
+// TestHold checks which services run while other services are held back, for a worker and for a
+// control-plane machine. apid and all services of a control-plane machine ran before.
 func TestHold(t *testing.T) {
 	leaf, err := pki.SelfSigned(pki.Spec{CN: "w", Usage: pki.Both, TTL: time.Hour})
 	if err != nil {

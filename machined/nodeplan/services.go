@@ -13,32 +13,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// group is the control group of the system's own services. It has reserved memory and CPU (see
-// machined/host), so that no workload can starve them; pods are in /kubepods beside it.
+// group is the control group of the services of the system. The kernel reserves memory and CPU for
+// it (machined/host), so pods, which run in the sibling group /kubepods, cannot starve the
+// services.
 const group = cgroup.System + "/"
 
-// path is the PATH of services that start other programs: containerd (shim, runc), the kubelet
-// (mount) and the service proxy (nft).
+// path is the PATH of services that start other programs: containerd starts shims and runc, the
+// kubelet mount(8), and the service proxy nft.
 const path = "PATH=/usr/bin:/usr/sbin"
 
-// collectorOff keeps Go's garbage collector off until the program sets it (process.HeapLimiter):
-// before that, an orchestrator makes 9 MiB of permanent objects, for which the collector would run
-// four times and take a quarter of the processor time.
+// collectorOff turns off Go's garbage collector at the start of a program, until the program turns
+// the collector on (process.HeapLimiter). Before that, an orchestrator allocates 9 MiB of permanent
+// objects. The collector would run four times without freeing them and use a quarter of the
+// processor time.
 const collectorOff = "GOGC=off"
 
 const mib = 1 << 20
 
-// profileSocket returns the socket on which a service that is a program of the system serves its
+// profileSocket returns the path of the socket on which a program of the system serves its
 // profiles.
 func profileSocket(service string) string { return paths.Profiles + "/" + service + ".sock" }
 
-// Apid is the service apid, which runs with and without a configuration.
+// Apid returns the service apid, which runs with and without a configuration.
 func Apid() supervise.Service {
 	return supervise.Service{
 		Name: nodespec.ServiceApid,
 		Process: supervise.Spec{
 			Args: []string{"/usr/bin/apid"},
-			// Without GOMAXPROCS Go would need more threads than PidsMax on large machines.
+			// On a machine with many processors, Go would need more threads than PidsMax without
+			// GOMAXPROCS.
 			Env:         []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
 			UID:         paths.UserApid,
 			GID:         paths.UserApid,
@@ -54,8 +57,8 @@ func Apid() supervise.Service {
 	}
 }
 
-// Metricsd is the service that serves the metrics of the machine (package metricsd), with
-// Machine.spec.metrics only.
+// Metricsd returns the service that serves the metrics of the machine (package metricsd). It runs
+// only if Machine.spec.metrics is set.
 func Metricsd() supervise.Service {
 	return supervise.Service{
 		Name: nodespec.ServiceMetrics,
@@ -76,8 +79,8 @@ func Metricsd() supervise.Service {
 	}
 }
 
-// Podlogd is the service that reads the logs of pods (package podlogd), with a receiver for them
-// only. Group 0 can read the files of containerd and the kubelet.
+// Podlogd returns the service that reads the logs of pods (package podlogd). It runs only if a
+// receiver gets these logs. Its group 0 can read the files of containerd and the kubelet.
 func Podlogd(settings nodespec.PodLogs) (supervise.Service, error) {
 	text, err := json.Marshal(settings)
 	return supervise.Service{
@@ -95,15 +98,15 @@ func Podlogd(settings nodespec.PodLogs) (supervise.Service, error) {
 		Limits:  cgroup.Limits{MemoryMax: 64 * mib, CPUWeight: 20, PidsMax: 64},
 		Profile: profileSocket(nodespec.ServicePodLogs),
 		Ready:   supervise.Probe{Notify: true},
-		// It waits for the directory, which the kubelet makes.
+		// podlogd becomes ready when the kubelet has created the directory of logs.
 		StartTimeout: 5 * time.Minute,
 		GracePeriod:  5 * time.Second,
 	}, err
 }
 
 // Extensions returns the services of the active extensions, which run with and without a
-// configuration, as apid does. They are confined as the services of the system are: a user of their
-// own, only listed capabilities, no new privileges, and hard limits.
+// configuration like apid. Each service is confined like a service of the system: a user of its
+// own, only the listed capabilities, no new privileges, and hard limits.
 func Extensions(active []extension.Statement) (list []supervise.Service) {
 	for _, e := range active {
 		for _, s := range e.Services {
@@ -124,12 +127,13 @@ func Extensions(active []extension.Statement) (list []supervise.Service) {
 	return list
 }
 
-// componentsGracePeriod is the time for a process of several components to stop: two components in
-// a row that hang (orchestrator/process), and the others.
+// componentsGracePeriod is the time that a process with several components has to stop. It is
+// sufficient if two components hang, one after the other (orchestrator/process), and the other
+// components stop normally.
 const componentsGracePeriod = 20 * time.Second
 
-// Expected returns the names of the services that run with a configuration (nil for none), without
-// apid.
+// Expected returns the names of the services of the node that run with the configuration c. apid is
+// not among them. The result is nil if c is nil or has no cluster.
 func Expected(c *config.Config) []string {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -141,9 +145,9 @@ func Expected(c *config.Config) []string {
 	return names
 }
 
-// Kubernetes returns the services of a node. All start at once, except that orchestrator-node
-// starts after containerd, and wait for each other inside, because most of their start needs no
-// other service.
+// Kubernetes returns the services of a node. orchestrator-node starts after containerd. All other
+// services start at the same time and wait for each other inside their processes, because most of
+// their start needs no other service.
 func Kubernetes(controlPlane bool) []supervise.Service {
 	list := []supervise.Service{{
 		Name: nodespec.ServiceContainerd,
@@ -153,8 +157,9 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 			OOMScoreAdj: new(-999),
 		},
 		Cgroup: group + nodespec.ServiceContainerd,
-		// Shims are children in containerd's group and outlive it, so the group has no limit that
-		// could kill pods.
+		// Shims are child processes in containerd's control group and continue when containerd
+		// stops. The group has no memory or process limit, because the kernel could enforce it by
+		// killing pods.
 		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		LeaveChildren: true,
 		Ready:         supervise.Probe{Unix: paths.ContainerdSocket},
@@ -177,21 +182,21 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		Metrics:     nodespec.MetricsSocket(nodespec.ServiceNode),
 		Ready:       supervise.Probe{Notify: true},
 		GracePeriod: componentsGracePeriod,
-		// Its readiness includes the Node object, which needs a control plane, perhaps on another
-		// machine.
+		// The service becomes ready when its Node object exists. For that it needs an API server,
+		// which can be on another machine.
 		StartTimeout: 10 * time.Minute,
-		// mount(8) and nft(8) end by themselves; mounts of pods stay.
+		// Child processes are mount(8) and nft(8), which end by themselves. Mounts of pods stay.
 		LeaveChildren: true,
 	})
 }
 
-// OfNode reports whether a service is of a node, and can use the parts of DATA. apid and the
-// services of extensions run without a node.
+// OfNode reports whether a service belongs to the node and can use the parts of DATA. The result is
+// false for apid, metricsd and the services of extensions.
 func OfNode(s supervise.Service) bool {
 	return s.Name == nodespec.ServicePodLogs || slices.ContainsFunc(Kubernetes(true), func(k supervise.Service) bool { return k.Name == s.Name })
 }
 
-// controlPlaneServices returns the services that only control-plane machines have.
+// controlPlaneServices returns the services that only control-plane machines run.
 func controlPlaneServices() []supervise.Service {
 	return []supervise.Service{{
 		Name: nodespec.ServiceAPI,

@@ -10,7 +10,7 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// sampleExtensions have a runtime handler, CDI specifications and services.
+// sampleExtensions are two extensions with runtime handlers, CDI specifications and services.
 var sampleExtensions = []extension.Statement{
 	{Name: "gvisor", Runtimes: []extension.Runtime{{Handler: "runsc", Type: "io.containerd.runsc.v1", Config: "/usr/share/orlop/extensions/gvisor/runsc.toml"}}},
 	{
@@ -23,8 +23,8 @@ var sampleExtensions = []extension.Statement{
 	},
 }
 
-// TestGolden shows every service of a machine with all its parameters, and containerd's
-// configuration.
+// TestGolden compares every service with all its parameters, and containerd's configuration, with
+// golden files.
 func TestGolden(t *testing.T) {
 	show := func(services []supervise.Service) []byte {
 		if err := supervise.Validate(services); err != nil {
@@ -50,7 +50,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestExternalNetwork checks that an external pod network installs its plugins.
+// TestExternalNetwork checks that containerd also uses the CNI plugins that an external pod network
+// installs.
 func TestExternalNetwork(t *testing.T) {
 	const ours, both = `bin_dirs = ["/usr/libexec/cni"]`, `bin_dirs = ["/var/lib/cni/bin", "/usr/libexec/cni"]`
 	own := string(containerdConfig("pause", false, false, nil))
@@ -59,8 +60,8 @@ func TestExternalNetwork(t *testing.T) {
 	}
 }
 
-// TestOfNode checks that parts of DATA can move to volumes at boot beside the services that run
-// without a node.
+// TestOfNode checks that apid and the services of extensions are not services of the node. They run
+// while parts of DATA move to volumes at boot.
 func TestOfNode(t *testing.T) {
 	for _, s := range append([]supervise.Service{Apid()}, Extensions(sampleExtensions)...) {
 		if OfNode(s) {

@@ -14,20 +14,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// Services are the services of a configuration.
+// Services are the planned services of a configuration.
 type Services struct {
-	// All are the services that run once nothing holds them back.
+	// All are the services that run when Hold is HoldNothing.
 	All  []supervise.Service
 	Hold Hold
-	// Problem says why the services cannot be planned, or why the machine refuses the configuration
-	// (HoldRefused).
+	// Problem says why the services cannot be planned, why the machine cannot run the configuration
+	// (HoldRefused), or why a part of DATA is missing (HoldVolumes).
 	Problem error
 
-	run   []supervise.Service
-	stays func(supervise.Service) bool // the running services that continue; nil: run starts
+	// run are the services that run now if stays is nil.
+	run []supervise.Service
+	// stays reports whether a running service continues while services are held back.
+	stays func(supervise.Service) bool
 }
 
-// Now returns the services that should run now, from the services that should run at present.
+// Now returns the services that should run now. running are the services that should run according
+// to the previous plan. While services are held back, some of running can continue.
 func (s Services) Now(running []supervise.Service) []supervise.Service {
 	if s.stays == nil {
 		return s.run
@@ -35,22 +38,22 @@ func (s Services) Now(running []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(slices.Clone(running), func(r supervise.Service) bool { return !s.stays(r) })
 }
 
-// Hold is the reason for which services are held back.
+// Hold is the reason why services are held back.
 type Hold string
 
-// The reasons, in the order in which they are checked.
+// The values of Hold, in the order in which the function services checks them.
 const (
 	HoldNothing   Hold = ""
-	HoldNoNode    Hold = "no node"     // the configuration runs no node
-	HoldRefused   Hold = "refused"     // the machine cannot run the configuration at present
-	HoldExposed   Hold = "no firewall" // the port guard or the configured firewall is not active
-	HoldNoAddress Hold = "no address"  // the running services continue until the address is lost
-	HoldNotJoined Hold = "not joined"  // a worker has no certificates of the cluster yet
-	HoldRemoved   Hold = "removed"     // pods of a removed worker stop before its node
-	HoldVolumes   Hold = "no volume"   // a part of DATA is missing; the running services continue
+	HoldNoNode    Hold = "no node"     // The machine runs no node.
+	HoldRefused   Hold = "refused"     // The machine cannot run the configuration at present.
+	HoldExposed   Hold = "no firewall" // The port guard or the configured firewall is not active.
+	HoldNoAddress Hold = "no address"  // Running services continue until AddressLost.
+	HoldNotJoined Hold = "not joined"  // The worker has no certificates of the cluster yet.
+	HoldRemoved   Hold = "removed"     // A removed worker stops its pods, then its node.
+	HoldVolumes   Hold = "no volume"   // A part of DATA is missing; running services continue.
 )
 
-// services returns the services of a configuration, and the reason for which they are held back.
+// services returns the services of a configuration and the reason why they are held back.
 func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Services {
 	apid := append([]supervise.Service{Apid()}, Extensions(f.Extensions)...)
 	s := Services{All: apid, run: apid}
@@ -94,8 +97,9 @@ func services(c *config.Config, f Facts, w Want, a credentials.Authorities) Serv
 	return s
 }
 
-// withProxy makes containerd use the forwarder at a URL; empty for none. containerd reads the
-// variables at its start, and never uses a proxy for loopback addresses.
+// withProxy sets the proxy variables in the environment of containerd to the URL of the forwarder.
+// It changes nothing if proxy is empty. containerd reads the variables when it starts, and never
+// uses a proxy for loopback addresses.
 func withProxy(services []supervise.Service, proxy string) []supervise.Service {
 	for i, s := range services {
 		if s.Name == nodespec.ServiceContainerd && proxy != "" {
@@ -105,7 +109,7 @@ func withProxy(services []supervise.Service, proxy string) []supervise.Service {
 	return services
 }
 
-// withPodLogs adds podlogd if a receiver gets the logs of pods.
+// withPodLogs adds podlogd if a log receiver gets the logs of pods.
 func withPodLogs(services []supervise.Service, m config.Machine) ([]supervise.Service, error) {
 	settings := nodespec.PodLogs{Machine: m.Metadata.Name}
 	for _, r := range m.Spec.Logging.Receivers {
@@ -125,8 +129,9 @@ func withPodLogs(services []supervise.Service, m config.Machine) ([]supervise.Se
 	return append(services, service), nil
 }
 
-// withContainerdMetrics restarts containerd when its metrics begin or end: its configuration, which
-// it reads at its start, has their address.
+// withContainerdMetrics adds the address of containerd's metrics to the environment of containerd.
+// supervise.Diff restarts a service after a change of its environment. containerd therefore
+// restarts, and reads its configuration again, when metrics are turned on or off.
 func withContainerdMetrics(services []supervise.Service) []supervise.Service {
 	for i, s := range services {
 		if s.Name == nodespec.ServiceContainerd {
@@ -136,8 +141,9 @@ func withContainerdMetrics(services []supervise.Service) []supervise.Service {
 	return services
 }
 
-// withSpec adds to each service a hash of the files that it reads at its start: supervise.Diff
-// compares whole services.
+// withSpec adds a hash of the files that a service reads at its start to the environment of the
+// service. A change of these files then restarts the service, because supervise.Diff compares the
+// environments.
 func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Authorities) ([]supervise.Service, error) {
 	dirs := map[string]string{nodespec.ServiceAPI: paths.KubeAPI, nodespec.ServiceControllers: paths.KubeControllers, nodespec.ServiceNode: paths.KubeNode}
 	for i, s := range services {
@@ -154,9 +160,9 @@ func withSpec(services []supervise.Service, spec nodespec.Spec, a credentials.Au
 	return services, nil
 }
 
-// specFor returns the part of the node's description that a service reads: a change of the
-// resolvers, for example by a new lease, of volumes and swap, of rules for images, or of the
-// kubelet's settings does not restart etcd and the API server.
+// specFor returns the part of the node's description that a service reads. It omits the other
+// parts, so changes of them do not restart the service. For example, new resolvers from a lease,
+// swap, rules for images and settings of the kubelet do not restart etcd and the API server.
 func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	if service != nodespec.ServiceAPI {
 		spec.Network.Forwarder = false
@@ -182,13 +188,13 @@ func specFor(spec nodespec.Spec, service string) nodespec.Spec {
 	return spec
 }
 
-// needsNoAddress reports whether a service runs on a machine without an address. containerd
-// continues, and so do the pods, and the services of extensions.
+// needsNoAddress reports whether a service continues on a machine that has lost its address. It is
+// true for containerd and for services that are not of the node. Pods continue with containerd.
 func needsNoAddress(s supervise.Service) bool {
 	return !OfNode(s) || s.Name == nodespec.ServiceContainerd
 }
 
-// withoutNode returns the services of a removed worker.
+// withoutNode returns the services without orchestrator-node: those that run on a removed worker.
 func withoutNode(services []supervise.Service) []supervise.Service {
 	return slices.DeleteFunc(services, func(s supervise.Service) bool { return s.Name == nodespec.ServiceNode })
 }

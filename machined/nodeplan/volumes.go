@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Volumes returns the volumes of a configuration (nil for none).
+// Volumes returns the volumes of the machine that the configuration c describes. The result is
+// empty if c is nil.
 func Volumes(c *config.Config) (out volumes.Config) {
 	if c == nil {
 		return out
@@ -34,7 +35,8 @@ func Volumes(c *config.Config) (out volumes.Config) {
 	return out
 }
 
-// localVolumes returns the configuration of volumes for PersistentVolumeClaims.
+// localVolumes returns the settings of the local PersistentVolumes of a node, with its pools sorted
+// by name.
 func localVolumes(c *config.Config) nodespec.LocalVolumes {
 	local := c.Cluster.Spec.LocalVolumes
 	out := nodespec.LocalVolumes{Disabled: !local.Enabled, Reserve: int64(local.Reserve)}

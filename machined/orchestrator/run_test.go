@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// TestRun checks the process of a command: its user, an empty environment, and its input.
+// TestRun checks the user, the empty environment and the input of the process of a command.
 func TestRun(t *testing.T) {
 	var got supervise.Command
 	failed := errors.New("ended with status 1")
@@ -40,7 +40,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRead checks that only some commands of readers run at a time, and that others still run.
+// TestRead checks that Read waits while maxReads commands of readers run, and that Run still starts
+// another command.
 func TestRead(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
 	r := New(func(_ context.Context, c supervise.Command) ([]byte, error) {

@@ -1,11 +1,12 @@
-// Package ownership knows the operators of a machine, and pairs an unclaimed machine with its
+// Package ownership determines the operators of a machine, and pairs an unclaimed machine with its
 // operator.
 //
-// The operators are the CAs in the configuration; else the CA in the image; else the CA of the
+// The operators are the CAs in the configuration, else the CA in the image, else the CA of the
 // pairing. An unclaimed machine shows a pairing code on its console (pkg/admission/pairing,
-// docs/decisions/0005-first-contact.md). The code changes at each boot and disappears once the
-// machine is claimed.
+// docs/decisions/0005-first-contact.md). The code changes at each boot and disappears when an
+// operator claims the machine.
 //
-// The package owns the CA of the pairing, on STATE or in memory, and the code. It authorizes no
-// call and writes no file of apid: machined passes the operators to apid (Deps.Activate).
+// The package stores the CA of the pairing, on STATE or in memory, and holds the code. It does not
+// authorize calls and does not write the files of apid: machined passes the operators to apid
+// (Deps.Activate).
 package ownership

@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Operators returns the CAs of the operators in PEM; empty if the machine is unclaimed.
+// Operators returns the CAs of the operators in PEM, for the configuration c (nil for none). The
+// result is empty if the machine is unclaimed. An error means that a stored CA is unreadable.
 func Operators(c *config.Config) ([]byte, error) {
 	if c != nil && len(c.Machine.Spec.Trust.OperatorCAs) > 0 {
 		var all []byte
@@ -25,8 +26,9 @@ func Operators(c *config.Config) ([]byte, error) {
 	return Owner()
 }
 
-// Owner returns the CA of the operator of a machine without a configuration, in PEM; empty if the
-// machine is unclaimed.
+// Owner returns the CA of the operator of a machine without operator CAs in its configuration, in
+// PEM. It is the CA in the image or the CA of the pairing. The result is empty if the machine is
+// unclaimed.
 func Owner() ([]byte, error) {
 	for _, name := range []string{paths.OperatorCA, paths.PairedCA, paths.PairedCAInMemory} {
 		text, err := os.ReadFile(name)
@@ -40,7 +42,8 @@ func Owner() ([]byte, error) {
 	return nil, nil
 }
 
-// PersistOwner moves the CA from memory to STATE after STATE is mounted.
+// PersistOwner copies the CA of the pairing from memory to STATE; the caller has mounted STATE. It
+// does nothing if STATE already has a CA, or memory has none.
 func PersistOwner() error {
 	if _, err := os.Stat(paths.PairedCA); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -55,16 +58,17 @@ func PersistOwner() error {
 	return err
 }
 
-// Authority is a CA of a configuration that can issue certificates for every role, up to
-// admin (apid.OperatorCAsFile and apid.ClientCAsFile).
+// Authority is a CA in a configuration that can issue certificates for every role, up to admin
+// (apid.OperatorCAsFile and apid.ClientCAsFile).
 type Authority struct {
-	Field    string // "Machine.spec.trust.operatorCAs[1]"
+	Field    string // for example "Machine.spec.trust.operatorCAs[1]"
 	CA       *x509.Certificate
-	Operator bool // it is in the list of operator CAs
+	Operator bool // true if the CA is in the list of operator CAs
 }
 
-// Authorities returns all of them in a configuration. It includes accepted client CAs
-// without a client CA, which are not trusted yet: a later change would activate them.
+// Authorities returns all authorities in a configuration: operator CAs, the client CA and accepted
+// client CAs. It includes accepted client CAs of a configuration without a client CA. The machine
+// does not trust them yet, but would after a later change that adds a client CA.
 func Authorities(c *config.Config) []Authority {
 	var out []Authority
 	for i, ca := range c.Machine.Spec.Trust.OperatorCAs {
@@ -83,11 +87,15 @@ func Authorities(c *config.Config) []Authority {
 	return out
 }
 
-// CheckMedium rejects a configuration that would lock out the operator of the machine (the CAs in
-// PEM; empty if unclaimed), or that would admit other operators: every person with physical access
-// can plug in a medium, and the medium is not authenticated. The CAs of a configuration must be CAs
-// of the operator. The certificates of Cluster.spec.pki.machine only have the role of a machine,
-// and are not checked.
+// CheckMedium checks a configuration on a boot medium. Every person with physical access can plug
+// in a medium, and the machine cannot authenticate it. own are the CAs of the machine's operators,
+// in PEM.
+//
+// If the machine is unclaimed (own is empty), CheckMedium accepts every configuration. Else it
+// returns an error in two cases. If the configuration has an authority that is not in own, it would
+// admit other operators. If its list of operator CAs omits a CA in own, it would lock out an
+// operator. CheckMedium does not check the CA for machines (Cluster.spec.pki.machine), because
+// certificates of this CA have only the role of a machine.
 func CheckMedium(own []byte, next *config.Config) error {
 	if len(own) == 0 {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestCheckMedium checks that a medium cannot add or remove operators of a claimed machine. The
-// error names the field.
+// TestCheckMedium checks that a boot medium cannot add or remove operators of a claimed machine,
+// and that the error names the field.
 func TestCheckMedium(t *testing.T) {
 	authority := func() config.Certificate {
 		ca, err := pki.NewCA("operator", time.Hour)

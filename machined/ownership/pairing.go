@@ -26,18 +26,21 @@ import (
 
 // Deps is the environment of a Pairing.
 type Deps struct {
-	// Lock excludes all other changes of the operator: an apply, an installation that copies the CA
-	// to a disk, and a reconciliation. busy is the reason if that is not possible now.
+	// Lock excludes all other operations that read or change the operators: an apply, an
+	// installation that copies the CA to a disk, and a reconciliation. If the lock is not available
+	// now, busy is the reason, and unlock must not be called.
 	Lock func() (unlock func(), busy string)
-	// Config returns the configuration and its source; nil if the machine has none.
+	// Config returns the active configuration and where it came from; c is nil if the machine has
+	// none.
 	Config func() (c *config.Config, source string)
-	// Unreadable reports whether STATE holds a configuration that cannot be read.
+	// Unreadable reports whether STATE holds a configuration that machined cannot read. c is the
+	// active configuration.
 	Unreadable func(c *config.Config) bool
 	// Stored reports whether STATE is mounted.
 	Stored func() bool
-	// Activate passes the operators of a configuration to apid, under the lock.
+	// Activate passes the operators of a configuration to apid. The caller holds the lock.
 	Activate func(context.Context, *config.Config) error
-	// Record and RecordRefused write an attempt into the audit log.
+	// Record writes an accepted attempt into the audit log, RecordRefused a rejected attempt.
 	Record, RecordRefused func(audit.Call)
 	// Event adds an event about the pairing to the machine's events.
 	Event func(kind, message string)
@@ -50,8 +53,8 @@ type Pairing struct {
 	deps   Deps
 	code   *cell.Cell[pairing.Code] // empty if the machine is claimed
 	limits limits.Rates
-	// eventLimit limits the events about rejected attempts, from all addresses: a flood of attempts
-	// must not displace the other events.
+	// eventLimit limits the events about rejected attempts from all addresses together. Without the
+	// limit, many attempts could displace the other events.
 	eventLimit *rate.Limiter
 	// operators returns the CAs of the operators of a configuration.
 	operators func(*config.Config) ([]byte, error)
@@ -59,9 +62,9 @@ type Pairing struct {
 	mu sync.Mutex // guards changes of the code
 }
 
-// New returns the pairing of a machine without a code. It limits each network to five attempts at
-// once and five per minute. A code cannot be guessed (2^100); the limit protects the log and the
-// processor.
+// New returns a Pairing that shows no code yet. It accepts from each network five attempts at once,
+// and then five per minute. The limit protects the log and the processor. It is not needed against
+// guesses: there are 2^100 codes.
 func New(d Deps) *Pairing {
 	return &Pairing{
 		deps: d, code: cell.New(pairing.Code("")), limits: limits.Rates{Interval: 12 * time.Second, Burst: 5},
@@ -69,29 +72,32 @@ func New(d Deps) *Pairing {
 	}
 }
 
-// Reasons for the rejection of an attempt.
+// These are reasons for which the machine rejects an attempt.
 const (
 	alreadyClaimed  = "the machine is claimed already"
 	tooManyAttempts = "too many attempts from your address; wait a minute"
 	wrongCode       = "this is not the code that the machine's console shows now"
 )
 
-// Code returns the pairing code, for readers; empty if the machine is claimed.
+// Code returns a view of the pairing code, for readers. The code is empty if the machine is
+// claimed.
 func (p *Pairing) Code() cell.View[pairing.Code] { return p.code.View() }
 
-// Update shows a code if the machine is unclaimed with a configuration and its operators, else
-// removes it. The caller holds the lock (Deps.Lock), or is the only goroutine.
+// Update shows a code if the machine is unclaimed, else removes the code. c is the active
+// configuration, and operators are the CAs of its operators. The caller holds the lock (Deps.Lock),
+// or is the only goroutine.
 func (p *Pairing) Update(c *config.Config, operators []byte) {
 	p.setUnclaimed(p.unclaimed(c, operators))
 }
 
-// unclaimed reports whether the machine is unclaimed, so that pairing is possible. A machine with
-// an unreadable configuration is not: the configuration may name its operators.
+// unclaimed reports whether the machine is unclaimed, which makes pairing possible. A machine with
+// an unreadable configuration is not unclaimed, because the configuration may name operators.
 func (p *Pairing) unclaimed(c *config.Config, operators []byte) bool {
 	return len(operators) == 0 && !p.deps.Unreadable(c)
 }
 
-// setUnclaimed shows a code if the machine is unclaimed, else removes it.
+// setUnclaimed shows a new code if the machine is unclaimed and shows none yet. It removes the code
+// if the machine is claimed.
 func (p *Pairing) setUnclaimed(unowned bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +109,8 @@ func (p *Pairing) setUnclaimed(unowned bool) {
 	}
 }
 
-// check verifies an attempt and returns the reason for its rejection, or an empty string.
+// check verifies an attempt. It returns the reason for the rejection, or an empty string if the
+// attempt is valid.
 func (p *Pairing) check(code pairing.Code, r *api.PairRequest) (refusal string) {
 	switch {
 	case code == "":
@@ -119,10 +126,11 @@ func (p *Pairing) check(code pairing.Code, r *api.PairRequest) (refusal string) 
 	return ""
 }
 
-// claimOf returns the claim of an attempt.
+// claimOf returns the claim in the request of an attempt.
 func claimOf(r *api.PairRequest) pairing.Claim { return pairing.Claim{CA: r.Ca, Proof: r.Proof} }
 
-// accept stores the CA of an attempt with keep, unless the code of the attempt is no longer valid.
+// accept calls keep to store the CA of an attempt, and removes the code. It rejects the attempt if
+// the machine no longer shows the code with which the attempt was verified.
 func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +147,7 @@ func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, keep func(ca []b
 	return &api.PairResponse{Proof: code.NewAnswer(r.ChannelBinding, claimOf(r)).Proof}
 }
 
-// soleCA checks that text is exactly one CA certificate.
+// soleCA returns an error unless text is exactly one CA certificate in PEM.
 func soleCA(text []byte) error {
 	ca, err := pki.ParseCert(text)
 	if err == nil && !ca.IsCA {
@@ -148,19 +156,20 @@ func soleCA(text []byte) error {
 	return err
 }
 
-// Pair verifies an attempt and records its result.
+// Pair verifies an attempt, stores the CA of a valid attempt, and records the result in the audit
+// log.
 func (p *Pairing) Pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
 	start := time.Now()
 	answer := p.pair(ctx, r)
 	c := audit.Call{Role: "nobody", Peer: r.Peer, Method: api.ApidInternal_Pair_FullMethodName, Status: codes.OK.String(), Duration: time.Since(start)}
 	if answer.Refusal == "" {
-		ca, _ := pki.ParseCert(r.Ca) // it was accepted
+		ca, _ := pki.ParseCert(r.Ca) // p.pair has already parsed this CA.
 		c.Subject, c.Serial = ca.Subject.String(), fmt.Sprintf("%x", ca.SerialNumber)
 		p.deps.Record(c)
 		return answer
 	}
 	c.Status, c.Reason = codes.PermissionDenied.String(), answer.Refusal
-	// a flood of attempts must not displace the other records
+	// Many attempts must not displace the other records.
 	if answer.Refusal != tooManyAttempts {
 		p.deps.RecordRefused(c)
 	}
@@ -170,8 +179,8 @@ func (p *Pairing) Pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	return answer
 }
 
-// pair verifies an attempt, and excludes all other changes of the operator only if it is valid:
-// every computer in the network can make attempts.
+// pair verifies an attempt, and stores the CA of a valid attempt. It takes the lock (Deps.Lock)
+// only after the verification, because every computer in the network can make attempts.
 func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairResponse {
 	code, _ := p.code.Get()
 	if refusal := p.check(code, r); refusal != "" {
@@ -185,7 +194,7 @@ func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	c, source := p.deps.Config()
 	answer := p.accept(code, r, func(ca []byte) error { return p.claim(c, source, r.Peer, ca) })
 	if answer.Refusal == "" {
-		// a failure is retried by the next reconciliation
+		// The next reconciliation repeats a failed activation.
 		if err := p.deps.Activate(ctx, c); err != nil {
 			p.deps.Event("failure", err.Error())
 		}
@@ -193,7 +202,8 @@ func (p *Pairing) pair(ctx context.Context, r *api.PairRequest) *api.PairRespons
 	return answer
 }
 
-// claim stores the CA of an operator with the right code.
+// claim stores the CA of an operator after the check of the code. It returns an error if the
+// machine is claimed already. It shows the operator on the console.
 func (p *Pairing) claim(c *config.Config, source, peer string, ca []byte) error {
 	operators, err := p.operators(c)
 	if err != nil {
@@ -210,7 +220,7 @@ func (p *Pairing) claim(c *config.Config, source, peer string, ca []byte) error 
 		return err
 	}
 	p.deps.Console(fmt.Sprintf("paired by %s with the operator %q, %s", peer, cert.Subject.CommonName, pki.Fingerprint(cert)))
-	// a caller of the former configuration can still call, beside the new operator
+	// The pairing does not end the access of other callers that the configuration admits.
 	if c != nil {
 		for _, a := range Authorities(c) {
 			p.deps.Console(fmt.Sprintf("the configuration of the machine, from %s, also admits callers with certificates of %q (%s)", source, a.CA.Subject.CommonName, a.Field))
@@ -219,7 +229,7 @@ func (p *Pairing) claim(c *config.Config, source, peer string, ca []byte) error 
 	return nil
 }
 
-// storeOwner stores the CA of the pairing operator: on STATE, or in memory without STATE.
+// storeOwner stores the CA of the pairing: on STATE if it is mounted, else in memory.
 func (p *Pairing) storeOwner(ca []byte) error {
 	name := paths.PairedCA
 	if !p.deps.Stored() {
@@ -235,8 +245,9 @@ func (p *Pairing) storeOwner(ca []byte) error {
 	return nil
 }
 
-// RejectUnclaimed rejects all calls from apid but Pair while the machine is unclaimed. apid rejects
-// them too; the reachable process is not the only check.
+// RejectUnclaimed returns an error for every call from apid except Pair while the machine is
+// unclaimed. apid rejects these calls too. machined repeats the check because apid is reachable
+// from the network and could be compromised.
 func (p *Pairing) RejectUnclaimed(method string) error {
 	if code, _ := p.code.Get(); code != "" && method != api.ApidInternal_Pair_FullMethodName {
 		return status.Error(codes.FailedPrecondition, "the machine is unclaimed; pair with it")

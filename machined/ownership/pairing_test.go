@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestPair checks that each rejected attempt is recorded with one reason, that only a valid attempt
-// excludes other changes, and which calls an unclaimed machine rejects.
+// TestPair checks that each rejected attempt is recorded with its reason and that only an attempt
+// with the right code takes the lock. It also checks which calls an unclaimed machine rejects.
 func TestPair(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestPair(t *testing.T) {
 			return func() { log = append(log, "unlocked") }, busy
 		},
 		Config:        func() (*config.Config, string) { return nil, "" },
-		Unreadable:    func(*config.Config) bool { return true }, // so that nothing is stored
+		Unreadable:    func(*config.Config) bool { return true }, // stores nothing
 		Record:        func(audit.Call) { log = append(log, "recorded") },
 		RecordRefused: func(c audit.Call) { log = append(log, "refused: "+c.Reason) },
 		Event:         func(_, message string) { log = append(log, strings.TrimPrefix(message, "refused to 10.0.0.1:1: ")) },
@@ -91,8 +91,8 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestCheck goes through the pairing of an unclaimed machine: a rejected claim stores nothing
-// and leaves the code unchanged, and the first valid claim is the last.
+// TestCheck checks the pairing of an unclaimed machine: a rejected claim stores nothing and does
+// not change the code, and the machine accepts no claim after the first valid claim.
 func TestCheck(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {

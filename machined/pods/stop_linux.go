@@ -22,7 +22,8 @@ import (
 
 // Deps is the environment of a Stopper.
 type Deps struct {
-	// Services runs the processes of the node, among them the kubelet and containerd.
+	// Services manages the services of the machine, among them orchestrator-node (the kubelet) and
+	// containerd.
 	Services *supervise.Manager
 	// Containerd is the connection to containerd's socket.
 	Containerd *grpc.ClientConn
@@ -33,12 +34,13 @@ type Deps struct {
 // Stopper stops the pods of the machine.
 type Stopper struct{ deps Deps }
 
-// New returns a stopper.
+// New returns a Stopper.
 func New(d Deps) *Stopper { return &Stopper{d} }
 
-// stopByKubelet signals the kubelet to stop the pods in order, with their hooks and grace
-// periods, and waits for it. A missing or slow kubelet is skipped: the containers are stopped
-// afterwards in any case.
+// stopByKubelet signals the kubelet to stop the pods in order, with their hooks and grace periods.
+// It waits until the pods have stopped, for at most two thirds of the time that ctx leaves. It
+// returns early if the kubelet does not run. In all cases the caller then stops the remaining
+// containers.
 func (s *Stopper) stopByKubelet(ctx context.Context) {
 	if s.deps.Services.Signal(nodespec.ServiceNode, unix.SIGPWR) != nil {
 		return
@@ -57,8 +59,8 @@ func (s *Stopper) stopByKubelet(ctx context.Context) {
 	}
 }
 
-// Stop stops the pods: first by the kubelet, then the rest, after the services that could
-// restart pods.
+// Stop stops the pods. The kubelet stops pods first. Then Stop ends all services except containerd
+// and apid, because some of them could start pods again. Last, it stops the remaining containers.
 func (s *Stopper) Stop(ctx context.Context) error {
 	s.stopByKubelet(ctx)
 	keep := slices.DeleteFunc(s.deps.Services.Services(), func(p supervise.Service) bool {
@@ -77,7 +79,7 @@ func (s *Stopper) Stop(ctx context.Context) error {
 		}
 	}
 	if !s.containerdRuns() {
-		return nil // no containerd, no containers
+		return nil // stopContainers needs containerd.
 	}
 	return s.stopContainers(ctx)
 }
@@ -87,8 +89,8 @@ func (s *Stopper) containerdRuns() bool {
 	return supervise.Find(list, nodespec.ServiceContainerd).State == supervise.Running
 }
 
-// stopContainers signals every container to stop, waits for all, and kills the rest shortly before
-// ctx ends.
+// stopContainers sends SIGTERM to every container and waits for all of them. It kills those that
+// still run after three quarters of the time that ctx leaves.
 func (s *Stopper) stopContainers(ctx context.Context) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", imagestore.Namespace)
 	client := tasks.NewTasksClient(s.deps.Containerd)

@@ -14,20 +14,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// Away is an operation of a caller after which the machine is away: a reboot, a shutdown or a
-// reset.
+// Away is an operation that a caller of the API requests and after which the machine is away: a
+// reboot, a shutdown or a reset.
 type Away struct {
 	To          Mode
 	GracePeriod time.Duration // as in Request
-	Wipe        []string      // labels of the volumes to wipe: a reset
-	// Force overrides the refusal of the cluster, also if the member of etcd cannot leave. It does
-	// not override the policy of the drain.
+	Wipe        []string      // labels of the volumes to wipe; not empty for a reset
+	// Force performs the operation even if the cluster refuses it, or if the machine cannot leave
+	// etcd. It does not override the drain policy.
 	Force bool
-	By    string       // the caller
-	Drain config.Drain // the choice of the caller; a zero field is that of the configuration
+	By    string       // the name of the caller
+	Drain config.Drain // the drain policy of the caller; the configuration replaces zero fields
 }
 
-// Operation returns the operation for the question to the cluster.
+// Operation returns the kind of operation for which the machine asks the cluster for permission.
 func (a Away) Operation() disruption.Operation {
 	switch {
 	case slices.Contains(a.Wipe, layout.Data):
@@ -40,7 +40,7 @@ func (a Away) Operation() disruption.Operation {
 	return disruption.Reboot
 }
 
-// why returns the reason of the shutdown.
+// why returns the reason that the console and the log show for the shutdown.
 func (a Away) why() string {
 	if len(a.Wipe) > 0 {
 		return "reset by " + a.By
@@ -48,31 +48,33 @@ func (a Away) why() string {
 	return "asked by " + a.By
 }
 
-// AwayDeps are the dependencies of an operation after which the machine is away.
+// AwayDeps are the functions that Controller.Go needs.
 type AwayDeps struct {
-	// Permit returns the reason for which the cluster needs the machine, or with its data its
-	// member of etcd. giveBack returns the turn of the machine if the machine is not away after
-	// all.
+	// Permit asks the cluster for permission and takes the turn of the machine. err says why the
+	// cluster still needs the machine, or its etcd member if the data are wiped. giveBack returns
+	// the turn if the operation does not take place.
 	Permit func(context.Context, disruption.Request) (giveBack func(), err error)
-	// Wanted reports whether a drain evicts pods, with the choice of a caller.
+	// Wanted reports whether a drain with the policy of a caller evicts pods.
 	Wanted func(config.Drain) bool
-	// Drain evicts the pods of the machine, if its policy wants it, and reports whether it did.
-	// Undo makes the Node schedulable again.
+	// Drain evicts the pods of the machine if the policy requires it. done is true if it evicted
+	// pods. Undo makes the Node schedulable again.
 	Drain func(ctx context.Context, o disruption.Operation, by string, policy config.Drain) (done bool, err error)
 	Undo  func(o disruption.Operation, by string)
-	// Confirm asks the cluster again, after the drain.
+	// Confirm asks the cluster again for permission, after the drain.
 	Confirm func(context.Context, disruption.Request) error
-	// Leave removes the machine from etcd, on request of a caller.
+	// Leave removes the machine from etcd. by is the caller.
 	Leave func(by string) error
-	// Prepare prepares a reset of DATA, right before the shutdown.
+	// Prepare prepares the wipe of DATA, immediately before the shutdown.
 	Prepare func() error
 }
 
-// Go starts the shutdown of an operation. The cluster is asked, then the pods are evicted; a reset
-// asks again after the drain, as does each operation with a drain, which can take an hour. A member
-// of etcd that loses its data leaves the cluster. An operation that is refused at any step leaves
-// the node, and the turn, as they were before. A reset, and an operation with a drain, continue if
-// the caller disconnects.
+// Go performs the steps of an operation up to the start of the shutdown, and returns an error if
+// any step refuses it. It asks the cluster, evicts the pods, asks the cluster again, leaves etcd if
+// the operation wipes DATA, and starts the shutdown. It asks the second time only for a reset or
+// after a drain, because a drain can take an hour.
+//
+// After a refusal, Go makes the Node schedulable again and returns the turn. A reset, and an
+// operation with a drain, continue if the caller disconnects.
 func (c *Controller) Go(ctx context.Context, a Away) error {
 	resets := len(a.Wipe) > 0
 	if why := c.deps.NotInstalled; resets && why != "" {
@@ -102,8 +104,10 @@ func (c *Controller) Go(ctx context.Context, a Away) error {
 	return nil
 }
 
-// afterDrain leaves etcd if the data are wiped, and starts the shutdown. The machine that has left
-// returns the turn: the others do not count on it any more.
+// afterDrain performs the steps after the drain: it asks the cluster again (if confirm is true),
+// leaves etcd if the operation wipes DATA, and starts the shutdown. After an error the caller
+// returns the turn, even if the machine has already left etcd. The etcd members then no longer need
+// this machine.
 func (c *Controller) afterDrain(a Away, confirm bool) error {
 	if confirm {
 		if err := c.Check(); err != nil {
@@ -128,12 +132,12 @@ func (c *Controller) afterDrain(a Away, confirm bool) error {
 	return c.Shutdown(a.request())
 }
 
-// question returns the question to the cluster.
+// question returns the request with which the machine asks the cluster for permission.
 func (a Away) question() disruption.Request {
 	return disruption.Request{Operation: a.Operation(), Force: a.Force, By: a.By, GracePeriod: a.GracePeriod}
 }
 
-// request returns the request of the shutdown.
+// request returns the request for the shutdown.
 func (a Away) request() Request {
 	return Request{To: a.To, GracePeriod: a.GracePeriod, Wipe: a.Wipe, Why: a.why()}
 }

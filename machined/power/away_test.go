@@ -15,9 +15,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestGo checks the order of a reboot, a shutdown and a reset: the cluster permits it, the pods are
-// evicted, the member leaves etcd. An operation that is refused at any step returns the turn, makes
-// the Node schedulable again, and changes nothing else.
+// TestGo checks the order of the steps of a reboot, a shutdown and a reset. If any step refuses the
+// operation, Go returns the turn and makes the Node schedulable again, and the machine does not
+// shut down.
 func TestGo(t *testing.T) {
 	reboot, off := Away{To: Reboot}, Away{To: PowerOff}
 	state, data := Away{To: Reboot, Wipe: []string{layout.State}}, Away{To: Reboot, Wipe: []string{layout.Data, layout.State}}
@@ -26,9 +26,9 @@ func TestGo(t *testing.T) {
 	const stopping = "the machine is already shutting down (power off: button); call again after it has booted"
 	for name, test := range map[string]struct {
 		away   Away
-		memory string // the reason for which the system has nothing to reset
-		fails  string // the step
-		want   string // the steps, and the error
+		memory string // why the system has nothing to reset (Deps.NotInstalled)
+		fails  string // the step that fails
+		want   string // the steps, and then the error
 	}{
 		"a reboot":                       {reboot, "", "", "permit reboot, drain, confirm, reboot []; "},
 		"a reboot without a drain":       {none(reboot), "", "", "permit reboot, reboot []; "},

@@ -13,65 +13,67 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// Request is a request to shut down.
+// Request is a request to shut the machine down.
 type Request struct {
 	To          Mode
-	GracePeriod time.Duration // for services and pods; 0 for that of defaultGracePeriod
+	GracePeriod time.Duration // time for services and pods to stop; 0 for defaultGracePeriod
 	Wipe        []string      // labels of the volumes to wipe
 	Why         string
 }
 
 const (
-	// unmountTime is the additional time for unmounts and the like.
+	// unmountTime is the time after the grace period for unmounts and the other last steps.
 	unmountTime = 30 * time.Second
-	// wipeTime is the additional time of a reset: STATE, 256 MiB, is overwritten and read back, and
-	// of DATA the part that the disk does not discard.
+	// wipeTime is the additional time of a reset. A reset overwrites STATE (256 MiB) and reads it
+	// back. Of DATA, it overwrites the part that the disk cannot discard.
 	wipeTime = 2 * time.Minute
-	// logReserve is the time for the last log lines after the services have stopped.
+	// logReserve is the part of the grace period in which the last log lines are shipped, after the
+	// services have stopped.
 	logReserve = 10 * time.Second
 )
 
 // Deps is the environment of a Controller.
 type Deps struct {
-	// StopPods stops the pods, and the services that would restart them. The kubelet has PodsGrace
-	// for it, as configured at the time of the call.
+	// StopPods stops the pods, and the services that would restart pods. PodsGrace returns the time
+	// that the kubelet has to stop pods. It is read at the start of a shutdown, because the
+	// configuration can change.
 	StopPods  func(context.Context) error
 	PodsGrace func() time.Duration
-	// StopServices stops all services. CloseLogs ships and stores their last log lines.
+	// StopServices stops all services. CloseLogs then ships and stores their last log lines.
 	StopServices, CloseLogs func(context.Context) error
 	// Wipe erases the volumes with these labels after all file systems are unmounted.
 	Wipe func(ctx context.Context, labels []string) error
-	// NotInstalled is why a machine that runs from memory has nothing to reset; empty if the system
-	// is installed.
+	// NotInstalled says why the machine has nothing to reset: the system runs from memory. It is
+	// empty if the system is installed.
 	NotInstalled string
 	Away         AwayDeps
-	// Enter sets the step that clients and the console show, with its reason.
+	// Enter publishes the step that clients and the console show, with the reason why.
 	Enter   func(step, why string)
 	Console func(line string)
 }
 
-// defaultGracePeriod returns the time for services and pods to stop, in which the kubelet has pods
-// and 2 s more: of the whole time, 45 % are for pods (Plan), and 2/3 of them for the kubelet
-// (machined/pods).
+// defaultGracePeriod returns the grace period with which the kubelet gets the time pods and 2 s
+// more. The steps of a shutdown divide its total time, grace period and unmountTime: 45 % are for
+// stopping pods (Plan), and the kubelet gets 2/3 of these 45 % (machined/pods).
 func defaultGracePeriod(pods time.Duration) time.Duration {
 	return (pods+2*time.Second)*100/45*3/2 - unmountTime
 }
 
-// Controller shuts the machine down once.
+// Controller shuts the machine down. It performs one request only.
 type Controller struct {
 	deps    Deps
 	request atomic.Pointer[Request] // nil while the machine runs
 	running context.Context
 	cancel  context.CancelCauseFunc
-	// feeding is canceled as the last step: the watchdog is not fed any more.
+	// feeding is canceled as the last step, which stops the feeding of the watchdog.
 	feeding     context.Context
 	stopFeeding context.CancelFunc
-	rescan      cell.Signal // wakes the reader of power buttons: an input device was added
+	rescan      cell.Signal // wakes WatchButtons after an input device was added
 	// perform performs a shutdown and does not return.
 	perform func(Request)
 }
 
-// NewController returns the controller of a machine that runs.
+// NewController returns a Controller. The machine runs until the first request.
 func NewController(d Deps) *Controller {
 	c := &Controller{deps: d, rescan: cell.NewSignal()}
 	c.perform = c.shutDown
@@ -80,10 +82,11 @@ func NewController(d Deps) *Controller {
 	return c
 }
 
-// Running is canceled at the start of a shutdown.
+// Running returns a context that is canceled at the start of a shutdown.
 func (c *Controller) Running() context.Context { return c.running }
 
-// Feeding is canceled as the last step of a shutdown: the watchdog is not fed any more.
+// Feeding returns a context that is canceled as the last step of a shutdown. The watchdog is fed
+// until then.
 func (c *Controller) Feeding() context.Context { return c.feeding }
 
 // StopPods stops the pods without a shutdown.
@@ -96,15 +99,16 @@ func (c *Controller) WatchButtons(ctx context.Context) {
 	})
 }
 
-// InputAdded reports that an input device was added.
+// InputAdded makes WatchButtons scan for power buttons, after an input device was added.
 func (c *Controller) InputAdded() {
 	c.rescan.Wake()
 }
 
-// Stopping reports whether a shutdown was requested: no service is started any more.
+// Stopping reports whether a shutdown was requested. If so, machined starts no service any more.
 func (c *Controller) Stopping() bool { return c.request.Load() != nil }
 
-// Check returns a status with the reason of the shutdown, or nil.
+// Check returns nil if no shutdown was requested. Else it returns a gRPC status with the reason of
+// the shutdown.
 func (c *Controller) Check() error {
 	if r := c.request.Load(); r != nil {
 		return status.Errorf(codes.FailedPrecondition, "the machine is already shutting down (%s: %s); call again after it has booted", r.To, r.Why)
@@ -112,8 +116,9 @@ func (c *Controller) Check() error {
 	return nil
 }
 
-// Shutdown starts the shutdown and returns at once, so that the caller gets an answer. Only the
-// first request is performed; a different request is an error.
+// Shutdown starts the shutdown in a goroutine and returns at once, so the caller of the API still
+// gets its response. Only the first request is performed. A later request is an error if it has
+// another mode or wipes volumes.
 func (c *Controller) Shutdown(r Request) error {
 	if !c.request.CompareAndSwap(nil, &r) {
 		if first := c.request.Load(); len(r.Wipe) > 0 || r.To != first.To {
@@ -125,8 +130,8 @@ func (c *Controller) Shutdown(r Request) error {
 	return nil
 }
 
-// Perform shuts the machine down and does not return. If another request was first, Perform waits
-// for the end of that shutdown.
+// Perform shuts the machine down and does not return. If another request was first, Perform blocks
+// until that request has shut the machine down.
 func (c *Controller) Perform(r Request) {
 	if c.request.CompareAndSwap(nil, &r) {
 		c.perform(r)
@@ -135,8 +140,8 @@ func (c *Controller) Perform(r Request) {
 	select {}
 }
 
-// shutDown performs the shutdown and does not return. Kubernetes' own processes stop before the
-// pods, so that they do not restart stopped pods.
+// shutDown performs the shutdown and does not return. Processes of Kubernetes stop before the pods,
+// because they would restart pods.
 func (c *Controller) shutDown(r Request) {
 	if r.GracePeriod == 0 {
 		r.GracePeriod = defaultGracePeriod(c.deps.PodsGrace())
@@ -147,7 +152,8 @@ func (c *Controller) shutDown(r Request) {
 	parts := Config{
 		Last: c.stopFeeding,
 		Pods: c.deps.StopPods,
-		// their last log lines are still shipped and stored
+		// The services get logReserve less, which leaves time to ship and store their last log
+		// lines.
 		Services: func(ctx context.Context) error {
 			services, cancel := withReserve(ctx, logReserve)
 			defer cancel()
@@ -166,13 +172,14 @@ func (c *Controller) shutDown(r Request) {
 		parts.Wipe = func(ctx context.Context) error { return c.deps.Wipe(ctx, r.Wipe) }
 	}
 	if err := New(parts).Shutdown(r.To, total); err != nil {
-		c.deps.Console(err.Error()) // the watchdog is not fed any more and resets the machine
+		c.deps.Console(err.Error()) // The watchdog is no longer fed, and resets the machine.
 	}
 	select {}
 }
 
-// withReserve returns a context that ends earlier than ctx by reserve, to leave time for the next
-// steps, unless that exceeds half of the remaining time.
+// withReserve returns a context with a deadline that is earlier than that of ctx, by reserve. The
+// caller needs this reserve for its next steps. If at most twice the reserve remains, or ctx has no
+// deadline, the deadline does not change.
 func withReserve(ctx context.Context, reserve time.Duration) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || time.Until(end) <= 2*reserve {

@@ -8,14 +8,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestSecondRequest checks that only the first request counts: an equal request succeeds, and a
-// different request, or a reset, is an error.
+// TestSecondRequest checks the requests after the first: a request with the same mode succeeds, and
+// a request with another mode or a reset is an error.
 func TestSecondRequest(t *testing.T) {
 	c := NewController(Deps{})
 	if c.Stopping() || c.Check() != nil || c.Running().Err() != nil {
 		t.Error("stopping before a request")
 	}
-	c.request.Store(&Request{To: Reboot, Why: "asked by alice"}) // Shutdown would perform it
+	// Shutdown would also perform the request.
+	c.request.Store(&Request{To: Reboot, Why: "asked by alice"})
 	for _, test := range []struct {
 		name    string
 		request Request
@@ -34,8 +35,8 @@ func TestSecondRequest(t *testing.T) {
 	}
 }
 
-// TestPerform checks that a shutdown that is performed directly is the only one, before and after
-// other requests.
+// TestPerform checks that Perform starts the only shutdown: later calls of Shutdown and Perform
+// start no second one.
 func TestPerform(t *testing.T) {
 	performed, lines := make(chan Request, 4), make(chan string, 4)
 	c := NewController(Deps{Console: func(line string) { lines <- line }})
@@ -66,15 +67,15 @@ func TestPerform(t *testing.T) {
 	}
 }
 
-// TestDefaultGracePeriod checks that a shutdown leaves the kubelet the time that pods have, and 2
-// s.
+// TestDefaultGracePeriod checks that the kubelet has the configured time for pods and about 2 s
+// more.
 func TestDefaultGracePeriod(t *testing.T) {
 	for pods, want := range map[time.Duration]time.Duration{25 * time.Second: time.Minute, 2 * time.Second: -50 * time.Second / 3, 5 * time.Minute: 302*time.Second*10/3 - 30*time.Second} {
 		got := defaultGracePeriod(pods)
 		if difference := got - want; difference.Abs() > time.Second {
 			t.Errorf("pods %s: %s, want %s", pods, got, want)
 		}
-		part := Plan(got + unmountTime)[0].By * 2 / 3 // of the kubelet (machined/pods)
+		part := Plan(got + unmountTime)[0].By * 2 / 3 // the kubelet's part (machined/pods)
 		if part < pods+time.Second || part > pods+3*time.Second {
 			t.Errorf("pods %s: the kubelet has %s", pods, part)
 		}

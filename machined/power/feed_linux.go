@@ -8,26 +8,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 )
 
-// petInterval is the interval at which the watchdog is fed; the watchdog resets the machine after
-// watchdog.Timeout.
+// petInterval is the interval at which the watchdog is fed. Without feeding, the watchdog resets
+// the machine after watchdog.Timeout.
 const petInterval = 10 * time.Second
 
-// maxServicesSilence is the time for which the service manager may not answer while the watchdog is
-// fed. A service that starts waits for the disk, which can be absent for more than a minute, for
-// example when a SAN fails over.
+// maxServicesSilence is the time for which the service manager may be blocked before feeding stops.
+// A service that starts waits for the disk, which can be absent for more than a minute, for example
+// while a SAN fails over.
 const maxServicesSilence = 5 * time.Minute
 
-// WatchdogDeps are the central parts of machined that must answer while the watchdog is fed, and
-// the reports about it.
+// WatchdogDeps are calls into the central parts of machined, which have to return while the
+// watchdog is fed, and functions that report the state of the watchdog.
 type WatchdogDeps struct {
-	Services func() // passes through the service manager
-	Reports  func() // passes through the topics and the events, which must answer at once
+	Services func() // returns when the service manager has responded
+	Reports  func() // returns when the topics and the events have responded, which they do at once
 	Event    func(kind, message string)
 	Console  func(line string)
 }
 
-// FeedWatchdog feeds the watchdog that init armed while the central parts of machined answer, until
-// the context ends. file is the value of watchdog.FileEnv.
+// FeedWatchdog feeds the watchdog that init armed, until ctx ends. It feeds only while the central
+// parts of machined respond. file is the value of watchdog.FileEnv. If init has armed no watchdog,
+// it waits for a driver that is loaded later.
 func FeedWatchdog(ctx context.Context, file string, d WatchdogDeps) {
 	dog, err := watchdog.Inherit(file)
 	if err != nil {
@@ -44,8 +45,9 @@ func FeedWatchdog(ctx context.Context, file string, d WatchdogDeps) {
 	WatchdogFeeder{Every: petInterval, Pet: dog.Pet, Alive: d.alive(ctx), Report: d.report}.Run(ctx)
 }
 
-// lateWatchdog arms a watchdog if its driver is loaded after init. Some watchdogs are devices that
-// the driver of another device creates (i2c-i801 creates iTCO_wdt).
+// lateWatchdog waits for up to a minute for a watchdog with a driver that is loaded after init, and
+// arms it. It returns nil if there is none. Some watchdogs are devices that the driver of another
+// device creates (i2c-i801 creates iTCO_wdt).
 func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	tick := time.NewTicker(petInterval)
 	defer tick.Stop()
@@ -62,8 +64,8 @@ func lateWatchdog(ctx context.Context) *watchdog.Watchdog {
 	return nil
 }
 
-// alive returns WatchdogFeeder.Alive. It asks the service manager from a goroutine of its own,
-// because the answer may take long.
+// alive returns the function for WatchdogFeeder.Alive. It calls the service manager in a separate
+// goroutine, because the call may block for minutes.
 func (d WatchdogDeps) alive(ctx context.Context) func(context.Context) error {
 	answered := make(chan struct{}, 1)
 	go func() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestAlive checks that the service manager may be silent for a few minutes, and no longer.
+// TestAlive checks that the service manager may be blocked for maxServicesSilence, and no longer.
 func TestAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, reports := make(chan struct{}), 0
@@ -25,7 +25,7 @@ func TestAlive(t *testing.T) {
 			t.Errorf("%v, %d passes through the reports", err, reports)
 		}
 		silent = true
-		for range 2 { // answers from before
+		for range 2 { // up to two responses from before the block arrive
 			if err := check(); err != nil {
 				t.Error(err)
 			}

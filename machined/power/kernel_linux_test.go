@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFindsThePowerButton finds the ACPI power button that every virtual machine has. See
-// vm/kerneltest:
+// TestFindsThePowerButton checks that hasPowerKey finds the ACPI power button, which every virtual
+// machine has. See vm/kerneltest:
 //
 //	go test -exec 'qemu kernel-test -kernel DIR -module button -module evdev' ./machined/power
 func TestFindsThePowerButton(t *testing.T) {

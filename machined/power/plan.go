@@ -20,7 +20,8 @@ const (
 // Step is a part of a shutdown.
 type Step struct {
 	Do StepName
-	// time since the start at which the next step begins, even if this step has not finished
+	// By is the deadline of the step: the time since the start of the shutdown at which the next
+	// step begins, even if this step has not finished.
 	By time.Duration
 }
 
@@ -37,12 +38,12 @@ const (
 	SyncDisks     StepName = "write caches to disk"
 )
 
-// String is "by 27s: end pods".
+// String returns, for example, "by 27s: end pods".
 func (s Step) String() string { return fmt.Sprintf("by %v: %s", s.By, s.Do) }
 
-// Plan divides the time. Pods and services get most of it; later steps get the time that earlier
-// steps do not use. Pods stop before the services that run them. Every step needs some time, so a
-// total of less than 5 s counts as 5 s.
+// Plan divides the total time of a shutdown into steps. Pods and services get most of it. Time that
+// a step does not use goes to the later steps. Pods stop before the services that run them. Each
+// step needs some time, so Plan uses at least 5 s.
 func Plan(total time.Duration) []Step {
 	total = max(total, 5*time.Second)
 	part := func(percent int) time.Duration {
@@ -54,13 +55,13 @@ func Plan(total time.Duration) []Step {
 	}
 }
 
-// keptTrees are the trees that stay mounted until the end: they have no data on disk, and the last
-// steps need them.
+// keptTrees are the mounts that stay until the end, with all mounts below them. They have no data
+// on disk, and the last steps need them.
 var keptTrees = []string{"/proc", "/sys", "/dev"}
 
-// PlanUnmount returns the mount points to unmount, in order: later mounts are on top of earlier
-// mounts or depend on them, so the order is the reverse of mounting. The root, /run and the
-// kernel's own trees stay.
+// PlanUnmount returns the mount points to unmount. Their order is the reverse of mounting, because
+// later mounts are on top of earlier mounts or depend on them. The root, /run and keptTrees stay
+// mounted.
 func PlanUnmount(mounts []mount.Mount) []string {
 	var targets []string
 	for _, m := range slices.Backward(mounts) {

@@ -50,7 +50,8 @@ func TestPlanUnmount(t *testing.T) {
 	}
 }
 
-// fake is a machine with processes that end by SIGKILL, or by SIGTERM if they are polite.
+// fake is a machine with processes. SIGKILL ends the processes; SIGTERM ends them only if polite is
+// true.
 type fake struct {
 	*Machine
 	mu     sync.Mutex
@@ -115,8 +116,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestShutdownWhenEverythingHangs has pods that do not end, processes that only SIGKILL ends, and a
-// disk that never answers. The machine must shut down in time.
+// TestShutdownWhenEverythingHangs checks that the machine shuts down in time although pods do not
+// stop, processes end only by SIGKILL, and the disk does not respond.
 func TestShutdownWhenEverythingHangs(t *testing.T) {
 	f := newFake(Config{Pods: func(ctx context.Context) error { <-ctx.Done(); return errors.New("2 pods are left") }})
 	f.left = 3
@@ -125,7 +126,7 @@ func TestShutdownWhenEverythingHangs(t *testing.T) {
 	if err := f.Shutdown(Reboot, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 30*time.Second { // 5 s, or without an end
+	if took := time.Since(start); took > 30*time.Second { // about 5 s are expected
 		t.Errorf("took %v", took)
 	}
 	for _, want := range []string{"end pods: 2 pods are left", "terminate the remaining processes: 3 processes are left", "write caches to disk: not finished in time", "|reboot"} {
@@ -147,7 +148,7 @@ func TestSignals(t *testing.T) {
 		defer close(ended)
 		Signals(ctx, func(mode Mode, why string) { wishes <- string(mode) + " " + why })
 	}()
-	// A second receiver keeps the test alive while Signals has not yet received the signals.
+	// With a second receiver, a signal does not end the test before Signals has registered for it.
 	hold := make(chan os.Signal, 8)
 	signal.Notify(hold, unix.SIGPWR, unix.SIGHUP)
 	defer signal.Stop(hold)
@@ -169,7 +170,7 @@ func TestSignals(t *testing.T) {
 		}
 	}
 	heard(unix.SIGPWR, "power off signal power failure")
-	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil { // would end a Go program
+	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil { // ends most Go programs
 		t.Fatal(err)
 	}
 	cancel()

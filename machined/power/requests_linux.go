@@ -17,9 +17,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// modeOf returns the shutdown mode of a signal to PID 1; empty for other signals. SIGINT is
-// Ctrl-Alt-Del (kernel.ctrl-alt-del=0, reboot(2)), SIGPWR a failing power supply, SIGTERM a signal
-// that a host may send to the first process of a container.
+// modeOf returns the shutdown mode that a signal to PID 1 requests; empty for other signals. The
+// kernel sends SIGINT for Ctrl-Alt-Del (kernel.ctrl-alt-del=0, reboot(2)). SIGPWR reports a failing
+// power supply. A container runtime sends SIGTERM to stop the first process of a container.
 func modeOf(s os.Signal) Mode {
 	switch s {
 	case unix.SIGINT, unix.SIGTERM:
@@ -30,11 +30,11 @@ func modeOf(s os.Signal) Mode {
 	return ""
 }
 
-// Signals calls wish for every signal that requests a shutdown, until the context ends.
+// Signals calls wish for every signal that requests a shutdown, until ctx ends.
 //
-// It discards all other signals that would end a Go program: the kernel lets PID 1 ignore them, but
-// the Go runtime does not, and the end of PID 1 is a kernel panic. Signals does not set them to be
-// ignored, because child processes would inherit that.
+// It receives and discards all other signals that would end a Go program. The kernel does not end
+// PID 1 by such a signal, but the Go runtime does, and the end of PID 1 is a kernel panic. Signals
+// does not use signal.Ignore, because child processes would inherit the ignored signals.
 func Signals(ctx context.Context, wish func(mode Mode, why string)) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
@@ -59,13 +59,13 @@ const (
 	keyMax   = 0x2ff
 )
 
-// inputEvent is the size of struct input_event on 64-bit machines: two words of time, type, code,
-// value.
+// inputEvent is the size of struct input_event on 64-bit machines, in bytes: two words of time,
+// then type, code and value.
 const inputEvent = 24
 
 // Buttons watches the power buttons: input devices in dir (/dev/input) that have KEY_POWER. It
-// scans for new devices whenever rescan delivers (an "input" device event), and calls pressed for
-// each press, until the context ends.
+// calls pressed for each press, until ctx ends. It scans for new devices whenever it receives from
+// rescan, on which the caller sends when the kernel adds an input device.
 func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed func(device string)) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -74,7 +74,7 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 	scan := func() {
 		paths, err := filepath.Glob(filepath.Join(dir, "event*"))
 		if err != nil {
-			return // only for an invalid pattern
+			return // Glob fails only for an invalid pattern.
 		}
 		for _, path := range paths {
 			mu.Lock()
@@ -88,7 +88,8 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 				defer func() {
 					mu.Lock()
 					defer mu.Unlock()
-					// the device is gone or has no power key; a later device may have the same name
+					// The device was removed or has no power key. A later device may have the same
+					// name.
 					delete(open, path)
 				}()
 				watchButton(ctx, path, pressed)
@@ -105,12 +106,12 @@ func Buttons(ctx context.Context, dir string, rescan <-chan struct{}, pressed fu
 	}
 }
 
-// watchButton reads a device until the device or the context ends; it returns at once if the device
-// has no power key.
+// watchButton reads events of a device until the device is removed or ctx ends. It returns at once
+// if the device has no power key.
 func watchButton(ctx context.Context, path string, pressed func(device string)) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return // removed in the meantime
+		return // The device was removed in the meantime.
 	}
 	defer context.AfterFunc(ctx, func() { f.Close() })()
 	defer f.Close()
@@ -120,8 +121,8 @@ func watchButton(ctx context.Context, path string, pressed func(device string)) 
 	readButton(f, func() { pressed(path) })
 }
 
-// readButton reads input events until the reader ends. A button that is held repeats with value 2;
-// only the press counts.
+// readButton reads input events until f ends, and calls pressed when the power key goes down (value
+// 1). A held key repeats with value 2, which readButton ignores.
 func readButton(f *os.File, pressed func()) {
 	buffer := make([]byte, 64*inputEvent)
 	for {
@@ -140,8 +141,8 @@ func readButton(f *os.File, pressed func()) {
 	}
 }
 
-// hasPowerKey reports whether the device has a power key: EVIOCGBIT(EV_KEY, length) of
-// linux/input.h.
+// hasPowerKey reports whether the device has a power key. It calls the ioctl EVIOCGBIT(EV_KEY,
+// length) of linux/input.h.
 func hasPowerKey(f *os.File) (bool, error) {
 	var bits [keyMax/8 + 1]byte
 	raw, err := f.SyscallConn()

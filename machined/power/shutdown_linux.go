@@ -16,24 +16,25 @@ import (
 
 // Config is the configuration of a shutdown.
 type Config struct {
-	// Pods stops the pods, and the services that would restart them; Services stops all services.
-	// Each runs until its context ends. They may be nil.
+	// Pods stops the pods, and the services that would restart pods. Services stops all services.
+	// Each function returns at the latest when its context ends. They may be nil.
 	Pods, Services func(context.Context) error
-	// Wipe runs after all file systems are unmounted: a reset. Nil for a shutdown without reset.
+	// Wipe erases volumes after all file systems are unmounted. It is nil if the shutdown is no
+	// reset.
 	Wipe func(context.Context) error
-	// Last runs before reboot(2), which may hang in a driver: the caller must stop feeding the
-	// watchdog, which then restarts the machine. May be nil.
+	// Last runs before reboot(2), which may hang in a driver. The caller has to stop feeding the
+	// watchdog in Last, so the watchdog resets the machine if reboot(2) hangs. May be nil.
 	Last func()
-	// Report receives each step at its start (err is nil) and the errors of the steps. It must not
-	// block. May be nil.
+	// Report receives the name of each step at its start (err is nil), and each error of a step. It
+	// must not block. May be nil.
 	Report func(message string, err error)
 }
 
 // Machine performs a shutdown.
 type Machine struct {
 	config Config
-	// Replaced in tests: kill sends a signal to every process but this one, running counts these
-	// processes.
+	// Tests replace these functions. kill sends a signal to every process except this one; running
+	// returns the number of these processes.
 	kill    func(unix.Signal) error
 	running func() (int, error)
 	unmount func(context.Context) error
@@ -41,7 +42,7 @@ type Machine struct {
 	reboot  func(cmd int) error
 }
 
-// New returns a machine that can shut down.
+// New returns a Machine, which can shut down once.
 func New(c Config) *Machine {
 	if c.Report == nil {
 		c.Report = func(string, error) {}
@@ -51,7 +52,7 @@ func New(c Config) *Machine {
 	}
 	return &Machine{
 		config: c, running: countProcesses, sync: unix.Sync, reboot: unix.Reboot,
-		// PID -1: all processes that this process may signal, except itself (kill(2))
+		// PID -1 means all processes that this process may signal, except itself (kill(2)).
 		kill: func(s unix.Signal) error {
 			if err := unix.Kill(-1, s); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
@@ -62,11 +63,12 @@ func New(c Config) *Machine {
 	}
 }
 
-// forcedRebootDelay is the time after the deadline at which the machine reboots unconditionally,
-// because a step or the code between steps hangs.
+// forcedRebootDelay is the time after the deadline of the last step at which the machine reboots
+// unconditionally. It applies if a step or the code between two steps hangs.
 const forcedRebootDelay = 5 * time.Second
 
-// Shutdown shuts the machine down within total. It returns only if the kernel rejects the shutdown.
+// Shutdown shuts the machine down within the time total. It returns only if the kernel rejects the
+// shutdown.
 func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	cmd := unix.LINUX_REBOOT_CMD_RESTART
 	if mode == PowerOff {
@@ -97,8 +99,8 @@ func (m *Machine) Shutdown(mode Mode, total time.Duration) error {
 	return nil
 }
 
-// within runs do until the deadline. If do does not return by then, it keeps running until the
-// machine ends.
+// within runs do until the deadline, and returns its error. If do does not return in time, within
+// returns an error, and do continues to run in its goroutine.
 func within(deadline time.Time, do func(context.Context) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -109,7 +111,7 @@ func within(deadline time.Time, do func(context.Context) error) error {
 		return err
 	case <-ctx.Done():
 	}
-	// A function that watches its context gets a moment to report the remaining work.
+	// A function that returns at the end of its context gets a moment to report the remaining work.
 	moment := time.NewTimer(100 * time.Millisecond)
 	defer moment.Stop()
 	select {
@@ -140,7 +142,8 @@ func (m *Machine) step(name StepName) func(context.Context) error {
 	return nil
 }
 
-// endAll signals every process and waits until none is left.
+// endAll sends a signal to every other process and waits until no process is left. It returns an
+// error with the number of remaining processes when ctx ends.
 func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
 	left, err := m.running()
 	if err != nil || left == 0 {
@@ -163,7 +166,8 @@ func (m *Machine) endAll(ctx context.Context, s unix.Signal) error {
 	}
 }
 
-// countProcesses counts the other processes. Kernel threads and zombies have no executable.
+// countProcesses returns the number of other processes. It does not count kernel threads and
+// zombies: they have no executable.
 func countProcesses() (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -182,8 +186,8 @@ func countProcesses() (int, error) {
 	return count, nil
 }
 
-// unmountAll unmounts the targets of PlanUnmount, and remounts busy targets read-only, so that no
-// data can be lost.
+// unmountAll unmounts the targets of PlanUnmount. If a target is busy, it remounts the target
+// read-only, which writes its data to the disk.
 func unmountAll(ctx context.Context, report func(string, error)) error {
 	mounts, err := mount.List()
 	if err != nil {
@@ -193,7 +197,8 @@ func unmountAll(ctx context.Context, report func(string, error)) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s and earlier mounts: not unmounted in time", target)
 		}
-		err := mount.UnmountOnce(target) // no program starts any more
+		// One attempt is enough, because no program starts any more.
+		err := mount.UnmountOnce(target)
 		if err == nil {
 			continue
 		}

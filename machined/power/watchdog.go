@@ -7,26 +7,27 @@ import (
 	"time"
 )
 
-// WatchdogFeeder feeds a watchdog while machined is alive.
+// WatchdogFeeder feeds a watchdog while machined responds.
 type WatchdogFeeder struct {
 	Every time.Duration // interval; at most a quarter of the watchdog's timeout
 	Pet   func() error  // feeds the watchdog (pkg/kernel/watchdog)
-	// Alive passes through machined's own loops and locks and then returns: a machine with a
-	// hanging PID 1 must not keep running. It must return within Every. It must not depend on
-	// services, disks or the network.
+	// Alive acquires the locks and passes through the loops of machined, and then returns. If PID 1
+	// hangs, Alive does not return, and the watchdog resets the machine. Alive has to return within
+	// Every, and must not depend on services, disks or the network.
 	Alive func(context.Context) error
-	// Report receives an error when the feeding stops, and nil when it resumes. It must not block.
+	// Report receives an error when the feeding stops, and nil when the feeding resumes. It must
+	// not block.
 	Report func(err error)
 }
 
-// Run feeds the watchdog until the context ends. It leaves the watchdog armed.
+// Run feeds the watchdog until ctx ends. The watchdog stays armed after that.
 func (f WatchdogFeeder) Run(ctx context.Context) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
 	answers := make(chan error, 1)
 	asked, well := false, true
 	for {
-		if !asked { // a call that hangs is not repeated
+		if !asked { // No second call starts while a call hangs.
 			asked = true
 			go func() {
 				ctx, cancel := context.WithTimeout(ctx, f.Every)

@@ -1,7 +1,8 @@
-// Package repair performs the steps of repairs that the controllers order
-// (docs/decisions/0108-health-and-repair.md). Package pkg/disruption/repair decides on the steps;
-// orchestrator/machineobject passes them to the machine.
+// Package repair performs the steps of a repair on this machine. The controllers order these steps
+// (docs/decisions/0108-health-and-repair.md): package pkg/disruption/repair decides on a step, and
+// orchestrator/machineobject passes it to the machine.
 //
-// Each step has the checks of an operator's call, and no step is forced. The package protects the
-// machine from a loop of reboots by any program in the cluster.
+// Each step passes the same checks as the call of an operator, and no step is forced. The package
+// also refuses steps soon after a boot, because a faulty program in the cluster could otherwise
+// reboot the machine in a loop.
 package repair

@@ -11,26 +11,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// minUptime is the uptime before which the machine refuses a step after which it is away. So no
-// program in the cluster can hold it in a loop of reboots.
+// minUptime is the time after a boot in which the machine refuses each step that reboots it.
+// Without it, a program in the cluster could reboot the machine in a loop.
 const minUptime = 10 * time.Minute
 
-// repaired are the services that a repair restarts. The pods continue.
+// repaired are the services that the step RestartServices restarts. The pods continue.
 var repaired = []string{nodespec.ServiceContainerd, nodespec.ServiceNode}
 
-// Deps are the parts of a machine that a repair uses.
+// Deps are the functions of the machine that a repair uses.
 type Deps struct {
-	// Started returns the start of the kernel.
+	// Started returns the time at which the kernel started.
 	Started func() (time.Time, error)
 	// Restart restarts a service.
 	Restart func(service string) error
-	// Reboot and Rollback are the calls of an operator; by is their author. The errors are gRPC
-	// statuses.
+	// Reboot and Rollback have the same checks as the calls of an operator. by is the author of the
+	// step. The errors are gRPC statuses.
 	Reboot   func(ctx context.Context, by string) error
 	Rollback func(ctx context.Context, by string) error
 }
 
-// Do performs a step of a repair for an author, or refuses it. The errors are gRPC statuses.
+// Do performs a step of a repair, or refuses it with a gRPC status. by is the author of the step.
 func (d Deps) Do(ctx context.Context, step, by string) error {
 	switch repair.Step(step) {
 	case repair.RestartServices:
@@ -54,7 +54,8 @@ func (d Deps) Do(ctx context.Context, step, by string) error {
 	return status.Errorf(codes.InvalidArgument, "step %q: unknown; known are %s, %s and %s", step, repair.RestartServices, repair.Reboot, repair.OtherSlot)
 }
 
-// checkUptime returns an error for a machine that has just booted.
+// checkUptime returns an error if the machine booted less than minUptime ago, or if the uptime is
+// unknown.
 func (d Deps) checkUptime() error {
 	started, err := d.Started()
 	if err != nil {

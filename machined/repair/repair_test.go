@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestRepair checks each step, and that a machine that has just booted stays.
+// TestRepair checks each step, and that a machine does not reboot within minUptime of its boot.
 func TestRepair(t *testing.T) {
 	for _, c := range []struct {
 		step     string
 		up       time.Duration
-		failure  error // of the uptime
+		failure  error // the error of Started
 		done     []string
 		code     codes.Code
 		contains string

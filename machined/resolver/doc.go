@@ -5,10 +5,11 @@
 //	upstream_linux.go   connections to a resolver, and the check of its certificate
 //	forward_linux.go    the servers on loopback
 //
-// The configuration of the C library and of Go (resolv.conf) knows no TLS, so it names an address
-// on loopback. The package is strict: without a resolver with a valid certificate a query fails. It
-// reads only the headers and questions of messages, and caches nothing. The cluster DNS connects by
-// itself (package coredns of the orchestrator), so PID 1 carries no queries of pods.
+// The C library and Go cannot send queries over TLS themselves, so their configuration
+// (resolv.conf) names an address on loopback, where this package answers. The package never sends a
+// query without TLS: a query fails if no resolver has a valid certificate. The package reads only
+// the headers and questions of messages and caches nothing. PID 1 carries no queries of pods: the
+// cluster DNS has its own connections to the resolvers (package coredns of the orchestrator).
 //
 // docs/decisions/0100-dns-over-tls.md gives the reasons.
 package resolver

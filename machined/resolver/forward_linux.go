@@ -27,34 +27,34 @@ import (
 const Port = 853
 
 const (
-	// maxQueries is the number of queries at the same time. Further queries by UDP are dropped, and
-	// their clients repeat them.
+	// maxQueries is the largest number of queries at the same time. The forwarder drops further
+	// queries by UDP, and their clients repeat them.
 	maxQueries = 64
-	// maxClients is the number of connections of clients by TCP.
+	// maxClients is the largest number of TCP connections of clients.
 	maxClients = 16
-	// maxProblem bounds the problem of a resolver, in bytes: it quotes the certificate of a host,
-	// which can be a forger.
+	// maxProblem is the largest length of a resolver's problem, in bytes. The problem quotes the
+	// certificate of the other host, which can be an attacker and send a certificate of any size.
 	maxProblem = 500
 )
 
-// retry is the delay before the sockets open again.
+// retry is the delay before the forwarder opens its sockets again after a failure.
 var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
 
-// Config are the resolvers. It is not changed.
+// Config describes the resolvers. A Config is not changed after its publication.
 type Config struct {
-	Servers []netip.AddrPort // in order; empty: the package does nothing
-	Name    string           // of the certificates; empty: the addresses of the servers
-	CAs     pki.ServerCAs    // of the certificates
+	Servers []netip.AddrPort // in the order of their use; if empty, the package does nothing
+	Name    string           // the name in the certificates; if empty, the server's address
+	CAs     pki.ServerCAs    // the CAs that may issue the certificates
 }
 
 func (c Config) equal(o Config) bool {
 	return slices.Equal(c.Servers, o.Servers) && c.Name == o.Name && c.CAs == o.CAs
 }
 
-// State is the published state.
+// State is the state that the forwarder publishes.
 type State struct {
-	Servers []string `json:"servers"` // resolvers over TLS; empty: queries are not encrypted
-	// Address is where the programs of the machine send their queries.
+	Servers []string `json:"servers"` // resolvers over TLS; if empty, queries use no TLS
+	// Address is the address to which the programs of the machine send their queries.
 	Address netip.AddrPort `json:"address,omitzero"`
 	Problem string         `json:"problem,omitempty"`
 }
@@ -63,20 +63,20 @@ type State struct {
 type Deps struct {
 	Config cell.View[Config]
 	Clock  func() pki.ClockView
-	Listen netip.AddrPort // on loopback
+	Listen netip.AddrPort // the loopback address of the sockets
 	Event  func(kind, message string)
 }
 
-// Forwarder forwards queries.
+// Forwarder forwards DNS queries.
 type Forwarder struct {
 	deps  Deps
 	state *cell.Cell[State]
 }
 
-// New returns a forwarder, which does nothing before Run.
+// New returns a Forwarder. It does nothing until Run.
 func New(d Deps) *Forwarder { return &Forwarder{deps: d, state: cell.New(State{Servers: []string{}})} }
 
-// State returns the state.
+// State returns the published state.
 func (f *Forwarder) State() *cell.Cell[State] { return f.state }
 
 // Run forwards queries while the configuration has servers, until ctx is done.
@@ -97,7 +97,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 	}
 }
 
-// serve works with a configuration until ctx is done, again after a failure of the sockets.
+// serve forwards queries with the configuration cfg until ctx is done. If the sockets fail, it
+// opens them again after a delay.
 func (f *Forwarder) serve(ctx context.Context, cfg Config) {
 	state := State{Servers: []string{}}
 	for _, s := range cfg.Servers {
@@ -116,7 +117,7 @@ func (f *Forwarder) serve(ctx context.Context, cfg Config) {
 	}
 }
 
-// report publishes the present problem; nil for none.
+// report publishes the current problem, or its end if err is nil. It adds an event if needed.
 func (f *Forwarder) report(err error) {
 	text := ""
 	if err != nil {
@@ -132,9 +133,11 @@ func (f *Forwarder) report(err error) {
 	}
 }
 
-// event returns the event for a change of the problem; an empty kind for none. An event reports the
-// first problem and the end of the last: the reason can differ for each query, for example by a
-// port or by the certificate of a forger. Another query can have reported the same change.
+// event returns the event for a change of the problem from before to after; the kind is empty if
+// there is none. Only the first problem and the end of the last problem are events. A change from
+// one problem to another is no event, because the text can differ for each query, for example by a
+// port or by the certificate of an attacker. If before and after are equal, a concurrent query has
+// reported the change.
 func event(before, after string) (kind, message string) {
 	switch {
 	case before == "" && after != "":
@@ -145,11 +148,11 @@ func event(before, after string) (kind, message string) {
 	return "", ""
 }
 
-// session is the work with a configuration.
+// session forwards queries with one configuration.
 type session struct {
 	forwarder *Forwarder
 	upstreams []*upstream
-	queries   chan struct{} // a place for each query
+	queries   chan struct{} // holds one element for each query in progress
 }
 
 func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
@@ -168,7 +171,7 @@ func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close(); listener.Close() })
 	defer stop()
 	var wg sync.WaitGroup
-	// A panic is a failure like another: both sockets close, and open again.
+	// After a panic, as after any other failure, both sockets close, and serve opens them again.
 	wg.Go(func() { cancel(panics.Do("DNS by UDP", func() error { return s.serveUDP(ctx, conn, &wg) })) })
 	wg.Go(func() { cancel(panics.Do("DNS by TCP", func() error { return s.serveTCP(ctx, listener, &wg) })) })
 	wg.Wait()
@@ -180,7 +183,8 @@ func (f *Forwarder) listen(ctx context.Context, cfg Config) error {
 	return context.Cause(ctx)
 }
 
-// open opens both sockets, also before the loopback is up.
+// open opens the UDP and the TCP socket at the same address. IP_FREEBIND makes this possible before
+// the loopback interface is up.
 func open(ctx context.Context, at netip.AddrPort) (*net.UDPConn, *net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
@@ -217,7 +221,7 @@ func (s *session) serveUDP(ctx context.Context, conn *net.UDPConn, wg *sync.Wait
 		}
 		wg.Go(panics.Guarded("DNS query", func() {
 			defer func() { <-s.queries }()
-			// the client repeats a query with a lost answer
+			// Errors of the write are ignored: a client repeats a query without an answer.
 			conn.WriteToUDPAddrPort(q.datagram(s.answer(ctx, q)), from)
 		}))
 	}
@@ -240,7 +244,7 @@ func (s *session) serveTCP(ctx context.Context, listener *net.TCPListener, wg *s
 			defer func() { <-clients }()
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			_ = s.serveClient(ctx, conn) // the client notices that the connection ends
+			_ = s.serveClient(ctx, conn) // The client sees the end of the connection.
 		}))
 	}
 }
@@ -275,8 +279,9 @@ func (s *session) serveClient(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// answer asks the resolvers in order, those that have just failed last, until one answers. There is
-// no fall back to queries without TLS.
+// answer returns the response to a query. It queries the resolvers in order until one responds;
+// resolvers in their cooldown come last. If all fail, the response is a refusal of a resolver, or
+// else SERVFAIL. No query is sent without TLS.
 func (s *session) answer(ctx context.Context, q query) []byte {
 	order := slices.Clone(s.upstreams)
 	rank := func(u *upstream) int {

@@ -20,17 +20,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// server is a resolver over TLS on loopback, which knows names below example.
+// server is a resolver over TLS on loopback, which knows the names below example.
 type server struct {
 	address netip.AddrPort
 	cas     string
 	asked   atomic.Int32
-	rcode   atomic.Int32 // of all answers
+	rcode   atomic.Int32 // response code of all responses
 	plain   *atomic.Int32
 }
 
-// newServer starts a resolver with a certificate for a name, or for its address, that was issued at
-// a time for an hour. At the same port it answers queries by UDP, which nothing may send.
+// newServer starts a resolver. Its certificate is for name, or for its address if name is empty,
+// and is valid for an hour from issued. The resolver also counts UDP queries at the same port: the
+// forwarder must send none.
 func newServer(t *testing.T, name string, issued time.Time) *server {
 	t.Helper()
 	ca, err := pki.NewCAAt("dns", 1000*time.Hour, issued)
@@ -63,13 +64,14 @@ func newServer(t *testing.T, name string, issued time.Time) *server {
 		})
 	}
 	for _, d := range []*dns.Server{{Listener: listener, Handler: handle(&s.asked)}, {PacketConn: conn, Handler: handle(s.plain)}} {
-		go d.ActivateAndServe() // ends when its socket is closed
+		go d.ActivateAndServe() // ends at Shutdown
 		t.Cleanup(func() { d.Shutdown() })
 	}
 	return s
 }
 
-// reply answers each A query with an address; big.example has so many that they need 20 KiB.
+// reply answers each A query with an address. For big.example it returns so many addresses that
+// they need 20 KiB.
 func (s *server) reply(m *dns.Msg) *dns.Msg {
 	r := new(dns.Msg).SetReply(m)
 	r.Rcode = int(s.rcode.Load())
@@ -90,10 +92,10 @@ func (s *server) reply(m *dns.Msg) *dns.Msg {
 type fixture struct {
 	*Forwarder
 	config   *cell.Cell[Config]
-	failures *atomic.Int32 // the events of this kind
+	failures *atomic.Int32 // number of events of kind "failure"
 }
 
-// known is a clock that is right.
+// known returns the view of a clock that shows the right time.
 func known() pki.ClockView { return pki.ClockView{Now: time.Now()} }
 
 func start(t *testing.T, cfg Config, clock func() pki.ClockView) fixture {
@@ -139,8 +141,8 @@ func (f fixture) ask(t *testing.T, network, name string, size uint16) *dns.Msg {
 	return r
 }
 
-// TestForward resolves names over TLS, by UDP and TCP, with and without EDNS, and reuses the
-// connection.
+// TestForward checks that names resolve over TLS, by UDP and TCP, with and without EDNS, and that
+// large UDP responses are truncated.
 func TestForward(t *testing.T) {
 	s := newServer(t, "", time.Now())
 	f := start(t, Config{Servers: []netip.AddrPort{s.address}, CAs: pki.ServerCAs{Own: s.cas}}, known)
@@ -170,7 +172,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestGo resolves a name with the resolver of Go, which the programs of the machine use.
+// TestGo checks that the resolver of Go, which the programs of the machine use, works with the
+// forwarder.
 func TestGo(t *testing.T) {
 	s := newServer(t, "dns.example", time.Now())
 	f := start(t, Config{Servers: []netip.AddrPort{s.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: s.cas}}, known)
@@ -182,8 +185,8 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// TestStrict checks that a resolver without a valid certificate answers no query, and that nothing
-// is sent without TLS.
+// TestStrict checks that queries fail if the resolver has no valid certificate, and that the
+// forwarder sends no query without TLS.
 func TestStrict(t *testing.T) {
 	now := time.Now()
 	unknown := func(floor time.Time) func() pki.ClockView {
@@ -198,7 +201,7 @@ func TestStrict(t *testing.T) {
 		to    *server
 		cfg   Config
 		clock func() pki.ClockView
-		want  string // the problem
+		want  string // part of the problem; empty for none
 	}{
 		{"another CA", s, of(s, "", other.cas), known, "unknown authority"},
 		{"the public CAs", s, of(s, "", ""), known, "unknown authority"},
@@ -223,8 +226,8 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestSeveral checks that the second resolver is asked if the first fails, and that the first is
-// asked again.
+// TestSeveral checks that the second resolver is queried if the first fails, and the first again
+// with the next query.
 func TestSeveral(t *testing.T) {
 	first, second := newServer(t, "dns.example", time.Now()), newServer(t, "dns.example", time.Now())
 	f := start(t, Config{Servers: []netip.AddrPort{first.address, second.address}, Name: "dns.example", CAs: pki.ServerCAs{Own: first.cas + second.cas}}, known)
@@ -260,8 +263,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestForger checks that a host in the place of the resolver causes a single event, whatever it
-// sends, and a problem of bounded length without control characters.
+// TestForger checks that an attacker in the place of a resolver causes a single event with any
+// responses, and that the published problem has a bounded length and no control characters.
 func TestForger(t *testing.T) {
 	reset, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -269,13 +272,13 @@ func TestForger(t *testing.T) {
 	}
 	defer reset.Close()
 	go func() {
-		for { // ends when its socket is closed
+		for { // The loop ends when its socket is closed.
 			conn, err := reset.AcceptTCP()
 			if err != nil {
 				return
 			}
 			conn.Read(make([]byte, 1))
-			conn.SetLinger(0) // so that the error contains the port of the forwarder
+			conn.SetLinger(0) // puts the port of the forwarder into the error
 			conn.Close()
 		}
 	}()
@@ -297,8 +300,8 @@ func TestForger(t *testing.T) {
 	}
 }
 
-// TestEvent checks that queries that work at the same time report one recovery and no failure, and
-// that another reason of a failure is no event.
+// TestEvent checks that concurrent queries report a recovery once, and that a change from one
+// problem to another is no event.
 func TestEvent(t *testing.T) {
 	for _, c := range []struct{ before, after, want string }{
 		{"", "refused", "failure refused"}, {"refused", "reset", " "},
@@ -311,8 +314,8 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// FuzzQuery checks that no message of a client causes a panic, or an answer that is larger than the
-// client accepts.
+// FuzzQuery checks that no message of a client causes a panic, or a response that is larger than
+// the client accepts.
 func FuzzQuery(f *testing.F) {
 	for _, size := range []uint16{0, 1232} {
 		m := new(dns.Msg).SetQuestion("a.example.", dns.TypeA)

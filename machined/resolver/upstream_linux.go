@@ -17,26 +17,28 @@ import (
 )
 
 const (
-	// answerTimeout bounds a query to one resolver, with the connection. A client waits 5 s, or 2 s
-	// with several servers (resolv.conf(5)), and asks again.
+	// answerTimeout is the timeout of a query to one resolver, including the connection. A client
+	// repeats its query after 5 s, or after 2 s with several servers (resolv.conf(5)).
 	answerTimeout = 4 * time.Second
 	dialTimeout   = 2 * time.Second
-	// idleTimeout is the time for which a connection is kept for further queries (RFC 7858, 3.4).
+	// idleTimeout is the time for which an idle connection is retained for further queries (RFC
+	// 7858, 3.4).
 	idleTimeout = 10 * time.Second
-	// maxIdle is the number of connections of a resolver that are kept.
+	// maxIdle is the largest number of idle connections to a resolver that are retained.
 	maxIdle = 4
-	// cooldown is the time for which a resolver that does not answer is asked last.
+	// cooldown is the time after a failure in which the other resolvers are queried before this
+	// one.
 	cooldown = 10 * time.Second
 )
 
-// upstream is a resolver.
+// upstream is a resolver over TLS.
 type upstream struct {
 	address netip.AddrPort
 	config  *tls.Config
 
 	mu    sync.Mutex
 	idle  []idleConn
-	until time.Time // the end of its cooldown
+	until time.Time // the end of the cooldown; zero if there is none
 }
 
 type idleConn struct {
@@ -44,7 +46,8 @@ type idleConn struct {
 	since time.Time
 }
 
-// newUpstream returns a resolver. Its certificate must be for name; empty: for its address.
+// newUpstream returns a resolver at an address. Its certificate has to be for name, or for its
+// address if name is empty.
 func newUpstream(address netip.AddrPort, name string, roots *x509.CertPool, clock func() pki.ClockView) *upstream {
 	if name == "" {
 		name = address.Addr().String()
@@ -54,8 +57,8 @@ func newUpstream(address netip.AddrPort, name string, roots *x509.CertPool, cloc
 	return &upstream{address: address, config: config}
 }
 
-// ask sends a query and returns the answer. A server may close a kept connection at any time, so a
-// failure on a kept connection is repeated on a new one.
+// ask sends a query and returns the response. It uses an idle connection first. If that fails, it
+// repeats the query on a new connection, because a server may close an idle connection at any time.
 func (u *upstream) ask(ctx context.Context, q query) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -92,8 +95,8 @@ func (u *upstream) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// exchange sends a query on a connection and reads its answer. The connection is kept afterwards,
-// or closed after a failure.
+// exchange sends a query on a connection and reads the response. Afterwards it retains the
+// connection as idle, or closes it after a failure.
 func (u *upstream) exchange(ctx context.Context, conn net.Conn, q query) (answer []byte, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer func() {
@@ -145,7 +148,7 @@ func (u *upstream) keep(conn net.Conn) {
 	u.idle = append(u.idle, idleConn{conn, time.Now()})
 }
 
-// close closes the kept connections.
+// close closes the idle connections.
 func (u *upstream) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -167,13 +170,14 @@ func (u *upstream) rests() bool {
 	return time.Now().Before(u.until)
 }
 
-// writeMessage writes a message with its length (RFC 1035, 4.2.2), in a single write.
+// writeMessage writes the length of a message and then the message (RFC 1035, 4.2.2), in a single
+// write.
 func writeMessage(w io.Writer, message []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
 	return err
 }
 
-// readMessage reads a message of at most 65535 bytes.
+// readMessage reads a length and then a message of that length, at most 65535 bytes.
 func readMessage(r io.Reader) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {

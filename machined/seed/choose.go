@@ -8,11 +8,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// Device is a device with a known label.
+// Device is a file system with a known label, on a disk or a partition.
 type Device struct {
-	Path  string // "/dev/sdb1", "/dev/sr0"
-	Disk  string // whole device that contains it: "/dev/sdb", "/dev/sr0"
-	Kind  string // of the file system: "vfat" or "iso9660"
+	Path  string // for example "/dev/sdb1" or "/dev/sr0"
+	Disk  string // the disk of the file system, for example "/dev/sdb" or "/dev/sr0"
+	Kind  string // type of the file system: "vfat" or "iso9660"
 	Label string
 
 	device    diskprobe.Device
@@ -21,33 +21,37 @@ type Device struct {
 
 // medium is a kind of configuration medium.
 type medium struct {
-	label string // in upper or lower case: some programs that create file systems change it
+	// label is compared without case, because some programs that create file systems change the
+	// case.
+	label string
 	file  string
 }
 
-// media are all kinds, in order of precedence.
+// media are all kinds of configuration media, in order of precedence.
 var media = []medium{
 	{label: "ORLOPCFG", file: "machine.yaml"},
 	{label: "cidata", file: "user-data"},
 }
 
-// system is the label of the system's own medium (imager/iso.go). It carries no configuration, but
-// code that looks for a disk to write to must recognize it.
+// system is the label of the boot medium with Orlop OS itself (imager/iso.go). This medium has no
+// configuration. It is a known label because callers of List must not write to the disk with it.
 const system = "ORLOP"
 
-// known reports whether a file system with this label may contain a configuration or the system.
+// known reports whether a file system of this kind and label may contain a configuration or the
+// system.
 func known(kind, label string) bool {
 	return kind == "iso9660" && label == system ||
 		(kind == "vfat" || kind == "iso9660") && slices.ContainsFunc(media, func(m medium) bool { return strings.EqualFold(m.label, label) })
 }
 
-// choose returns the device and the file to read. The file is empty if no device has a known label.
+// choose returns the device and the name of the file to read. The name is empty if no device has
+// the label of a configuration medium. Two media with the same label are an error.
 func choose(devices []Device) (Device, string, error) {
 	for _, m := range media {
 		var found []Device
 		for _, d := range devices {
-			// A whole device and its first partition may be the same file system, as on a CD image
-			// that also boots from a USB stick.
+			// A disk and its first partition can be the same file system, for example with a CD
+			// image that also boots from a USB stick. Only the first of them counts.
 			same := func(f Device) bool { return f.Disk == d.Disk }
 			if strings.EqualFold(m.label, d.Label) && !slices.ContainsFunc(found, same) {
 				found = append(found, d)

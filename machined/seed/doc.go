@@ -4,11 +4,11 @@
 //	label ORLOPCFG          file machine.yaml
 //	label cidata            file user-data (NoCloud; its other files are not read)
 //
-// Labels may be in upper or lower case. The file system is vfat or iso9660, on the whole device or
-// on a partition of it. It is never mounted: a sandboxed process (pkg/diskprobe) reads the labels
-// and the single file. ORLOPCFG has precedence over cidata; two media with the same label are an
-// error, because the choice would be ambiguous.
+// Labels may be in upper or lower case. The file system is vfat or iso9660, on a whole disk or on a
+// partition. The system does not mount it: a sandboxed process (pkg/diskprobe) reads the label and
+// the single file. ORLOPCFG has precedence over cidata. Two media with the same label are an error,
+// because the choice would be ambiguous.
 //
-// The package neither parses the configuration nor decides whether the machine uses it
+// The package does not parse the configuration, and does not decide whether the machine uses it
 // (docs/decisions/0017-configuration-medium.md).
 package seed

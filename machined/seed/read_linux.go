@@ -13,14 +13,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/diskprobe"
 )
 
-// Prober examines disks and reads their files; *diskprobe.Prober implements it.
+// Prober reads the labels and files of disks. *diskprobe.Prober implements it.
 type Prober interface {
 	All(ctx context.Context, devices []diskprobe.Device, fresh diskprobe.Freshness) []diskprobe.DeviceResult
 	File(ctx context.Context, d diskprobe.Device, f diskprobe.File) (diskprobe.Result, error)
 }
 
-// List returns the labelled media of all devices. A device that cannot be examined (an empty drive)
-// contains none.
+// List returns the file systems with a known label on all disks. It skips disks that it cannot
+// read, for example an empty drive.
 func List(ctx context.Context, p Prober) ([]Device, error) {
 	devices, err := diskprobe.List(diskprobe.Sys)
 	if err != nil {
@@ -35,8 +35,8 @@ func List(ctx context.Context, p Prober) ([]Device, error) {
 	return found, ctx.Err()
 }
 
-// labelled returns the file systems of a disk that may contain a configuration, the whole disk
-// before its partitions.
+// labelled returns the file systems of a disk that have a known label: the whole disk first, then
+// its partitions.
 func labelled(r diskprobe.DeviceResult) []Device {
 	var found []Device
 	look := func(path string, partition int, c superblock.Content) {
@@ -56,13 +56,14 @@ func labelled(r diskprobe.DeviceResult) []Device {
 	return found
 }
 
-// Document is a configuration as read from the medium.
+// Document is a configuration file on a medium.
 type Document struct {
-	Name string // "/dev/sdb1:machine.yaml"
+	Name string // for example "/dev/sdb1:machine.yaml"
 	Text []byte
 }
 
-// Find reads the configuration of a labelled medium. The document is nil without a labelled medium.
+// Find reads the configuration from a labelled medium. It returns nil if there is no such medium,
+// and an error if the medium lacks the file.
 func Find(ctx context.Context, p Prober) (*Document, error) {
 	devices, err := List(ctx, p)
 	if err != nil {

@@ -18,7 +18,7 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		devices []Device
-		want    string // device and file; or part of the error
+		want    string // the device and the file, or the start of the error
 	}{
 		{"none", nil, ""},
 		{"a stick", []Device{dev("/dev/sdb1", "/dev/sdb", "ORLOPCFG")}, "/dev/sdb1 machine.yaml"},
@@ -50,8 +50,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestLabelled checks which contents of an examined disk may contain a configuration. A disk that
-// could not be examined contains none.
+// TestLabelled checks which file systems of a disk have a known label.
 func TestLabelled(t *testing.T) {
 	held := func(number int, kind, label string) diskprobe.PartitionContent {
 		return diskprobe.PartitionContent{Number: number, Content: superblock.Content{Kind: kind, Label: label}}
@@ -67,7 +66,7 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-// fileProber is a prober with a single file.
+// fileProber is a Prober that returns the same result for every file.
 type fileProber struct {
 	Prober
 	answer diskprobe.Result
@@ -81,14 +80,15 @@ func (s *fileProber) File(_ context.Context, d diskprobe.Device, f diskprobe.Fil
 	return s.answer, s.err
 }
 
-// TestFind checks which file of which partition is read, and the error for an unreadable file.
+// TestFind checks which file of which partition Find reads, and the error if the file is missing or
+// unreadable.
 func TestFind(t *testing.T) {
 	medium := Device{Path: "/dev/sdb1", Disk: "/dev/sdb", Kind: "vfat", Label: "orlopcfg", partition: 1, device: diskprobe.Device{Path: "/dev/sdb"}}
 	for _, c := range []struct {
 		name    string
 		devices []Device
 		prober  fileProber
-		want    string // the document, or the error
+		want    string // the name and text of the document, or the error
 	}{
 		{"none", nil, fileProber{}, ""},
 		{"a configuration", []Device{medium}, fileProber{answer: diskprobe.Result{Text: []byte("a: b")}}, "/dev/sdb1:machine.yaml a: b"},

@@ -1,10 +1,10 @@
 // Package suspend removes a Kubernetes object that blocks the API, and creates it again later
 // (docs/decisions/0055-suspend.md).
 //
-// The orchestrator performs both (orchestrator/breakglass) with a certificate that the package
-// issues for the call. The object is stored on STATE before it is removed, so that an interrupted
-// call never loses it.
+// The orchestrator performs each step of both operations (orchestrator/breakglass), with a
+// certificate that this package issues for the step. The package stores the object on STATE before
+// it removes the object, so an interrupted call does not lose it.
 //
-// The package owns the stored objects. It neither authorizes the caller nor finds the objects that
-// block the API: orchestrator/extensions finds them.
+// The package owns the stored objects. It does not authorize the caller, and it does not search for
+// the objects that block the API; orchestrator/extensions does that.
 package suspend

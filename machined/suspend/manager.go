@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// stepTimeout bounds one step: the start of a process takes seconds on a slow processor, and
-	// the API server may be busy.
+	// stepTimeout is the timeout of one step. The start of a process takes seconds on a slow
+	// processor, and the API server may be busy.
 	stepTimeout = time.Minute
-	// certTTL is the TTL of the certificate of a call.
+	// certTTL is the TTL of the certificate for a step.
 	certTTL = 10 * time.Minute
 )
 
@@ -35,8 +35,8 @@ type Deps struct {
 	Dir string
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// NotInstalled is the reason why a system that runs from memory stores no objects; empty if it
-	// runs from a disk.
+	// NotInstalled says why the machine stores no objects: the system runs from memory. It is empty
+	// if the system runs from a disk.
 	NotInstalled string
 	// StorageProblem returns why no disk is mounted for storage; empty if a disk is mounted.
 	StorageProblem func() string
@@ -44,7 +44,7 @@ type Deps struct {
 	Command nodespec.Command
 	// Stopping is canceled at shutdown.
 	Stopping context.Context
-	// Event adds an event of the cluster.
+	// Event adds an event about the cluster to the machine's events.
 	Event func(kind, message string)
 }
 
@@ -55,13 +55,14 @@ type Manager struct {
 	store store
 }
 
-// New returns a manager.
+// New returns a Manager.
 func New(d Deps) *Manager { return &Manager{deps: d, store: store{d.Dir}} }
 
-// step performs a part of a call with the orchestrator.
+// step performs one step of a call by a command of the orchestrator: it reads, removes or restores
+// an object.
 type step func(ctx context.Context, o nodespec.SuspendRequest) (nodespec.SuspendResult, error)
 
-// Suspend removes an object after it has stored it.
+// Suspend stores an object and then removes it from Kubernetes. The errors are gRPC statuses.
 func (m *Manager) Suspend(ctx context.Context, by api.Caller, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	kind, do, err := m.prepare(by, r.Kind, r.Name)
 	if err != nil {
@@ -75,7 +76,8 @@ func (m *Manager) Suspend(ctx context.Context, by api.Caller, r *api.SuspendRequ
 	return &api.SuspendResponse{Object: o.message()}, nil
 }
 
-// Resume creates a suspended object again, or deletes the stored copy.
+// Resume creates a suspended object again, or only deletes the stored copy if the request says so.
+// The errors are gRPC statuses.
 func (m *Manager) Resume(ctx context.Context, by api.Caller, r *api.ResumeRequest) (*api.ResumeResponse, error) {
 	kind, do, err := m.prepare(by, r.Kind, r.Name)
 	if err != nil {
@@ -103,7 +105,8 @@ func (m *Manager) List() (*api.ListSuspendedResponse, error) {
 	return out, nil
 }
 
-// suspend removes an object after it has stored it.
+// suspend stores an object and then removes it from Kubernetes. If the removal fails and the object
+// still exists, it deletes the stored copy.
 func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.Time, do step) (object, error) {
 	if !m.mu.TryLock() {
 		return object{}, errSuspending
@@ -119,8 +122,8 @@ func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.T
 		return object{}, err
 	}
 	if _, err := do(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
-		// The object may have been removed all the same. Its stored copy is dropped only if the
-		// object is known to exist.
+		// The API server may have removed the object although the call failed. The stored copy is
+		// deleted only if a read shows that the object still exists.
 		if again, unread := do(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
 			err = errors.Join(err, m.store.undo(o, before, had))
 		}
@@ -129,7 +132,8 @@ func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.T
 	return o, nil
 }
 
-// resume creates an object again, or drops the stored copy.
+// resume creates an object again and deletes the stored copy. If forget is true, it only deletes
+// the stored copy.
 func (m *Manager) resume(ctx context.Context, kind, name string, forget bool, do step) (object, error) {
 	if !m.mu.TryLock() {
 		return object{}, errSuspending
@@ -155,7 +159,8 @@ var errSuspending = status.Error(codes.Aborted, "another object is being suspend
 // objectName matches valid object names of the kinds that can be suspended (RFC 1123 subdomains).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
-// checkTarget returns the kind of an object that can be suspended, in its canonical form.
+// checkTarget checks the kind and the name of an object to suspend. It returns the canonical name
+// of the kind.
 func checkTarget(kind, name string) (string, error) {
 	k, known := nodespec.FindSuspendKind(kind)
 	if !known {
@@ -171,8 +176,8 @@ func checkTarget(kind, name string) (string, error) {
 	return k.Name, nil
 }
 
-// failedStep adds a code to an error without code: a failure of the API server is not a fault of
-// the call.
+// failedStep returns err as a gRPC status. An error that has no code yet gets FailedPrecondition,
+// because a failure of the API server is not a fault of the call.
 func failedStep(err error) error {
 	if _, has := status.FromError(err); has {
 		return err
@@ -180,8 +185,9 @@ func failedStep(err error) error {
 	return status.Error(codes.FailedPrecondition, err.Error())
 }
 
-// prepare checks the object of a call, and returns the function that performs its steps, on a
-// control-plane machine.
+// prepare checks the object of a call, and that this machine is a control-plane machine with
+// storage for the object. It returns the canonical kind, and the function that performs the steps
+// of the call.
 func (m *Manager) prepare(by api.Caller, kind, name string) (string, step, error) {
 	kind, err := checkTarget(kind, name)
 	if err != nil {
@@ -206,7 +212,7 @@ func (m *Manager) prepare(by api.Caller, kind, name string) (string, step, error
 	}, nil
 }
 
-// perform performs a step with a certificate that is issued for it.
+// perform issues a certificate and performs a step with it.
 func (m *Manager) perform(ctx context.Context, cluster *config.Cluster, as pki.Spec, o nodespec.SuspendRequest) (nodespec.SuspendResult, error) {
 	ca, err := pki.ParseCA(cluster.Spec.PKI.Kubernetes.PEM())
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// maxSuspended bounds the objects on STATE, maxSuspendedSize the size of each, in bytes: etcd
-// accepts 1.5 MiB.
+// maxSuspended is the largest number of objects on STATE. maxSuspendedSize is the largest size of
+// each object, in bytes; etcd accepts 1.5 MiB.
 const (
 	maxSuspended     = 64
 	maxSuspendedSize = 2 << 20
 )
 
-// object is a suspended object on STATE.
+// object is the stored copy of a suspended object.
 type object struct {
 	Kind   string          `json:"kind"` // nodespec.SuspendKind.Name
 	Name   string          `json:"name"`
@@ -40,16 +40,17 @@ func (o object) message() *api.SuspendedObject {
 	return &api.SuspendedObject{Kind: o.Kind, Name: o.Name, At: timestamppb.New(o.At), By: o.By}
 }
 
-// store stores the objects: one file per object in a directory.
+// store reads and writes the stored objects, one file for each object in the directory dir.
 type store struct{ dir string }
 
-// file returns the path of an object's file. The name of an object may be too long for a file name.
+// file returns the path of an object's file. The file name is a hash, because the name of an object
+// may be too long for a file name.
 func (s store) file(kind, name string) string {
 	sum := sha256.Sum256([]byte(kind + "/" + name))
 	return filepath.Join(s.dir, hex.EncodeToString(sum[:])+".json")
 }
 
-// put stores an object and replaces an earlier object of that name.
+// put stores an object. It replaces a stored object of the same kind and name.
 func (s store) put(o object) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot create their directory: %w", err)
@@ -75,7 +76,7 @@ func (s store) put(o object) error {
 	return safefile.SyncDir(filepath.Dir(s.dir))
 }
 
-// get returns the stored object of a name, or fs.ErrNotExist.
+// get returns the stored object of a kind and name. The error is fs.ErrNotExist if there is none.
 func (s store) get(kind, name string) (object, error) {
 	return readObject(s.file(kind, name))
 }
@@ -98,7 +99,7 @@ func (s store) drop(kind, name string) error {
 	return safefile.SyncDir(s.dir)
 }
 
-// list returns all objects, by kind and name. An unreadable file is skipped.
+// list returns all stored objects, sorted by kind and name. It skips unreadable files.
 func (s store) list() ([]object, error) {
 	files, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +120,8 @@ func (s store) list() ([]object, error) {
 	return out, nil
 }
 
-// undo reverts a put: it restores the earlier object, if any.
+// undo reverts the put of o. It stores before again if had is nil, else it deletes the stored copy.
+// before and had are the results of get before the put.
 func (s store) undo(o, before object, had error) error {
 	if had == nil {
 		return s.put(before)

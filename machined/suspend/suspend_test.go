@@ -17,11 +17,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// fakeKubernetes has one object, of UID 1, until it is removed, and records the steps.
+// fakeKubernetes has at most one object, with UID 1, and records the steps.
 type fakeKubernetes struct {
 	object string
-	stuck  error // of the removal
-	lost   bool  // the object is removed, and the answer is lost
+	stuck  error // the error of a removal; nil if removals succeed
+	lost   bool  // true if a removal succeeds, but returns an error
 	steps  []string
 }
 
@@ -45,8 +45,8 @@ func (f *fakeKubernetes) step(_ context.Context, o nodespec.SuspendRequest) (nod
 	return nodespec.SuspendResult{UID: "1", Object: json.RawMessage(f.object)}, nil
 }
 
-// TestSuspend checks that an object is stored before it is removed, is restored unchanged, and is
-// never lost between.
+// TestSuspend checks that an object is stored before it is removed, that it is restored unchanged,
+// and that a failed step does not lose it.
 func TestSuspend(t *testing.T) {
 	const kind, name = "apiservice", "v1.example.org"
 	ctx, at := t.Context(), time.Unix(1000, 0)
@@ -87,8 +87,8 @@ func TestSuspend(t *testing.T) {
 	if _, err := s.suspend(ctx, kind, name, "alice", at, k.step); err != nil || k.object != "" {
 		t.Errorf("%q, %v", k.object, err)
 	}
-	// Another object cannot be removed: the first stays stored. A failed restore does not lose it
-	// either.
+	// The removal of another object with the same name fails: the stored copy of the first object
+	// stays. A failed restore also keeps the copy.
 	k.object, k.stuck = `{"b":2}`, errors.New("the server is down")
 	if _, err := s.suspend(ctx, kind, name, "bob", at, k.step); err == nil {
 		t.Error("suspended although it could not be removed")
@@ -114,7 +114,7 @@ func TestSuspend(t *testing.T) {
 }
 
 // TestSuspendedStore checks the limits and the permissions of the store, and that a damaged file
-// hides no other.
+// does not hide the other objects.
 func TestSuspendedStore(t *testing.T) {
 	s := store{filepath.Join(t.TempDir(), "suspended")}
 	content := json.RawMessage(`{}`)
@@ -148,7 +148,7 @@ func TestSuspendedStore(t *testing.T) {
 	}
 }
 
-// TestSuspendTarget checks that an invalid name is rejected before the first step.
+// TestSuspendTarget checks which kinds and names of objects are rejected before the first step.
 func TestSuspendTarget(t *testing.T) {
 	for _, c := range []struct {
 		kind, name, want string

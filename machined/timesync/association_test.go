@@ -9,7 +9,8 @@ import (
 	"github.com/orlop-os/orlop/machined/timesync/nts"
 )
 
-// TestAssociation: when keys are kept, replaced at once, and replaced after several requests.
+// TestAssociation checks when the client retains its keys, when it replaces them at once, and when
+// it replaces them after several requests.
 func TestAssociation(t *testing.T) {
 	lost := errors.New("no answer")
 	type request struct {
@@ -54,8 +55,8 @@ func TestAssociation(t *testing.T) {
 	}
 }
 
-// TestExchangeBackoff: the time between key exchanges doubles while no answer is authenticated,
-// also if the key exchange itself succeeds.
+// TestExchangeBackoff checks that the delay between key exchanges doubles while no answer is
+// authenticated, also if the key exchanges themselves succeed.
 func TestExchangeBackoff(t *testing.T) {
 	failed := errors.New("refused")
 	now := time.Now()

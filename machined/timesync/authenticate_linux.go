@@ -13,17 +13,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// maxProblem bounds the problem of a key exchange, in bytes: it quotes the certificate of a host,
-// which can be a forger.
+// maxProblem is the largest length of the problem of a key exchange, in bytes. The problem quotes
+// the certificate of the other host, which can be an attacker and send a certificate of any size.
 const maxProblem = 500
 
-// errWrongTime is an authenticated time at which the certificate of the server is not valid. While
-// the clock is unknown, the key exchange accepts a certificate that has expired since the floor.
-// The owner of this certificate cannot set the clock to a time after its end.
+// errWrongTime is the error for an authenticated time outside the validity of the server's
+// certificate. While the clock is unknown, the key exchange accepts a certificate that expired
+// after the floor. With errWrongTime, the owner of such a certificate cannot set the clock to a
+// time after its expiry.
 var errWrongTime = errors.New("its certificate is not valid at the time that it reports")
 
-// queryNTS queries a server, after a key exchange if the association has no keys. It uses no answer
-// without authentication.
+// queryNTS queries a server for the time. It performs a key exchange first if the association has
+// no keys. It returns only authenticated answers.
 func (d run) queryNTS(ctx context.Context, server string, dial dialer) (Sample, error) {
 	a := d.associations[server]
 	name, address := keyServer(server)
@@ -53,8 +54,8 @@ func (d run) queryNTS(ctx context.Context, server string, dial dialer) (Sample, 
 	return s, err
 }
 
-// keyServer returns the name in the certificate of a configured server, and the address for key
-// exchanges.
+// keyServer returns the name that the certificate of a configured server must have, and the
+// server's address for key exchanges, with the port.
 func keyServer(server string) (name, address string) {
 	if host, _, err := net.SplitHostPort(server); err == nil {
 		return host, server
@@ -62,7 +63,7 @@ func keyServer(server string) (name, address string) {
 	return server, net.JoinHostPort(server, strconv.Itoa(nts.Port))
 }
 
-// clockView returns the knowledge of the time for the check of a certificate.
+// clockView returns the machine's knowledge of the time, for the check of a certificate.
 func (d run) clockView() pki.ClockView {
 	return pki.ClockView{Now: d.Clock.Now(), Floor: d.Floor.Now(time.Now()), Unknown: d.known.last.IsZero()}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// newCA returns a CA that is valid for years before and after the present.
+// newCA returns a CA that is valid from ten years ago to ten years ahead.
 func newCA(t *testing.T) *pki.CA {
 	t.Helper()
 	ca, err := pki.NewCAAt("time", 20*365*day, time.Now().Add(-10*365*day))
@@ -24,8 +24,9 @@ func newCA(t *testing.T) *pki.CA {
 	return ca
 }
 
-// newSecure starts a server with NTS on loopback. Its certificate is valid between two times after
-// the present. It returns the address for key exchanges.
+// newSecure starts a server with NTS on loopback, and returns it with its address for key
+// exchanges. Its certificate is valid from now+from to now+to, and its clock is off by the duration
+// off.
 func newSecure(t *testing.T, ca *pki.CA, from, to, off time.Duration) (*ntstest.Server, string) {
 	t.Helper()
 	s, err := ntstest.New(ca, pki.Spec{CN: "time", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Now: time.Now().Add(from), TTL: to - from})
@@ -47,7 +48,8 @@ func newSecure(t *testing.T, ca *pki.CA, from, to, off time.Duration) (*ntstest.
 	return s, exchanges.Addr().String()
 }
 
-// newRun returns a run with a floor of a year ago.
+// newRun returns a run with a floor of a year ago. known is true if the clock was synchronized
+// since boot.
 func newRun(ca *pki.CA, known bool, servers ...string) run {
 	r := run{
 		Deps:    Deps{Clock: Clock{Now: time.Now}, Floor: NewFloor(time.Now().Add(-365*day), time.Now())},
@@ -62,8 +64,9 @@ func newRun(ca *pki.CA, known bool, servers ...string) run {
 	return r
 }
 
-// TestNTS: an authenticated server steps the clock, also later, and the status shows it. A server
-// with a certificate of another CA, and a server without NTS, have no effect.
+// TestNTS checks that an authenticated server steps the clock, in the first round and later, and
+// that the status shows NTS. A server with a certificate of another CA and a server without NTS
+// have no effect.
 func TestNTS(t *testing.T) {
 	ca := newCA(t)
 	good, address := newSecure(t, ca, -day, day, time.Hour)
@@ -96,14 +99,14 @@ func TestNTS(t *testing.T) {
 	}
 }
 
-// TestCertificateTime: at which time a certificate must be valid, before and after the first
-// synchronization since boot.
+// TestCertificateTime checks at which times the certificate of a server has to be valid, before and
+// after the first synchronization since boot.
 func TestCertificateTime(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		known         bool
-		from, to, off time.Duration // the validity of the certificate and the time of the server
-		says          string        // empty: the answer is used
+		from, to, off time.Duration // validity of the certificate, error of the server's clock
+		says          string        // part of the error; if empty, the answer is used
 	}{
 		{"valid", true, -day, day, 0, ""},
 		{"expired", true, -60 * day, -30 * day, 0, "certificate has expired"},
@@ -130,7 +133,8 @@ func TestCertificateTime(t *testing.T) {
 	}
 }
 
-// TestNewKeys: when the client replaces the keys, and that it waits before it does.
+// TestNewKeys checks when the client replaces its keys, and that it waits before a new key
+// exchange.
 func TestNewKeys(t *testing.T) {
 	ca := newCA(t)
 	s, address := newSecure(t, ca, -day, day, 0)
@@ -164,7 +168,8 @@ func TestNewKeys(t *testing.T) {
 	}
 }
 
-// TestAuthenticatedRefusal: a refusal with the key of the server costs no key exchange.
+// TestAuthenticatedRefusal checks that an authenticated answer without a usable time causes no key
+// exchange.
 func TestAuthenticatedRefusal(t *testing.T) {
 	ca := newCA(t)
 	s, address := newSecure(t, ca, -day, day, 0)
@@ -180,8 +185,8 @@ func TestAuthenticatedRefusal(t *testing.T) {
 	}
 }
 
-// TestUnreachableServer: requests that cannot be sent are lost, so the client asks for new keys and
-// the present address of the server.
+// TestUnreachableServer checks that requests that cannot be sent count as lost. After maxLost of
+// them the client performs a key exchange, which also finds the new address of the server.
 func TestUnreachableServer(t *testing.T) {
 	ca := newCA(t)
 	_, address := newSecure(t, ca, -day, day, 0)
@@ -204,7 +209,8 @@ func TestUnreachableServer(t *testing.T) {
 	}
 }
 
-// TestSilentKeyExchange: a server that says nothing does not delay the next list.
+// TestSilentKeyExchange checks that a server that does not respond does not delay the use of a new
+// list of servers.
 func TestSilentKeyExchange(t *testing.T) {
 	promptly(t, func() time.Duration {
 		mute, err := net.Listen("tcp", "127.0.0.1:0")

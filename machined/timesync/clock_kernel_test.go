@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSystemClockKernel moves the machine's clock forth and back.
+// TestSystemClockKernel steps and slews the machine's clock, forwards and backwards.
 func TestSystemClockKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("moves the clock: needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
 	}
 	start := time.Now()
-	// ahead returns how far the wall clock has moved ahead of the monotonic clock.
+	// ahead returns by how much the wall clock has moved since start compared with the monotonic
+	// clock.
 	ahead := func() time.Duration {
 		now := time.Now()
 		return now.Round(0).Sub(start.Round(0)) - now.Sub(start)

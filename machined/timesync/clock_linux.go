@@ -7,25 +7,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock is a clock that can be set. SystemClock is the machine's clock.
+// Clock is a clock that can be set. Step sets it at once, Slew makes it run faster or slower for a
+// while. SystemClock returns the machine's clock.
 type Clock struct {
 	Now  func() time.Time
 	Step func(by time.Duration) error
 	Slew func(by time.Duration) error
 }
 
-// SystemClock returns the kernel's real-time clock. Setting it needs CAP_SYS_TIME. The kernel
-// copies the time to the hardware clock while the clock is marked as synchronized
-// (CONFIG_RTC_SYSTOHC). Step and Slew set this mark.
+// SystemClock returns the kernel's real-time clock. A process needs CAP_SYS_TIME to set the clock.
+// Step and Slew also mark the clock as synchronized. While the clock has this mark, the kernel
+// copies the time to the hardware clock (CONFIG_RTC_SYSTOHC).
 func SystemClock() Clock { return Clock{Now: time.Now, Step: stepClock, Slew: slewClock} }
 
-// maxSlew is the maximum offset per call of the kernel's PLL (MAXPHASE, include/linux/timex.h).
+// maxSlew is the largest offset that the kernel's PLL accepts in one call (MAXPHASE,
+// include/linux/timex.h).
 const maxSlew = 500 * time.Millisecond
 
 func stepClock(by time.Duration) error {
 	seconds := by / time.Second
 	nanos := by % time.Second
-	// the kernel expects a negative time as negative seconds and positive nanoseconds
+	// The kernel expects a negative time as negative seconds and positive nanoseconds.
 	if nanos < 0 {
 		seconds--
 		nanos += time.Second
@@ -45,7 +47,8 @@ func synchronised(offset time.Duration) error {
 		Modes:  unix.ADJ_OFFSET | unix.ADJ_NANO | unix.ADJ_STATUS | unix.ADJ_TIMECONST | unix.ADJ_MAXERROR | unix.ADJ_ESTERROR,
 		Offset: int64(offset), // nanoseconds, because of ADJ_NANO
 		Status: unix.STA_PLL,
-		// The PLL takes four seconds times 2^constant; rounds of 64 s need a short time.
+		// The time constant of the PLL is 4 s times 2^Constant. It has to be short, because rounds
+		// are 64 s apart.
 		Constant: 2,
 	}
 	if _, err := unix.Adjtimex(&t); err != nil {
@@ -54,14 +57,14 @@ func synchronised(offset time.Duration) error {
 	return nil
 }
 
-// horizon is how long after the build of the system a clock is plausible. A clock chip without a
-// battery returns the year 70. The kernel takes it for 2070 if the firmware does not name the
-// century byte (mach_get_cmos_time in arch/x86/kernel/rtc.c).
+// horizon is the time after the build of the system for which a clock is plausible. A clock chip
+// with an empty battery returns the year 70, which the kernel reads as 2070 if the firmware does
+// not name the century byte (mach_get_cmos_time in arch/x86/kernel/rtc.c).
 const horizon = 30 * 365 * 24 * time.Hour
 
-// Plausible sets the clock to floor if the clock is earlier or decades later, and reports whether
-// it did. The caller calls it first at boot with the build time of the system, and again with the
-// result of ReadFloor.
+// Plausible sets the clock to floor if the clock is earlier than floor, or later than floor by more
+// than horizon. It returns true if it has set the clock. The caller calls it at boot with the build
+// time of the system, and again with the result of ReadFloor.
 func Plausible(floor time.Time) (bool, error) {
 	return plausible(floor, time.Now(), func(t time.Time) error {
 		tv := unix.NsecToTimeval(t.UnixNano())
@@ -79,8 +82,8 @@ func plausible(floor, now time.Time, set func(time.Time) error) (bool, error) {
 	return true, nil
 }
 
-// SetClock raises the floor to a time that has certainly passed, and sets the clock to it if the
-// clock is impossible (Plausible). what names the time on the console.
+// SetClock raises the floor to a time that has certainly passed. It sets the clock to this time if
+// the clock is not plausible (Plausible). what describes the time in the line on the console.
 func (p *Floor) SetClock(floor time.Time, what string, console func(line string)) error {
 	before := time.Now()
 	moved, err := Plausible(floor)

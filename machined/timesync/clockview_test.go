@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestClockView checks that the time is unknown until a configured server has answered.
+// TestClockView checks that the time is unknown while servers are configured, but none has
+// synchronized the clock.
 func TestClockView(t *testing.T) {
 	now := time.Now()
 	floor := NewFloor(now.Add(-time.Hour), now)

@@ -10,44 +10,45 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// StepOver is the largest offset that is slewed; a larger offset is stepped.
+// StepOver is the largest offset that is slewed. A larger offset is stepped.
 const StepOver = 128 * time.Millisecond
 
-// maxDistance is the maximum root distance of a usable server (RFC 5905: MAXDIST, 1.5 s).
+// maxDistance is the largest root distance of a usable server (RFC 5905: MAXDIST, 1.5 s).
 const maxDistance = 1500 * time.Millisecond
 
-// Limits for the influence of a single server on the clock, because its answer can be forged. The
-// second limit does not hold for an answer that NTS authenticates.
+// These limits apply to a single server, because a host on the path can forge its answer. MaxSlewBy
+// and slewRate do not apply to an answer that NTS authenticates.
 const (
-	// FirstWindow is how far after the floor a single server may set the clock in the first
-	// synchronization since boot, and later if its answer is authenticated. A quorum may set it up
-	// to horizon.
+	// FirstWindow is the largest time after the floor to which a single server may set the clock:
+	// in the first synchronization since boot, and in later rounds if NTS authenticates its answer.
+	// A quorum may set the clock up to horizon after the floor.
 	FirstWindow = 5 * 365 * 24 * time.Hour
-	// MaxSlewBy is the largest offset of a single server that a synchronized clock follows slowly.
-	// A larger offset is rejected (the panic threshold of ntpd, 1000 s).
+	// MaxSlewBy is the largest offset of a single server that a synchronized clock follows. The
+	// clock follows at slewRate. A larger offset is rejected. 1000 s is the panic threshold of
+	// ntpd.
 	MaxSlewBy = 1000 * time.Second
-	// slewRate is the rate of this slow correction: parts per million of the time since the last
-	// round.
+	// slewRate is the rate at which the clock follows a single server, in parts per million of the
+	// time since the last round.
 	slewRate = 500
 )
 
 // Sample is the answer of a server.
 type Sample struct {
 	Server   string
-	Address  string        // of the machine that answered; Server if empty
+	Address  string        // address of the machine that answered; if empty, Server identifies it
 	Offset   time.Duration // to add to the clock
 	Distance time.Duration // the maximum error of the server (root distance)
 	Stratum  uint8
 	Unsynced bool // the leap indicator is 3: the server's own clock is not synchronized
-	Local    bool // a PTP clock, which no other computer of the network can forge
-	// Authenticated reports that NTS authenticates the answer. The server can be wrong by mistake.
+	Local    bool // true for a PTP clock, which no host in the network can forge
+	// Authenticated is true if NTS authenticates the answer. The server itself can still be wrong.
 	Authenticated bool
 }
 
 // Adjustment is the kind of a clock adjustment.
 type Adjustment int
 
-// Adjustments. Step sets the clock, Slew makes it run faster or slower for a while.
+// The adjustments. Step sets the clock at once. Slew makes it run faster or slower for a while.
 const (
 	Slew Adjustment = iota + 1
 	Step
@@ -60,31 +61,33 @@ func (m Adjustment) String() string {
 	return "slew"
 }
 
-// View is the state of a clock before a round.
+// View is what the machine knows about its clock before a round.
 type View struct {
 	Now    time.Time     // the time of the clock
 	Floor  time.Time     // a time that has certainly passed; the clock is never set before it
-	Synced bool          // a round has succeeded since boot
-	Since  time.Duration // monotonic time since that round
+	Synced bool          // true if a round has succeeded since boot
+	Since  time.Duration // monotonic time since the last successful round
 }
 
 // Decision is the result of a round.
 type Decision struct {
 	Move Adjustment
-	// to add to the clock now; less than Sample.Offset if a single server is followed slowly
+	// Offset is the time to add to the clock now. It is less than Sample.Offset if the clock
+	// follows a single server slowly.
 	Offset time.Duration
 	Sample Sample // the selected answer
-	Quorum bool   // more than half of the answers, from at least two servers, agree with it
+	Quorum bool   // true if a quorum agrees with Sample (function quorum)
 }
 
-// confirmed reports whether the decision does not depend on the answer of a single server of the
-// network.
+// confirmed reports whether the decision is based on a quorum or on a PTP clock, not on the answer
+// of a single server in the network.
 func (d Decision) confirmed() bool { return d.Quorum || d.Sample.Local }
 
-// forgeable reports whether the decision depends on an answer that a host on the path can forge.
+// forgeable reports whether the decision depends on a single answer that a host on the path can
+// forge.
 func (d Decision) forgeable() bool { return !d.confirmed() && !d.Sample.Authenticated }
 
-// Limited reports whether the clock is moved less than the server's offset.
+// Limited reports whether the clock is moved by less than the offset of the selected answer.
 func (d Decision) Limited() bool { return d.Offset != d.Sample.Offset }
 
 // Errors of Decide.
@@ -97,18 +100,20 @@ var (
 
 // Decide selects the adjustment of a clock.
 //
-// From three or more answers it selects the answer with the median offset: a false server among
-// honest servers never has it. From one or two answers it selects the answer with the smallest
-// distance. If more than half of the answers, from at least two servers, agree with the selected
-// answer, they are a quorum. A quorum may set the clock to any time between the floor and the
-// horizon.
+// From three or more usable answers it selects the answer with the median offset. A single false
+// answer far from the honest answers has the lowest or the highest offset, so it is not selected.
+// From one or two answers it selects the answer with the smallest distance. If more than half of
+// the answers, from at least two servers, agree with the selected answer, they are a quorum.
 //
-// Without a quorum, the first synchronization since boot may set the clock between Floor and Floor
-// + FirstWindow. Later rounds without a quorum cannot step the clock: an offset of up to MaxSlewBy
-// is followed at slewRate, and a larger offset is rejected. A server with an authenticated answer
-// may step the clock at any time between Floor and Floor + FirstWindow. A selected PTP clock may
-// step the clock at any time between Floor and the horizon: the hypervisor controls the machine
-// anyway.
+// The selected answer limits the adjustment:
+//   - A quorum may set the clock to any time between Floor and Floor + horizon.
+//   - A PTP clock has the same limits, because its hypervisor controls the machine anyway.
+//   - A single authenticated server may set it between Floor and Floor + FirstWindow.
+//   - A single server without authentication may do the same in the first synchronization since
+//     boot. Later, the clock follows an offset of up to MaxSlewBy at slewRate, and a larger offset
+//     is rejected.
+//
+// It returns an error if there is no usable answer, or if the limits reject the selected answer.
 func Decide(samples []Sample, v View) (Decision, error) {
 	var good []Sample
 	for _, s := range samples {
@@ -144,7 +149,7 @@ func Decide(samples []Sample, v View) (Decision, error) {
 	return d, nil
 }
 
-// allows returns why the clock must not be moved by a decision, or nil.
+// allows returns nil if a decision is within the limits, else the reason why not.
 func (v View) allows(d Decision) error {
 	to, says := v.Now.Add(d.Offset), v.Now.Add(d.Sample.Offset)
 	switch {
@@ -172,8 +177,9 @@ func unusable(s Sample) error {
 	return errUnsynced(s.Stratum, s.Unsynced)
 }
 
-// errUnsynced returns the error for an unsynchronized server. It answers with a stratum of 0 or 16
-// or with a leap indicator of 3 (RFC 5905 section 7.3), depending on its program.
+// errUnsynced returns the error for a server with a clock that is not synchronized. Depending on
+// its program, the server answers with stratum 0 or 16, or with a leap indicator of 3 (RFC 5905
+// section 7.3).
 func errUnsynced(stratum uint8, leap bool) error {
 	said := fmt.Sprintf("stratum %d", stratum)
 	if leap {
@@ -182,9 +188,9 @@ func errUnsynced(stratum uint8, leap bool) error {
 	return fmt.Errorf("is not synchronized itself (%s); give it a time source, or configure another server", said)
 }
 
-// quorum reports whether more than half of the answers agree with best, and come from at least two
-// servers. Two answers agree if both can be right, within StepOver. A server with two names counts
-// once.
+// quorum reports whether more than half of the answers agree with best, and at least two servers
+// do. Two answers agree if their offsets differ by at most the sum of their distances and StepOver.
+// A server with two names counts as one.
 func quorum(good []Sample, best Sample) bool {
 	all, agreeing := map[string]bool{}, map[string]bool{}
 	for _, s := range good {
@@ -197,17 +203,18 @@ func quorum(good []Sample, best Sample) bool {
 	return len(agreeing) > 1 && len(agreeing)*2 > len(all)
 }
 
-// Intervals between rounds.
+// minPoll and maxPoll are the shortest and the longest interval between successful rounds.
 const (
 	minPoll = 64 * time.Second
 	maxPoll = 1024 * time.Second
 )
 
-// retries is the time to the next round after a failed round.
+// retries is the delay before the next round after a failed round.
 var retries = backoff.Backoff{Min: time.Second, Max: 64 * time.Second}
 
-// nextPoll returns the time to the next round: it doubles from 64 s to 1024 s while the clock stays
-// close, and restarts at 64 s after a step.
+// nextPoll returns the interval to the next round. last is the previous interval. The interval
+// doubles from minPoll to maxPoll while the clock is only slewed, and is minPoll again after a
+// step.
 func nextPoll(last time.Duration, m Adjustment) time.Duration {
 	if m == Step || last < minPoll {
 		return minPoll

@@ -94,7 +94,7 @@ func TestPlausible(t *testing.T) {
 	}
 }
 
-// TestSynchronised: the effect of answers on a clock that has been synchronized since boot.
+// TestSynchronised checks the effect of answers on a clock that was synchronized since boot.
 func TestSynchronised(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	const ms = time.Millisecond
@@ -147,8 +147,8 @@ func TestSynchronised(t *testing.T) {
 	}
 }
 
-// TestOneServerIsSlow: a single server can move a synchronized clock by at most slewRate of the
-// time, in any number of rounds.
+// TestOneServerIsSlow checks that a single server moves a synchronized clock by at most slewRate of
+// the elapsed time, in any number of rounds.
 func TestOneServerIsSlow(t *testing.T) {
 	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	r := rand.New(rand.NewPCG(1, 2))

@@ -14,37 +14,38 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Limits for the growth of a Floor.
+// The limits for the growth of a Floor.
 const (
-	// floorDrift is the part of the elapsed time that is not counted, in parts per million, because
-	// a crystal may run fast.
+	// floorDrift is the part of the elapsed time that the floor does not count, in parts per
+	// million. The crystal of the monotonic clock may run fast.
 	floorDrift = 1000
-	// quorumHold is how long a quorum must have kept the clock before its time raises the floor.
+	// quorumHold is the time for which all rounds must have had a quorum before the floor follows
+	// the clock.
 	quorumHold = time.Hour
-	// quorumMargin is how far the floor then stays behind the clock.
+	// quorumMargin is the time by which the floor then stays behind the clock.
 	quorumMargin = 24 * time.Hour
-	// storeInterval is the minimum growth of the floor before it is stored again. A machine that
+	// storeInterval is the growth of the floor after which it is stored again. A machine that
 	// always runs for a shorter time keeps its stored mark.
 	storeInterval = 6 * time.Hour
 )
 
-// Floor tracks a time that has certainly passed. It is never later than the real time, unless a
-// quorum of time servers lies for quorumHold. It starts at the build time of the system or at the
-// mark stored on STATE, and grows with elapsed monotonic time. A single server and the hardware
-// clock do not move it. It is safe for concurrent use.
+// Floor is a lower bound of the real time. It starts at the build time of the system or at the mark
+// stored on STATE, and grows with the elapsed monotonic time. A quorum of time servers can raise
+// it; a single server and the hardware clock cannot. It is later than the real time only if a
+// quorum sends false times for quorumHold. It is safe for concurrent use.
 type Floor struct {
 	mu   sync.Mutex
-	base time.Time // had passed at the monotonic time at
-	at   time.Time
-	// start of the uninterrupted rounds with a quorum; zero without a quorum in the last round
+	base time.Time // the floor at the time at
+	at   time.Time // has a monotonic reading
+	// quorum is the time of the first round in the current series of rounds with a quorum. It is
+	// zero if the last round had no quorum.
 	quorum time.Time
 }
 
-// NewFloor returns a Floor that starts at floor at time now, which has a monotonic reading
-// (time.Now).
+// NewFloor returns a Floor that is floor at the time now. now has a monotonic reading (time.Now).
 func NewFloor(floor, now time.Time) *Floor { return &Floor{base: floor.Round(0), at: now} }
 
-// Now returns the floor at time now, which has a monotonic reading.
+// Now returns the floor at the time now, which has a monotonic reading.
 func (p *Floor) Now(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +57,8 @@ func (p *Floor) nowLocked(now time.Time) time.Time {
 	return p.base.Add(elapsed - elapsed/1e6*floorDrift)
 }
 
-// Raise raises the floor to a time that has certainly passed at now, if it is later.
+// Raise raises the floor to a time that has certainly passed at now. It changes nothing if the
+// floor is later already.
 func (p *Floor) Raise(floor, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,8 +67,9 @@ func (p *Floor) Raise(floor, now time.Time) {
 	}
 }
 
-// Round records a successful round, after the adjustment of the clock: now has the wall clock and
-// the monotonic reading. It raises the floor by at most FirstWindow.
+// Round records a successful round. now is the time after the adjustment of the clock, with its
+// monotonic reading. After quorumHold with a quorum, Round raises the floor to quorumMargin before
+// now, but by at most FirstWindow.
 func (p *Floor) Round(quorum bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,11 +90,12 @@ func (p *Floor) Round(quorum bool, now time.Time) {
 	p.base, p.at = says, now
 }
 
-// Failed records a round without a usable answer.
+// Failed records a round without a usable answer, which ends a series of rounds with a quorum.
 func (p *Floor) Failed() { p.Round(false, time.Time{}) }
 
-// ReadFloor reads the mark that Run has stored: the zero time if there is none. An unreadable mark
-// is an error; the caller can continue with the returned zero time.
+// ReadFloor reads the mark that Run has stored. It returns the zero time if there is no mark. It
+// fails if the mark is unreadable or implausible; the caller can then continue with the zero time
+// that it also returns.
 func ReadFloor(file string, build time.Time) (time.Time, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,14 +121,15 @@ func ReadFloor(file string, build time.Time) (time.Time, error) {
 	return mark, nil
 }
 
-// due returns the mark to store, and whether the stored mark is older by at least storeInterval.
+// due returns the mark to store at now. It reports true if this mark is later than kept, the stored
+// mark, by at least storeInterval.
 func (p *Floor) due(kept, now time.Time) (time.Time, bool) {
 	t := p.Now(now).UTC().Truncate(time.Second)
 	return t, t.Sub(kept) >= storeInterval
 }
 
-// Run stores the mark in a file, about four times a day, until ctx is done. kept is the result of
-// ReadFloor. A power cut leaves the old mark or the new mark.
+// Run stores the mark in a file, about four times a day, until ctx is done. kept is the stored
+// mark, the result of ReadFloor. After a power cut, the file has either the old or the new mark.
 func (p *Floor) Run(ctx context.Context, file string, kept time.Time, failed func(error)) {
 	ticker := time.NewTicker(time.Hour)
 	defer ticker.Stop()

@@ -13,9 +13,9 @@ import (
 
 const day = 24 * time.Hour
 
-// TestFloor simulates events of a machine: the floor is never ahead of the real time.
+// TestFloor checks the floor during a sequence of events: it is never later than the real time.
 func TestFloor(t *testing.T) {
-	start := time.Now() // with its monotonic reading
+	start := time.Now() // has a monotonic reading
 	build := start.Add(-100 * day).Round(0)
 	p := NewFloor(build, start)
 	near := func(what string, at time.Duration, want time.Time) {
@@ -28,7 +28,7 @@ func TestFloor(t *testing.T) {
 	near("after ten days", 10*day, build.Add(10*day-10*day/1000))
 	p.Raise(build.Add(-day), start)
 	near("an earlier mark", 0, build)
-	for h := range 48 { // a single false server for two days
+	for h := range 48 { // A single server is wrong for two days.
 		p.Round(false, start.Add(time.Duration(h)*time.Hour))
 	}
 	near("one server", 0, build)
@@ -46,7 +46,8 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// TestFloorIsBounded: even a false quorum moves it by at most FirstWindow.
+// TestFloorIsBounded checks that even a quorum with false times raises the floor by at most
+// FirstWindow.
 func TestFloorIsBounded(t *testing.T) {
 	start := time.Now()
 	p := NewFloor(start, start)
@@ -65,7 +66,7 @@ func TestMark(t *testing.T) {
 		t.Errorf("without a file: %v, %v", mark, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // Run stores the mark once before it waits
+	cancel() // Run stores the mark once before it checks the context.
 	p := NewFloor(build, time.Now())
 	p.Run(ctx, file, time.Time{}, func(err error) { t.Error(err) })
 	mark, err := ReadFloor(file, build)

@@ -12,18 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClockPrefix begins the entry of a PTP clock in the list of servers; its name follows, which is
+// ClockPrefix marks the entry of a PTP clock in a list of servers. The name of the clock follows:
 // the content of /sys/class/ptp/*/clock_name.
 const ClockPrefix = "ptp:"
 
-// clockModules are the modules of clocks for which no device exists, so no event loads them.
+// clockModules maps the names of clocks to their kernel modules. It has the modules that no device
+// event loads, because no device exists for these clocks.
 var clockModules = map[string]string{"KVM virtual PTP": "ptp_kvm"}
 
 // PTPClocks finds and reads the PTP clocks of the kernel (Documentation/driver-api/ptp.rst).
 type PTPClocks struct {
-	Sys         string // /sys/class/ptp on a machine
+	Sys         string // the directory of clocks, /sys/class/ptp on a machine
 	LoadModules func(names ...string) error
-	// Read opens a device, such as ptp0, and passes a function that reads its clock.
+	// Read opens a device, such as ptp0, and calls use with a function that reads the clock of the
+	// device.
 	Read func(device string, use func(read func() (time.Time, error)) error) error
 }
 
@@ -48,7 +50,8 @@ func readDevice(device string, use func(func() (time.Time, error)) error) error 
 	})
 }
 
-// sample reads the clock with a name. now reads the clock of the system.
+// sample reads the clock with a name, and loads its module if necessary. now reads the clock of the
+// system.
 func (p PTPClocks) sample(name string, now func() time.Time) (s Sample, err error) {
 	device, err := p.find(name)
 	if module := clockModules[name]; errors.Is(err, fs.ErrNotExist) && module != "" {
@@ -64,7 +67,8 @@ func (p PTPClocks) sample(name string, now func() time.Time) (s Sample, err erro
 	return s, err
 }
 
-// find returns the name of the device of a clock.
+// find returns the device of the clock with a name, for example ptp0. The error is fs.ErrNotExist
+// if there is no such clock.
 func (p PTPClocks) find(name string) (string, error) {
 	all, err := filepath.Glob(filepath.Join(p.Sys, "*", "clock_name"))
 	if err != nil {
@@ -74,7 +78,7 @@ func (p PTPClocks) find(name string) (string, error) {
 	for _, file := range all {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // the device has just gone
+			continue // The device was removed in the meantime.
 		}
 		found := strings.TrimSpace(string(text))
 		if found == name {
@@ -85,12 +89,12 @@ func (p PTPClocks) find(name string) (string, error) {
 	return "", fmt.Errorf("%w; clocks of this machine: %q", fs.ErrNotExist, names)
 }
 
-// readings is the number of readings in a round. The shortest counts, because a hypervisor can stop
-// the machine during a reading.
+// readings is the number of readings in a round. The shortest reading is used, because a hypervisor
+// can pause the machine during a reading.
 const readings = 5
 
-// measure compares a clock with the clock of the system. The distance is half of the time of the
-// reading: the true offset differs by less.
+// measure reads a PTP clock and returns its offset from the clock of the system. The distance is
+// half of the duration of the reading: it is the largest possible error of the offset.
 func measure(now func() time.Time, read func() (time.Time, error)) (Sample, error) {
 	best := Sample{Distance: -1}
 	for range readings {
@@ -107,7 +111,7 @@ func measure(now func() time.Time, read func() (time.Time, error)) (Sample, erro
 	return best, nil
 }
 
-// ask queries a server, or reads a PTP clock.
+// ask queries a server by calling query, or reads the PTP clock that server names.
 func (d Deps) ask(server string, query func() (Sample, error)) (s Sample, err error) {
 	name, clock := strings.CutPrefix(server, ClockPrefix)
 	what := "time server " + server

@@ -12,7 +12,8 @@ import (
 
 const testClock = "KVM virtual PTP"
 
-// ptp returns the clocks of a machine on KVM, which has its clock after the module has loaded.
+// ptp returns the PTP clocks of a machine on KVM. Its KVM clock exists only after the module has
+// loaded.
 func (b *bench) ptp(t *testing.T) PTPClocks {
 	sys := t.TempDir()
 	add := func(device, name string) error {
@@ -41,8 +42,8 @@ func (b *bench) ptp(t *testing.T) PTPClocks {
 	}
 }
 
-// TestPTPClock: the clock of the hypervisor sets the clock, and sets it again after the machine was
-// paused for hours, which a single time server may not.
+// TestPTPClock checks that the clock of the hypervisor sets the machine's clock, and steps it again
+// after a pause of hours. A single time server may not do that.
 func TestPTPClock(t *testing.T) {
 	b := newBench(t, ClockPrefix+testClock)
 	st := b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
@@ -59,7 +60,7 @@ func TestPTPClock(t *testing.T) {
 	}
 }
 
-// TestPTPOutvoted: two time servers that agree decide against the clock of the hypervisor.
+// TestPTPOutvoted checks that two time servers that agree outvote the clock of the hypervisor.
 func TestPTPOutvoted(t *testing.T) {
 	b := newBench(t)
 	b.shown.Store(int64(5 * time.Hour))
@@ -71,7 +72,8 @@ func TestPTPOutvoted(t *testing.T) {
 	}
 }
 
-// TestPTPProblems: the error names the clocks that the machine has, or the module.
+// TestPTPProblems checks that the error names the clocks that the machine has, or the module that
+// does not load.
 func TestPTPProblems(t *testing.T) {
 	p := (&bench{}).ptp(t)
 	if _, err := p.sample("hyperv", time.Now); err == nil || !strings.Contains(err.Error(), `clocks of this machine: ["igb"]`) {
@@ -86,7 +88,8 @@ func TestPTPProblems(t *testing.T) {
 	}
 }
 
-// TestMeasure: the shortest reading counts, because the machine can be stopped during the others.
+// TestMeasure checks that measure uses the shortest reading, and that the resulting sample may step
+// a synchronized clock.
 func TestMeasure(t *testing.T) {
 	start := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	at, took := start, []time.Duration{40 * time.Millisecond, 2 * time.Millisecond, time.Second, 9 * time.Millisecond, time.Minute}

@@ -18,18 +18,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Sources are the time servers and PTP clocks of a machine. They are not changed.
+// Sources are the time servers and PTP clocks of a machine. A Sources value is not changed after
+// its publication.
 type Sources struct {
-	// Servers are addresses or names, with a port if it is not the usual port, or names of PTP
-	// clocks after ClockPrefix; empty: no requests.
+	// Servers are addresses or names of servers, or names of PTP clocks after ClockPrefix. A server
+	// has a port if it does not use the standard port. If Servers is empty, Run sends no requests.
 	Servers []string
-	// NTS makes the servers authenticate their answers (RFC 8915). The ports in Servers are then
-	// ports of key exchanges.
+	// NTS is true if the servers have to authenticate their answers (RFC 8915). The ports in
+	// Servers are then ports for key exchanges.
 	NTS bool
-	CAs pki.ServerCAs // of their certificates
+	CAs pki.ServerCAs // the CAs that may issue the certificates of the servers
 }
 
-// Equal reports whether two values are equal.
+// Equal reports whether both values have the same servers and settings.
 func (s Sources) Equal(o Sources) bool {
 	return slices.Equal(s.Servers, o.Servers) && s.NTS == o.NTS && s.CAs == o.CAs
 }
@@ -37,25 +38,29 @@ func (s Sources) Equal(o Sources) bool {
 // Status is the published status of the clock.
 type Status struct {
 	Servers []string `json:"servers"` // configured servers
-	// the last round succeeded, or fewer than three rounds have failed since
+	// Synced is true if the last round set the clock to the time of the servers. It stays true
+	// until three rounds in a row have failed. It is false while the clock follows a large offset
+	// of a single server slowly.
 	Synced  bool   `json:"synced"`
-	Server  string `json:"server,omitempty"`  // the last selected server
-	Stratum uint8  `json:"stratum,omitempty"` // its distance from a reference clock
-	// more than half of the answers, from at least two servers, agreed with it
+	Server  string `json:"server,omitempty"`  // the server that the last successful round selected
+	Stratum uint8  `json:"stratum,omitempty"` // the stratum of Server
+	// Quorum is true if more than half of the answers, from at least two servers, agreed with
+	// Server.
 	Quorum bool `json:"quorum"`
-	// clock offset in the last successful round, ns
+	// Offset is the offset of the clock in the last successful round, in ns.
 	Offset   time.Duration `json:"offset"`
-	LastSync time.Time     `json:"lastSync,omitzero"` // time of that round
-	Problem  string        `json:"problem,omitempty"` // why the last round failed
-	NTS      bool          `json:"nts"`               // answers without authentication are not used
-	Answers  []Answer      `json:"answers,omitempty"` // of the servers, in the last round
+	LastSync time.Time     `json:"lastSync,omitzero"` // time of the last round that set Synced
+	// Problem says why the last round failed, or why the clock follows slowly.
+	Problem string   `json:"problem,omitempty"`
+	NTS     bool     `json:"nts"`               // true if servers have to use NTS
+	Answers []Answer `json:"answers,omitempty"` // answers of the servers in the last round
 }
 
 // Answer is the published result of a request.
 type Answer struct {
 	Server        string        `json:"server"`
-	Authenticated bool          `json:"authenticated"` // by NTS
-	Offset        time.Duration `json:"offset"`        // ns; 0 without an answer
+	Authenticated bool          `json:"authenticated"` // true if NTS authenticated the answer
+	Offset        time.Duration `json:"offset"`        // in ns; 0 if there was no answer
 	Problem       string        `json:"problem,omitempty"`
 }
 
@@ -65,23 +70,25 @@ type Deps struct {
 	PTP     PTPClocks           // SystemPTP on a machine
 	Status  *cell.Cell[Status]  // output
 	Clock   Clock               // SystemClock on a machine
-	Floor   *Floor              // the clock is never set before it
-	Log     func(line string)   // called for steps, and once for each problem; must not block
+	Floor   *Floor              // earliest time to which the clock is set
+	Log     func(line string)   // logs steps, and each problem once; must not block
 }
 
-// queryTimeout is the timeout of a request.
+// queryTimeout is the timeout of a request to a time server.
 const queryTimeout = 3 * time.Second
 
-// maxServers is the maximum number of servers in a round.
+// maxServers is the largest number of servers and PTP clocks in a round. Further ones are not used.
 const maxServers = 8
 
-// Run synchronizes the clock until ctx is done, and returns its error. No component waits for it.
+// Run synchronizes the clock until ctx is done, and returns the error of ctx. No other component
+// waits for a synchronized clock.
 func Run(ctx context.Context, d Deps) error {
 	watch := d.Sources.Watch()
 	var known synced
 	sources, _, err := watch.Next(ctx)
 	for err == nil {
-		// A round ends with its list, so a silent server does not delay the next list.
+		// A change of the list cancels the current round, so a silent server does not delay the
+		// next list.
 		round, cancel := context.WithCancel(ctx)
 		r := run{Deps: d, sources: sources, known: &known, associations: map[string]*association{}}
 		r.sources.Servers = slices.Clone(sources.Servers[:min(len(sources.Servers), maxServers)])
@@ -99,7 +106,7 @@ func Run(ctx context.Context, d Deps) error {
 	return err
 }
 
-// otherThan waits for different sources.
+// otherThan waits until the sources differ from sources, and returns the new sources.
 func otherThan(ctx context.Context, watch *cell.Watcher[Sources], sources Sources) (Sources, error) {
 	for {
 		next, _, err := watch.Next(ctx)
@@ -109,20 +116,21 @@ func otherThan(ctx context.Context, watch *cell.Watcher[Sources], sources Source
 	}
 }
 
-// synced is the time of the last successful round, with its monotonic reading; zero: none since
-// boot. A new list of servers does not reset it, so a DHCP server cannot make a new server set the
-// clock.
+// synced holds the time of the last successful round, with its monotonic reading. It is zero before
+// the first one since boot. A new list of servers does not reset it. Otherwise a DHCP server could
+// make a single new server set the clock.
 type synced struct{ last time.Time }
 
-// run is the work with a list of servers.
+// run synchronizes the clock with one list of servers.
 type run struct {
 	Deps
-	sources      Sources // at most maxServers
+	sources      Sources // with at most maxServers servers
 	known        *synced
-	associations map[string]*association // of each server; used with NTS
+	associations map[string]*association // by server; used with NTS only
 }
 
-// rounds queries the servers until ctx is done.
+// rounds performs rounds until ctx is done: it queries the servers, adjusts the clock and publishes
+// the status.
 func (d run) rounds(ctx context.Context) {
 	before, _ := d.Status.Get()
 	st := Status{Servers: d.sources.Servers, NTS: d.sources.NTS, LastSync: before.LastSync}
@@ -165,7 +173,8 @@ func (d Deps) publish(st Status) {
 	}
 }
 
-// status returns the status after a successful round.
+// status returns the status after a successful round with the decision dec. before is the previous
+// status.
 func (d run) status(dec Decision, before Status) Status {
 	st := Status{Servers: before.Servers, NTS: before.NTS, Synced: true, Server: dec.Sample.Server, Stratum: dec.Sample.Stratum,
 		Quorum: dec.Quorum, Offset: dec.Sample.Offset, LastSync: d.Clock.Now().Round(0)}
@@ -180,7 +189,7 @@ func (d run) status(dec Decision, before Status) Status {
 	return st
 }
 
-// round adjusts the clock by the answers of the servers.
+// round decides on the answers of the servers and adjusts the clock.
 func (d run) round(ctx context.Context, results []result) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
@@ -194,7 +203,7 @@ func (d run) round(ctx context.Context, results []result) (Decision, error) {
 			samples = append(samples, r.sample)
 		}
 	}
-	began := time.Now() // the local time, because only its monotonic reading is used
+	began := time.Now() // Only its monotonic reading is used, so it need not come from d.Clock.
 	view := View{Now: d.Clock.Now(), Floor: d.Floor.Now(began), Synced: !d.known.last.IsZero()}
 	if view.Synced {
 		view.Since = began.Sub(d.known.last)
@@ -222,12 +231,13 @@ func (d run) round(ctx context.Context, results []result) (Decision, error) {
 	return dec, nil
 }
 
-// dialer connects to an address for requests. Its first argument is not used.
+// dialer connects to the address to. It ignores its first argument.
 type dialer func(_, to string) (net.Conn, error)
 
-// query queries a server. The answer may come from an attacker (RFC 5905 without authentication),
-// and must not end this process: in beevik/ntp 1.6.0 an answer with a precision or poll interval of
-// 2^-128 s causes a panic (toInterval shifts by -128).
+// query queries a server for the time. Without NTS, any host on the path can forge the answer (RFC
+// 5905). A forged answer must not end this process. In beevik/ntp 1.6.0, an answer with a precision
+// or poll interval of 2^-128 s causes a panic (toInterval shifts by -128), so query recovers from
+// panics.
 func query(server string, dial dialer, extensions ...ntp.Extension) (s Sample, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -252,9 +262,9 @@ func query(server string, dial dialer, extensions ...ntp.Extension) (s Sample, e
 	return Sample{Server: server, Address: address, Offset: r.ClockOffset, Distance: r.RootDistance, Stratum: r.Stratum}, nil
 }
 
-// valid returns why an answer is unusable, or nil. The library regards every answer with stratum 0
-// as a kiss of death, but unsynchronized servers also send stratum 0 (for example chrony); the kiss
-// code distinguishes them (RFC 5905 section 7.4).
+// valid returns nil if an answer is usable, else the reason why not. The library takes each answer
+// with stratum 0 for a kiss of death. Unsynchronized servers, for example chrony, also send stratum
+// 0. valid recognizes a kiss of death by its kiss code (RFC 5905 section 7.4).
 func valid(r *ntp.Response) error {
 	switch {
 	case r.Stratum == 0 && (r.KissCode == "DENY" || r.KissCode == "RSTR"):
@@ -267,14 +277,15 @@ func valid(r *ntp.Response) error {
 	return r.Validate()
 }
 
-// result is the result of a request: a sample or an error.
+// result is the result of a request: a sample, or an error.
 type result struct {
 	server string
 	sample Sample
 	err    error
 }
 
-// queryAll queries all servers concurrently, each once.
+// queryAll queries all servers at the same time, once each. The results have the order of the
+// servers.
 func (d run) queryAll(ctx context.Context) []result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -306,7 +317,7 @@ func (d run) queryAll(ctx context.Context) []result {
 	return results
 }
 
-// answers returns the published form of results.
+// answers converts results to the form of Status.
 func answers(results []result) []Answer {
 	var out []Answer
 	for _, r := range results {

@@ -16,21 +16,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// responder is an NTP server on loopback with a clock offset.
+// responder is an NTP server on loopback. Its clock is off by a settable offset.
 type responder struct {
 	address string
 	kiss    string
 	asked   atomic.Int32
 	off     atomic.Int64 // nanoseconds
 	silent  atomic.Bool
-	// the first two bytes of the header (RFC 5905 section 7.3): leap, version and mode; stratum;
-	// nil: synchronized
+	// header replaces the first two bytes of answers (RFC 5905 section 7.3): the first has leap
+	// indicator, version and mode, the second the stratum. If it is nil, answers are those of a
+	// synchronized server.
 	header atomic.Pointer[[2]byte]
 }
 
 func newResponder(t *testing.T, off time.Duration) *responder { return newKissing(t, off, "") }
 
-// newKissing sends kiss as the reference identifier of its answers with stratum 0.
+// newKissing starts a responder. Its answers with stratum 0 have kiss as their reference
+// identifier.
 func newKissing(t *testing.T, off time.Duration, kiss string) *responder {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -69,7 +71,8 @@ func newKissing(t *testing.T, off time.Duration, kiss string) *responder {
 	return r
 }
 
-// reply answers an NTPv4 request (RFC 5905 section 7.3).
+// reply returns the answer to an NTPv4 request (RFC 5905 section 7.3). off is the offset of the
+// server's clock.
 func reply(request []byte, off time.Duration) []byte {
 	out := make([]byte, 48)
 	out[0] = 4<<3 | 4 // version 4, mode server
@@ -78,20 +81,21 @@ func reply(request []byte, off time.Duration) []byte {
 	copy(out[12:16], "TEST")
 	now := stamp(time.Now().Add(off))
 	binary.BigEndian.PutUint64(out[16:], stamp(time.Now().Add(off-time.Second))) // reference
-	// origin: the client's transmit time
+	// The origin timestamp is the transmit timestamp of the request.
 	copy(out[24:32], request[40:48])
 	binary.BigEndian.PutUint64(out[32:], now) // receive
 	binary.BigEndian.PutUint64(out[40:], now) // transmit
 	return out
 }
 
-// stamp returns an NTP timestamp: seconds since 1900, and their fraction of 2^32.
+// stamp returns an NTP timestamp: the seconds since 1900 in the upper 32 bits, and the fraction of
+// a second, in units of 2^-32 s, in the lower 32 bits.
 func stamp(t time.Time) uint64 {
 	const from1900 = 2208988800
 	return uint64(t.Unix()+from1900)<<32 | uint64(t.Nanosecond())<<32/1e9
 }
 
-// bench is a test of Run with a clock that only records.
+// bench runs Run with a clock that only records its adjustments.
 type bench struct {
 	sources *cell.Cell[Sources]
 	status  *cell.Cell[Status]
@@ -139,7 +143,7 @@ func (b *bench) wait(t *testing.T, what string, ok func(Status) bool) Status {
 	return st
 }
 
-// use sets the list of servers, without NTS.
+// use replaces the list of servers by servers without NTS.
 func (b *bench) use(servers ...string) { b.sources.Set(Sources{Servers: servers}) }
 
 func (b *bench) done() []string {
@@ -172,11 +176,11 @@ func TestBeforeBuildIsRefused(t *testing.T) {
 	if st.Synced || len(b.done()) != 0 || !strings.Contains(st.Problem, ErrBeforeBuild.Error()) {
 		t.Errorf("moves %q, status %+v", b.done(), st)
 	}
-	r.off.Store(0) // the server is corrected; the next request follows within seconds
+	r.off.Store(0) // The server now has the right time, and gets the next request within seconds.
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
 }
 
-// TestUnsynchronised: the errors for unsynchronized servers, and for servers that reject the
+// TestUnsynchronised checks the errors for unsynchronized servers, and for servers that reject the
 // client.
 func TestUnsynchronised(t *testing.T) {
 	const synced, leap3 = 4<<3 | 4, 3<<6 | 4<<3 | 4
@@ -206,8 +210,8 @@ func TestUnsynchronised(t *testing.T) {
 	}
 }
 
-// TestSynchronisedOnce: a single server that is configured later does not step a synchronized
-// clock; two servers that agree do.
+// TestSynchronisedOnce checks that a new list with a single server does not step a synchronized
+// clock, and that a new list with two servers that agree does.
 func TestSynchronisedOnce(t *testing.T) {
 	first, liar, other := newResponder(t, 0), newResponder(t, 5*time.Hour), newResponder(t, 5*time.Hour)
 	b := newBench(t, first.address)
@@ -224,14 +228,14 @@ func TestSynchronisedOnce(t *testing.T) {
 	}
 }
 
-// TestNoServer has no server, then one server, then none again: it sends no packet without a
-// server.
+// TestNoServer checks that no packet is sent without a configured server: before the list has a
+// server, and after the server is removed.
 func TestNoServer(t *testing.T) {
 	r := newResponder(t, 0)
 	b := newBench(t)
 	b.use(r.address)
 	b.wait(t, "synchronised", func(s Status) bool { return s.Synced })
-	b.use(r.address) // the same list causes no round
+	b.use(r.address) // The same list causes no further round.
 	b.use()
 	b.wait(t, "idle", func(s Status) bool { return len(s.Servers) == 0 && !s.Synced })
 	if n := r.asked.Load(); n != 1 {
@@ -239,7 +243,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestSilentServer: a silent server does not delay the next list.
+// TestSilentServer checks that a silent server does not delay the use of the next list.
 func TestSilentServer(t *testing.T) {
 	promptly(t, func() time.Duration {
 		mute, good := newResponder(t, 0), newResponder(t, 0)
@@ -252,8 +256,8 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// promptly fails if the next list waits for the timeout of a query in each of ten attempts: a fault
-// delays every attempt, a busy computer only some.
+// promptly fails the test if the next list waits for the timeout of a query in each of ten
+// attempts. A fault in Run delays every attempt; a busy computer delays only some attempts.
 func promptly(t *testing.T, attempt func() time.Duration) {
 	t.Helper()
 	var waited []time.Duration
@@ -268,10 +272,10 @@ func promptly(t *testing.T, attempt func() time.Duration) {
 }
 
 // answering is a connection to a server that answers every request with the same bytes. It copies
-// the origin timestamp from the request, because the client otherwise discards the answer before it
-// reads any other field.
+// the origin timestamp from the request, because the client otherwise discards the answer without
+// reading its other fields.
 type answering struct {
-	net.Conn // the unused methods
+	net.Conn // provides the methods that the client does not call
 	answer   []byte
 	asked    []byte
 }
@@ -294,8 +298,8 @@ func (*answering) RemoteAddr() net.Addr             { return &net.UDPAddr{} }
 func (*answering) SetReadDeadline(time.Time) error  { return nil }
 func (*answering) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzAnswer: an arbitrary answer of a time server is rejected, or leads to a time that is not
-// before the build.
+// FuzzAnswer checks that an arbitrary answer of a time server is rejected, or sets the clock within
+// the limits for a single server.
 func FuzzAnswer(f *testing.F) {
 	whole := make([]byte, 48)
 	whole[0], whole[1] = 4<<3|4, 2 // version 4, server; stratum 2

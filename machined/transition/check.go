@@ -14,11 +14,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// Refuse returns the error of a configuration that is rejected for another reason than a Problem.
+// Refuse returns the error for a configuration that is rejected for a reason other than a Problem.
 func Refuse(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
 
-// RefuseReboot returns the error of a configuration that needs a reboot, from the error of the
-// question to the cluster. If the cluster needs the machine, the remedy is a command of the caller.
+// RefuseReboot adds the remedies of the apply command to the error of a cluster that does not
+// permit the reboot which a configuration needs. err is the result of the request for permission.
+// RefuseReboot returns all other errors, and nil, unchanged.
 func RefuseReboot(err error) error {
 	if no := (*disruption.Refusal)(nil); errors.As(err, &no) {
 		err = Refuse(fmt.Errorf("it needs a reboot: %s; %s, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force", no.Reason, no.Remedy))
@@ -26,15 +27,16 @@ func RefuseReboot(err error) error {
 	return err
 }
 
-// Problem is a reason for which a configuration cannot become the next one.
+// Problem is a reason why a configuration cannot become active.
 type Problem struct {
-	// path, for example "Cluster.spec.pki.etcd"; empty if the reason is not in a field
+	// Field is the path of the field, for example "Cluster.spec.pki.etcd". It is empty if no single
+	// field is the reason.
 	Field  string
-	Reason string // the error, without the field
-	Hint   string // how to fix the problem; may be empty
+	Reason string // the error text, without the field
+	Hint   string // how the operator can fix the problem; may be empty
 }
 
-// split returns the problem of a line "Field: reason".
+// split converts a line "Field: reason" to a Problem with a hint.
 func split(line, hint string) Problem {
 	if field, reason, ok := strings.Cut(line, ": "); ok {
 		return Problem{Field: field, Reason: reason, Hint: hint}
@@ -50,12 +52,12 @@ func (p Problem) String() string {
 	return p.Field + ": " + p.Reason
 }
 
-// Problems are the problems of a change; nil if it is permitted. Err converts them to an error,
-// which is nil in that case.
+// Problems are the problems of a change; nil if the change is permitted. Use Err to convert them to
+// an error.
 type Problems []Problem
 
-// Error returns the problems on one line. A hint that consecutive problems share follows the last
-// of them.
+// Error returns all problems on one line. If consecutive problems have the same hint, the line has
+// the hint once, after the last of these problems.
 func (p Problems) Error() string {
 	var parts []string
 	for i, one := range p {
@@ -67,7 +69,7 @@ func (p Problems) Error() string {
 	return config.Refused + " " + strings.Join(parts, "; ")
 }
 
-// Err returns p as an error, or nil without problems.
+// Err returns p as an error. It returns nil if there are no problems.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -75,61 +77,66 @@ func (p Problems) Err() error {
 	return p
 }
 
-// problem returns a single problem.
+// problem returns Problems with a single problem.
 func problem(field, reason, hint string) Problems {
 	return Problems{{Field: field, Reason: reason, Hint: hint}}
 }
 
-// Facts are the facts on which a change depends.
+// Facts are the inputs of Check besides the two configurations.
 type Facts struct {
 	Request *api.ApplyRequest
 	Trial   Trial     // result of PlanTrial
-	OnTrial bool      // the active configuration is on trial
-	Now     time.Time // by which a CA has expired
-	// why an upgrade is neither committed nor reverted; nil if none is pending
+	OnTrial bool      // true if the active configuration is on trial
+	Now     time.Time // decides whether a CA has expired
+	// Upgrade says why an upgrade is still on trial; nil if none is.
 	Upgrade  error
 	Machine  Machine
 	Hardware Hardware
 	Caller   Caller
 }
 
-// Machine are the facts on which the machine's ability to run a configuration depends.
+// Machine describes what the machine can run.
 type Machine struct {
-	Memory int64 // bytes
+	Memory int64 // in bytes; 0 if unknown
 	CPUs   int
-	// the system runs from memory and stores nothing: it has no data of a cluster
+	// InMemory is true if the system runs from memory. It then stores nothing and has no data of a
+	// cluster.
 	InMemory  bool
-	NoStorage string // why no disk is mounted for storage; empty if a disk is mounted
-	// addresses that other machines can reach; none if they are unknown
+	NoStorage string // why no disk is mounted for storage; empty if one is
+	// Addresses are the present addresses that other machines can reach; nil if they are unknown.
 	Addresses []netip.Addr
-	// why the CAs of the next Cluster document are unusable; nil on a worker, which holds no CA key
+	// CAs says why the CAs of the next Cluster document are unusable. It is nil if they are usable,
+	// and on a worker, which holds no CA key.
 	CAs error
-	// volume with each part of DATA that is on one
+	// Parts maps each part of DATA that is on a volume to the name of the volume.
 	Parts map[config.VolumeUse]string
 }
 
-// Hardware are names of the next configuration that the machine lacks.
+// Hardware lists names of the next configuration that do not fit the hardware of the machine.
 type Hardware struct {
 	MissingLinks []string // selectors of links that do not exist
 	PresentLinks []string // names of the machine's links
 	KnownLinks   []string // selectors of the active configuration
-	// TakenLinks are names of new links that hardware or another component's link has, without the
-	// names of the active configuration.
+	// TakenLinks are names of new links that already belong to hardware or to a link of another
+	// component. Names of the active configuration are not among them.
 	TakenLinks []string
-	// unusable modules and kernel parameters, below Machine.spec: "sysctls[\"a\"]: reason"
+	// Unusable are kernel modules and parameters that the machine lacks, with the reason. Their
+	// path starts below Machine.spec, for example "sysctls[\"a\"]: reason".
 	Unusable []string
 }
 
-// Caller are the facts about the caller of a change.
+// Caller describes the caller of a change.
 type Caller struct {
-	// fingerprint of the CA of its certificate; empty if the caller is not an operator
+	// CA is the fingerprint of the CA of the caller's certificate. It is empty if the caller is not
+	// an operator.
 	CA string
-	// operator CAs of the machine with the next configuration
+	// Operators are the operator CAs that the machine trusts with the next configuration.
 	Operators []*x509.Certificate
 }
 
-// Check returns why the active configuration (before; nil if none) cannot become the next one; nil
-// if it can. The rules are in order of severity; the first rule with problems decides.
+// Check returns the problems of the change from the active configuration (before; nil if none) to
+// next. It returns nil if the change is permitted. It checks the rules in order of severity, and
+// returns only the problems of the first rule that has any.
 func Check(before, next *config.Config, f Facts) Problems {
 	var old Problems
 	if !f.Machine.InMemory {
@@ -145,7 +152,8 @@ func Check(before, next *config.Config, f Facts) Problems {
 	return nil
 }
 
-// checkHardware returns the names that the hardware lacks, unless the caller forces the change.
+// checkHardware returns a problem for each name that the hardware lacks. It returns nil if the
+// caller forces the change.
 func (f Facts) checkHardware(next *config.Config) Problems {
 	if f.Request.Force {
 		return nil
@@ -157,8 +165,8 @@ func (f Facts) checkHardware(next *config.Config) Problems {
 	return all
 }
 
-// Warnings returns the warnings of a permitted change, in the order in which the caller gets them:
-// missing hardware that the caller accepts, and the risk to cut off the caller.
+// Warnings returns the warnings of a permitted change: the missing hardware that the caller accepts
+// by force, and the changes that can cut off the caller.
 func (f Facts) Warnings(next *config.Config) (hardware, cutOff []string) {
 	if f.Request.Force {
 		hardware = f.Hardware.Missing(next)
@@ -166,7 +174,7 @@ func (f Facts) Warnings(next *config.Config) (hardware, cutOff []string) {
 	return hardware, f.Trial.warnings()
 }
 
-// checkMode rejects a mode of the request that is impossible for this change.
+// checkMode rejects a request if its mode or its options are impossible for this change.
 func checkMode(before, next *config.Config, f Facts) Problems {
 	r := f.Request
 	if r.Patch && f.OnTrial && r.Mode != api.ApplyRequest_MODE_TRY && r.Mode != api.ApplyRequest_MODE_DRY_RUN {
@@ -200,8 +208,8 @@ func checkMode(before, next *config.Config, f Facts) Problems {
 }
 
 // checkUnconfirmed rejects a change that can cut off its caller and has no trial, unless the caller
-// accepts that. The first Cluster document itself is permitted, because it only adds CAs and
-// addresses.
+// requested no trial. It permits the first Cluster document itself, because that document only adds
+// CAs and addresses.
 func checkUnconfirmed(before, next *config.Config, f Facts) Problems {
 	if f.Request.NoTrial || f.Trial.noTrial == "" {
 		return nil
@@ -218,8 +226,8 @@ func checkUnconfirmed(before, next *config.Config, f Facts) Problems {
 	return problem(field, "the change can cut you off, and has no trial: "+f.Trial.noTrial, hint)
 }
 
-// checkKeyMode rejects new encryption keys in a change that may be reverted: Secrets that they
-// encrypt would stay.
+// checkKeyMode rejects new encryption keys in a change that may be reverted. Secrets that the new
+// keys have encrypted would be unreadable after the revert.
 func checkKeyMode(before, next *config.Config, f Facts) Problems {
 	const field = "Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys, kubernetes.apiServer.kms"
 	switch {
@@ -229,13 +237,14 @@ func checkKeyMode(before, next *config.Config, f Facts) Problems {
 		return problem(field, "new encryption keys cannot be on trial: Secrets that they encrypt would stay after the revert", "apply them without a trial; `orlopctl trust rotate-key` replaces the key of the configuration")
 	case f.Trial.Duration > 0:
 		return problem(field, "new encryption keys cannot be on trial, but the rest of the change can cut you off and needs a trial", "apply the two one after the other")
-	case f.Upgrade != nil: // a rollback would bring back the keys of the other version
+	case f.Upgrade != nil: // A rollback would restore the keys of the other version.
 		return problem(field, fmt.Sprintf("cannot change now: %v", f.Upgrade), "")
 	}
 	return nil
 }
 
-// checkTrial rejects a trial that could not revert, and a trial time outside the limits.
+// checkTrial rejects a trial that the machine could not revert, and a trial time outside the
+// limits.
 func checkTrial(before, next *config.Config, t Trial) Problems {
 	least := minTrial
 	if t.AfterBoot {

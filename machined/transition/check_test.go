@@ -104,8 +104,9 @@ func TestCheckEncryptionKeys(t *testing.T) {
 	}
 }
 
-// keyManager returns a cluster with an encryption key and a key manager: none, or the key a or b,
-// upper case if it encrypts.
+// keyManager returns a Cluster document with an encryption key and a key manager. state is "none"
+// for no key manager, "new" for no keys at all, or the name of the key manager's key, a or b. An
+// upper-case name means that the key manager encrypts.
 func keyManager(state string) config.ClusterSpec {
 	s := config.ClusterSpec{SecretsEncryptionKey: config.NewEncryptionKey([32]byte{1})}
 	switch state {
@@ -118,8 +119,9 @@ func keyManager(state string) config.ClusterSpec {
 	return s
 }
 
-// TestCheckKMS checks that a key manager encrypts only after it has decrypted, and goes only after
-// it has ceased to encrypt, and when that re-encrypts all Secrets.
+// TestCheckKMS checks that a key manager may encrypt only after it was configured to decrypt, and
+// may be removed only after it has ceased to encrypt. It also checks the results of DroppedKeys and
+// otherKeys.
 func TestCheckKMS(t *testing.T) {
 	for step, c := range map[string]struct{ ok, drops, otherKeys bool }{
 		"none none": {ok: true},
@@ -154,8 +156,8 @@ func TestCheckKMS(t *testing.T) {
 	}
 }
 
-// TestWithPresentKMS checks that an earlier configuration gets the present key manager without
-// fields of its own, and loses it if there is none at present.
+// TestWithPresentKMS checks that an earlier configuration gets exactly the present key manager, or
+// none if there is none at present. No field of its own key manager stays.
 func TestWithPresentKMS(t *testing.T) {
 	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -183,8 +185,8 @@ func TestWithPresentKMS(t *testing.T) {
 	}
 }
 
-// TestWithPresentKeys checks that an earlier configuration gets the present encryption keys and is
-// otherwise unchanged.
+// TestWithPresentKeys checks that an earlier configuration gets the present encryption keys, and
+// that its other fields stay.
 func TestWithPresentKeys(t *testing.T) {
 	parsed, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {
@@ -215,8 +217,8 @@ func TestWithPresentKeys(t *testing.T) {
 	}
 }
 
-// TestCheckPodRoutes checks that unencapsulated IPv6 pod routes need an IPv6 address of the
-// machine.
+// TestCheckPodRoutes checks that IPv6 pod networks without encapsulation need an IPv6 address of
+// the machine.
 func TestCheckPodRoutes(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")
 	at4, at6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00:77::1")
@@ -245,8 +247,8 @@ func TestCheckPodRoutes(t *testing.T) {
 	}
 }
 
-// TestCheckReserved checks that reservations for the system leave memory and CPU for pods, or the
-// kubelet would not start.
+// TestCheckReserved checks that reservations for the system leave memory and CPU for pods.
+// Otherwise the kubelet would not start.
 func TestCheckReserved(t *testing.T) {
 	has := Machine{Memory: 4 << 30, CPUs: 2}
 	for _, c := range []struct {
@@ -269,8 +271,8 @@ func TestCheckReserved(t *testing.T) {
 	}
 }
 
-// TestCheckEviction checks that the threshold of free memory leaves memory for pods, or the kubelet
-// would not start.
+// TestCheckEviction checks that the threshold of free memory leaves memory for pods. Otherwise the
+// kubelet would not start.
 func TestCheckEviction(t *testing.T) {
 	c := config.New("a", config.RoleWorker).WithCluster("c", config.Endpoint{}, config.PKI{}, config.EncryptionKey{})
 	c.Machine.Spec.Reserved.Memory = 1 << 30
@@ -289,7 +291,8 @@ func TestCheckEviction(t *testing.T) {
 	}
 }
 
-// TestCheckMemorySysctls checks that kernel parameters leave the system its memory, also together.
+// TestCheckMemorySysctls checks that kernel parameters, each alone and all together, leave enough
+// memory for the system.
 func TestCheckMemorySysctls(t *testing.T) {
 	const small, large = 1400 * mib, 64 << 30
 	for _, c := range []struct {
@@ -327,7 +330,7 @@ func TestCheckMemorySysctls(t *testing.T) {
 	}
 }
 
-// TestCheckParts checks that the volume of a part of DATA cannot be left.
+// TestCheckParts checks that a configuration cannot omit the volume of a part of DATA.
 func TestCheckParts(t *testing.T) {
 	volume := func(name string, use config.VolumeUse) config.Volume {
 		return config.Volume{Metadata: config.Metadata{Name: name}, Spec: config.VolumeSpec{Use: use}}

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// CheckFixed rejects a change of a value on which the cluster's data depends. All hints are the
-// same: only a reset drops the data.
+// CheckFixed rejects a change of a value on which the data of the cluster depends. Fixed values can
+// only change after a reset, which drops the data. CAs, encryption keys and the key manager can
+// change, but only step by step.
 func CheckFixed(before, next *config.Config, now time.Time) Problems {
 	if before == nil || before.Cluster == nil {
 		return nil
@@ -46,10 +47,11 @@ func CheckFixed(before, next *config.Config, now time.Time) Problems {
 	)
 }
 
-// checkCAChange rejects a new CA that the previous configuration did not accept, and a CA change
-// after which certificates of the former CA are not accepted. accepted and acceptedAfter are the
-// accepted CAs of the previous and of the next configuration. If the former CA has expired, its
-// certificates are invalid in any case.
+// checkCAChange rejects two kinds of CA changes: to a new CA that the previous configuration did
+// not accept, and from a former CA that the next configuration does not accept. was is the former
+// CA, and is the new CA. accepted and acceptedAfter are the accepted CAs of the previous and the
+// next configuration. An expired CA may be replaced in one step, because its certificates are
+// invalid anyway.
 func checkCAChange(name string, was, is config.Certificate, accepted, acceptedAfter []config.Certificate, now time.Time) Problems {
 	has := func(list []config.Certificate, c config.Certificate) bool {
 		return slices.ContainsFunc(list, func(o config.Certificate) bool { return o.PEM() == c.PEM() })
@@ -61,8 +63,8 @@ func checkCAChange(name string, was, is config.Certificate, accepted, acceptedAf
 		"`orlopctl trust rotate-ca` does it step by step (Cluster.spec.pki.accepted."+name+")")
 }
 
-// checkLockout rejects a configuration that does not trust the caller's CA: the caller could not
-// revert it.
+// checkLockout rejects a configuration that does not trust the CA of the caller's certificate,
+// because the caller could not revert it.
 func checkLockout(next *config.Config, caller Caller) Problems {
 	if caller.CA == "" {
 		return nil
@@ -71,7 +73,7 @@ func checkLockout(next *config.Config, caller Caller) Problems {
 	if slices.ContainsFunc(caller.Operators, is) {
 		return nil
 	}
-	// the client CA is trusted only if operator CAs exist
+	// The machine trusts the client CA only if it also has operator CAs.
 	if len(caller.Operators) > 0 && next.Cluster != nil && !next.Cluster.Spec.PKI.Client.Cert.IsZero() {
 		nextPKI := next.Cluster.Spec.PKI
 		if is(nextPKI.Client.Cert.X509()) || slices.ContainsFunc(nextPKI.Accepted.Client, func(c config.Certificate) bool { return is(c.X509()) }) {

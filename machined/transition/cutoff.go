@@ -9,14 +9,14 @@ import (
 
 // judgment says whether a change of a field can cut off the caller or stop the machine, and why.
 type judgment struct {
-	field  string // in the form of config.Changes; it includes the fields below it
+	field  string // path in the form of config.Changes; the judgment includes the fields below it
 	cuts   bool
 	reason string
 }
 
-// judgments is the table of all fields. The row with the longest matching field decides. A change
-// of a field without a row counts as a cut-off; TestEveryFieldIsJudged finds such fields. A new
-// field is one row here.
+// judgments is the table of all fields. The row with the longest path that contains a field
+// decides. A field without a row counts as a cut-off, and TestEveryFieldIsJudged fails. A new field
+// needs a row in this table.
 var judgments = []judgment{
 	{"Machine.metadata.name", true, "the certificate of the management API and the DHCP client have this name"},
 	{"Machine.spec.role", false, "the management API is the same for both roles, and a machine of a cluster cannot change its role"},
@@ -43,7 +43,7 @@ var judgments = []judgment{
 	{"Network.spec.dns", false, "the management API resolves no name"},
 	{"Network.spec.lldp", false, "it only sends frames to the neighbors"},
 	{"Network.spec.bgp", false, "only addresses of Services and the Kubernetes API depend on it"},
-	// A trial would end before the clock moves: the machine asks the new servers later.
+	// A trial would not help: it would end before the new servers set the clock.
 	{"Network.spec.ntp", false, "only servers that agree, or are authenticated, step the clock (docs/decisions/0060-time.md)"},
 
 	{"Cluster.metadata", false, "a machine of a cluster cannot change it"},
@@ -74,7 +74,7 @@ var judgments = []judgment{
 // unjudged is the judgment of a field without a row.
 var unjudged = judgment{cuts: true, reason: "its effect is unknown"}
 
-// judge returns the judgment of a line of config.Changes.
+// judge returns the judgment for a line of config.Changes.
 func judge(line string) judgment {
 	path, _, _ := strings.Cut(line, ": ")
 	best := unjudged
@@ -87,8 +87,8 @@ func judge(line string) judgment {
 	return best
 }
 
-// cutOffChanges returns the changes between two configurations that can cut off their caller, in
-// the form of config.Changes; none if there is no previous configuration.
+// cutOffChanges returns the changes between two configurations that can cut off the caller, in the
+// form of config.Changes. It returns nil if before is nil.
 func cutOffChanges(before, next *config.Config) []string {
 	if before == nil {
 		return nil

@@ -7,10 +7,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// checkEncryptionKeys rejects a new encryption key that the previous configuration did not accept:
-// other machines may not accept it either. It also rejects a configuration that does not accept the
-// previous key any more, with which Secrets are encrypted. before and after are the
-// previous and the next Cluster document.
+// checkEncryptionKeys rejects a change of the encryption key in two cases. The previous
+// configuration did not accept the new key: other machines may not accept it either. Or the next
+// configuration does not accept the previous key, which still encrypts Secrets. before and after
+// are the previous and the next Cluster document.
 func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 	oldKey, newKey := before.SecretsEncryptionKey, after.SecretsEncryptionKey
 	if oldKey.IsZero() || oldKey.Equal(newKey.Secret) || hasKey(before.AcceptedEncryptionKeys, newKey) && hasKey(after.AcceptedEncryptionKeys, oldKey) {
@@ -21,8 +21,9 @@ func checkEncryptionKeys(before, after config.ClusterSpec) Problems {
 		"`orlopctl trust rotate-key` does it step by step (Cluster.spec.acceptedEncryptionKeys)")
 }
 
-// otherKeys reports whether the encryption keys of a cluster machine would change, or their order.
-// The key of a key manager is one of them; its address and its credentials are not.
+// otherKeys reports whether the encryption keys of a cluster, or their order, would change. The key
+// of a key manager counts as an encryption key, and so does whether the key manager encrypts. The
+// address and the credentials of the key manager do not count.
 func otherKeys(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		(!slices.EqualFunc(before.Cluster.Spec.EncryptionKeys(), next.Cluster.Spec.EncryptionKeys(), func(a, b config.EncryptionKey) bool { return a.Equal(b.Secret) }) ||
@@ -33,9 +34,9 @@ func kmsOf(c *config.Config) *config.KMS { return c.Cluster.Spec.Kubernetes.APIS
 
 func kmsEncrypts(c *config.Config) bool { return kmsOf(c) != nil && kmsOf(c).Encrypt }
 
-// WithPresentKeys returns an earlier configuration with the present encryption keys and the present
-// key manager, because the stored Secrets are encrypted with them. An unreadable configuration is
-// returned unchanged; the caller parses it and reports the problem.
+// WithPresentKeys returns an earlier configuration with the encryption keys and the key manager of
+// the present configuration, because these keys encrypt the stored Secrets. It returns an
+// unreadable configuration unchanged: the caller parses it and reports the problem.
 func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	then, problems := config.Parse("", earlier)
 	now, others := config.Parse("", present)
@@ -50,7 +51,8 @@ func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// a patch merges fields: the first one removes those of the earlier key manager
+	// config.Merge keeps fields that a patch does not name. The first patch therefore removes the
+	// earlier key manager, and the second adds the present one.
 	for _, kms := range []map[string]any{nil, keyManager} {
 		keys, err := json.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{
 			"secretsEncryptionKey": now.Cluster.Spec.SecretsEncryptionKey.Reveal(), "acceptedEncryptionKeys": accepted,
@@ -66,11 +68,11 @@ func WithPresentKeys(earlier, present []byte) ([]byte, error) {
 	return earlier, nil
 }
 
-// DroppedKeys returns the names of the encryption keys that the next configuration drops, among
-// them the key of a key manager.
+// DroppedKeys returns the names of the encryption keys that the next configuration no longer has,
+// including the key of a key manager.
 func DroppedKeys(before, next *config.Config) (dropped []string) {
 	if before == nil || before.Cluster == nil || next.Cluster == nil {
-		return nil // a machine without data; CheckFixed rejects the removal of a cluster
+		return nil // The machine has no data, or CheckFixed rejects the removal of the cluster.
 	}
 	for _, k := range before.Cluster.Spec.EncryptionKeys() {
 		if !hasKey(next.Cluster.Spec.EncryptionKeys(), k) {
@@ -87,14 +89,15 @@ func hasKey(list []config.EncryptionKey, k config.EncryptionKey) bool {
 	return slices.ContainsFunc(list, func(o config.EncryptionKey) bool { return o.Equal(k.Secret) })
 }
 
-// checkKMS rejects a key manager that encrypts before the previous configuration decrypted with it:
-// other machines may not decrypt with it yet. It also rejects the removal of a key manager that
-// encrypts, and another key. before and after are the previous and the next Cluster document.
+// checkKMS rejects three changes of the key manager. A new key manager cannot encrypt at once,
+// because other machines may not decrypt with it yet. A key manager that encrypts cannot be
+// removed. Its key cannot be replaced by another key. before and after are the previous and the
+// next Cluster document.
 func checkKMS(before, after config.ClusterSpec) Problems {
 	const field = "Cluster.spec.kubernetes.apiServer.kms"
 	was, is := before.Kubernetes.APIServer.KMS, after.Kubernetes.APIServer.KMS
 	switch {
-	case before.SecretsEncryptionKey.IsZero(): // no data yet
+	case before.SecretsEncryptionKey.IsZero(): // There are no Secrets yet.
 		return nil
 	case was == nil && is != nil && is.Encrypt:
 		return problem(field+".encrypt", "the key manager cannot encrypt before each control-plane machine decrypts with it: Secrets would be unreadable there",

@@ -14,8 +14,8 @@ import (
 
 const mib = 1 << 20
 
-// MinMemory is the minimum memory of a Kubernetes node: an idle control plane with its kernel uses
-// about half of it.
+// MinMemory is the minimum memory of a Kubernetes node, in bytes. An idle control-plane machine
+// with its kernel uses about half of it.
 const MinMemory = 1400 * mib
 
 // CheckMachine rejects a configuration that this machine cannot run at present.
@@ -50,8 +50,8 @@ func CheckMachine(next *config.Config, f Machine) Problems {
 	return nil
 }
 
-// checkParts rejects a configuration without the volume of a part of DATA: the data are on it.
-// parts are the volumes, by use.
+// checkParts rejects a configuration that omits the volume of a part of DATA, because the data of
+// this part are on the volume. parts maps each such part to the name of its volume.
 func checkParts(next *config.Config, parts map[config.VolumeUse]string) Problems {
 	for _, use := range slices.Sorted(maps.Keys(parts)) {
 		is := func(v config.Volume) bool { return v.Metadata.Name == parts[use] && v.Spec.Use == use }
@@ -63,22 +63,23 @@ func checkParts(next *config.Config, parts map[config.VolumeUse]string) Problems
 	return nil
 }
 
-// hugePage is the size of a page of vm.nr_hugepages on x86-64, and on arm64 with 4-KiB pages.
+// hugePage is the size of a page of vm.nr_hugepages, in bytes, on x86-64 and on arm64 with 4-KiB
+// pages.
 const hugePage = 2 * mib
 
-// memorySysctls are the kernel parameters that take memory from the system, with the bytes for each
-// unit of their values. The kernel begins to reclaim at half as much again as vm.min_free_kbytes
-// (__setup_per_zone_wmarks in mm/page_alloc.c), and allocates a pointer for each bucket of the
-// connection table at once.
+// memorySysctls are the kernel parameters that take memory from the system. unit is the number of
+// bytes that each unit of a value takes. For vm.min_free_kbytes this is 1.5 KiB, because the kernel
+// begins to reclaim memory at 1.5 times this value (__setup_per_zone_wmarks in mm/page_alloc.c).
+// For the connection table, the kernel allocates a pointer for each bucket at once.
 var memorySysctls = []struct {
 	name string
 	unit int64
 }{{"vm.nr_hugepages", hugePage}, {"vm.nr_hugepages_mempolicy", hugePage}, {"vm.min_free_kbytes", 1024 * 3 / 2}, {"net.netfilter.nf_conntrack_buckets", 8}}
 
-// checkMemorySysctls rejects kernel parameters that leave too little memory for the system: the
-// kernel would kill its processes at each boot. The least is half of MinMemory, which an idle
-// control plane uses, but not more than half of the machine's memory. An unknown size of the memory
-// is 0.
+// checkMemorySysctls rejects kernel parameters that leave too little memory for the system, because
+// the kernel would then kill processes of the system at each boot. Half of MinMemory has to remain,
+// or half of the machine's memory if the machine has less than MinMemory. The check is skipped if
+// memory, in bytes, is unknown (0).
 func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 	left := memory
 	for _, p := range memorySysctls {
@@ -90,7 +91,8 @@ func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 		if err != nil {
 			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name), err.Error(), "")
 		}
-		// more than the memory counts as all of it, so the product does not overflow
+		// A value of more than the memory counts as all of the memory, so the product does not
+		// overflow.
 		taken := int64(min(n, uint64(memory/p.unit)+1)) * p.unit
 		if left -= taken; left < min(MinMemory/2, memory/2) {
 			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name),
@@ -101,8 +103,8 @@ func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 	return nil
 }
 
-// checkReserved rejects reservations for the system that leave nothing for pods: the kubelet would
-// not start.
+// checkReserved rejects reservations for the system that leave nothing for pods, because the
+// kubelet would not start.
 func checkReserved(r config.Reserved, has Machine) Problems {
 	if most := has.Memory / 2; int64(r.Memory) > most {
 		return problem("Machine.spec.reserved.memory", fmt.Sprintf("%s are more than half of the machine's %d MiB", r.Memory, has.Memory/mib), "reserve less")
@@ -119,10 +121,10 @@ func checkReserved(r config.Reserved, has Machine) Problems {
 	return nil
 }
 
-// checkEviction rejects a threshold of free memory that leaves nothing for pods beside reserved,
-// the memory for the system, which checkReserved has accepted. The kubelet subtracts both from the
-// machine's memory, and does not start with a negative difference. A percentage cannot cause it: it
-// is at most 50%, and reserved at most half of the memory.
+// checkEviction rejects a threshold of free memory that, together with the reserved memory, leaves
+// nothing for pods. The kubelet subtracts both from the machine's memory and does not start if the
+// result is negative. A percentage cannot cause this: it is at most 50%, and checkReserved has
+// limited reserved to half of the memory.
 func checkEviction(t config.Threshold, reserved config.Bytes, memory int64) Problems {
 	if int64(t.Amount) < memory-int64(reserved) {
 		return nil
@@ -131,10 +133,10 @@ func checkEviction(t config.Threshold, reserved config.Bytes, memory int64) Prob
 		fmt.Sprintf("%s and Machine.spec.reserved.memory, %s, are all of the machine's %d MiB", t, reserved, memory/mib), "lower the threshold")
 }
 
-// checkPodRoutes rejects unencapsulated IPv6 pod routes if the machine has no IPv6 address that can
-// be their next hop, neither in have, its present addresses, nor in next. The other machines would
-// then reach its pods neither by IPv6 nor by IPv4. Without any present address, the check is
-// skipped.
+// checkPodRoutes rejects IPv6 pod networks without encapsulation if the machine has no IPv6 address
+// and next configures none. Other machines need such an address as the next hop, and could
+// otherwise reach the pods of this machine neither by IPv6 nor by IPv4. have are the present
+// addresses; the check is skipped if they are unknown.
 func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
@@ -148,10 +150,10 @@ func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 		"add one in Network.spec.links (addresses), or use wireguard or vxlan")
 }
 
-// Missing returns the links, kernel modules and kernel parameters of the next configuration that do
-// not exist on this machine, and the new links with names that are taken, one line each. A missing
-// name is a mistake that costs the machine its address, or a value without effect. Names of the
-// active configuration are skipped: a failed card must not prevent other changes.
+// Missing returns one line for each link, kernel module and kernel parameter of the next
+// configuration that the machine lacks, and for each new link with a name that is taken. A wrong
+// name usually costs the machine its address. Links of the active configuration are skipped,
+// because a failed network card must not prevent other changes.
 func (f Hardware) Missing(next *config.Config) (lines []string) {
 	has := "it has " + strings.Join(f.PresentLinks, ", ")
 	if len(f.PresentLinks) == 0 {
@@ -180,8 +182,9 @@ func (f Hardware) Missing(next *config.Config) (lines []string) {
 	return lines
 }
 
-// LinkSelectors returns the selectors of the hardware in a configuration (nil for none): the name,
-// the MAC or the match of a link, and the selectors of the parts of a created link.
+// LinkSelectors returns the selectors of the hardware links that a configuration (nil for none)
+// needs. The selector of a hardware link is its name, MAC or match. For a created link and for a
+// route with next hops, the result has the selectors of their hardware links.
 func LinkSelectors(c *config.Config) (selectors []string) {
 	if c == nil {
 		return nil
@@ -197,7 +200,7 @@ func LinkSelectors(c *config.Config) (selectors []string) {
 	return selectors
 }
 
-// hardware returns the selectors of hardware in an entry of the links.
+// hardware returns the selectors of hardware in entry i of the links.
 func hardware(c *config.Config, i int) (selectors []string) {
 	l := &c.Network.Spec.Links[i]
 	switch {

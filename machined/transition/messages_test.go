@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestMessages shows the problem of each rule as its caller reads it: the first rule with problems
-// decides.
+// TestMessages checks the message of each rule as its caller reads it. Only the first rule with
+// problems appears in the message.
 func TestMessages(t *testing.T) {
 	const fixed = " on a machine that is part of a cluster; reset it first (orlopctl reset --wipe all)"
 	made, err := pki.NewCA("another", time.Hour)
@@ -87,7 +87,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestKeysOnTrial checks that new encryption keys are never on trial, and wait for an upgrade.
+// TestKeysOnTrial checks that new encryption keys are rejected in a trial, and while an upgrade is
+// on trial.
 func TestKeysOnTrial(t *testing.T) {
 	const field = config.Refused + " Cluster.spec.secretsEncryptionKey, acceptedEncryptionKeys, kubernetes.apiServer.kms: "
 	before, next := patchedBy(t, "")

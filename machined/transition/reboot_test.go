@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// TestRefuseReboot checks that a configuration which needs a reboot is refused while the cluster
-// needs the machine, with a remedy that the command has.
+// TestRefuseReboot checks that a configuration that needs a reboot is rejected while the cluster
+// needs the machine. The error names remedies that the command supports.
 func TestRefuseReboot(t *testing.T) {
 	control := disruption.ControlPlane{Members: []disruption.Member{{Name: "a", Own: true}, {Name: "b"}, {Name: "c", Problem: "no route to host"}}}
 	g := guard.New(guard.Deps{

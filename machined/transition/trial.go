@@ -10,14 +10,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// The trial of a configuration: the machine starts it by itself for a change that can cut off the
-// caller (docs/decisions/0056-lockout.md).
+// The machine starts a trial of a configuration by itself if the change can cut off its caller
+// (docs/decisions/0056-lockout.md).
 
-// Limits of a trial.
+// The limits and the default durations of a trial.
 const (
-	autoTrial    = time.Minute // of a cut-off change if the caller gives none
+	autoTrial    = time.Minute // default of a trial that the machine starts by itself
 	defaultTrial = 2 * time.Minute
-	// of a trial that begins with a boot: the network and the API start during the trial
+	// bootTrial is the default of a trial that begins with a boot. It is longer, because the
+	// network and the API start during the trial.
 	bootTrial    = 5 * time.Minute
 	minTrial     = 10 * time.Second
 	minBootTrial = time.Minute
@@ -25,27 +26,30 @@ const (
 	maxTrialName = 64 // bytes
 )
 
-// Trial says whether a configuration goes on trial, and why.
+// Trial says whether a configuration goes on trial, and why or why not.
 type Trial struct {
-	Duration time.Duration // 0: no trial
-	// the trial begins when the machine has booted with the configuration
+	Duration time.Duration // 0 if there is no trial
+	// AfterBoot is true if the trial begins when the machine has booted with the configuration.
 	AfterBoot bool
 	CutOffs   []string // changes that can cut off the caller
-	// why there is no trial although the change needs a trial; empty otherwise
+	// noTrial says why there is no trial although the change can cut off the caller; empty
+	// otherwise.
 	noTrial string
 }
 
 // PlanTrial decides whether a request puts the next configuration on trial. base is the
-// configuration to which the trial would revert; nil if there is none.
+// configuration to which the trial would revert; nil if there is none. cut-off says whether the
+// change can cut off the caller.
 //
-//	change can cut off   mode                   trial
-//	-                    try                    at once
-//	no                   any other              none
-//	yes                  auto, no-reboot        at once; after the reboot if the change needs one
-//	yes                  reboot                 after the reboot
-//	yes                  staged                 none: checkUnconfirmed rejects it without NoTrial
+//	cut-off   mode                       trial
+//	-         try                        at once
+//	no        any other                  none
+//	yes       auto, no-reboot, dry run   at once; after the reboot if the change needs one
+//	yes       reboot                     after the reboot
+//	yes       staged                     none: checkUnconfirmed rejects it without NoTrial
 //
-// NoTrial and the first Cluster document exclude a trial.
+// Except in mode try, there is no trial if the request has NoTrial or if next adds the first
+// Cluster document.
 func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
 	p := Trial{CutOffs: cutOffChanges(base, next)}
 	switch {
@@ -66,8 +70,8 @@ func PlanTrial(base, next *config.Config, r *api.ApplyRequest) Trial {
 	return p
 }
 
-// Remark returns the end of the text of an event: a note if a change can cut off its caller and the
-// caller asked to apply it without a trial, else an empty string.
+// Remark returns the end of the text of an event. It is a note if the change can cut off its caller
+// and the caller requested no trial, else an empty string.
 func (p Trial) Remark(r *api.ApplyRequest) string {
 	if r.NoTrial && len(p.CutOffs) > 0 {
 		return ", without a trial, although it can cut off its caller"
@@ -75,7 +79,7 @@ func (p Trial) Remark(r *api.ApplyRequest) string {
 	return ""
 }
 
-// warnings returns the warnings for the operator, before or after the request.
+// warnings returns the warnings about changes that can cut off the caller, and about their trial.
 func (p Trial) warnings() []string {
 	var out []string
 	for _, change := range p.CutOffs {
@@ -93,7 +97,7 @@ func (p Trial) warnings() []string {
 	return out
 }
 
-// trialTime returns the trial time of a request; defaultTime if it has none.
+// trialTime returns the trial time of a request, or defaultTime if the request has none.
 func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
 	if duration := r.GetTrialDuration().AsDuration(); duration != 0 {
 		return duration
@@ -101,18 +105,18 @@ func trialTime(r *api.ApplyRequest, defaultTime time.Duration) time.Duration {
 	return defaultTime
 }
 
-// ReplacesPodNetwork reports whether the pod network is replaced by an external network, or the
-// reverse. The network of running pods cannot be replaced: that takes a reboot, which leaves no
-// state of the former network.
+// ReplacesPodNetwork reports whether an external network replaces the built-in pod network, or the
+// reverse. Such a change needs a reboot: the network of running pods cannot be replaced, and a
+// reboot leaves no state of the former network.
 func ReplacesPodNetwork(before, next *config.Config) bool {
 	return before != nil && before.Cluster != nil && next.Cluster != nil &&
 		before.Cluster.Spec.HasExternal(config.PartNetwork) != next.Cluster.Spec.HasExternal(config.PartNetwork)
 }
 
-// NeedsReboot reports whether the return from a tried configuration to the next one takes a reboot:
-// parts of the former last until the next boot. Kernel modules do, and the network of running pods.
-// Kernel parameters return to their former values (machined/host), but parameters of the network
-// have side effects on links, addresses and routes.
+// NeedsReboot reports whether a revert from the tried configuration to next needs a reboot, because
+// some of its effects last until the next boot: kernel modules, and the network of running pods.
+// Kernel parameters return to their former values without a reboot (machined/host). But parameters
+// of the network have side effects on links, addresses and routes, so they need one.
 func NeedsReboot(tried, next *config.Config) bool {
 	net := func(name string) bool { return strings.HasPrefix(name, "net.") }
 	return slices.ContainsFunc(changedSysctls(tried, next), net) || ReplacesPodNetwork(tried, next) ||
@@ -121,8 +125,8 @@ func NeedsReboot(tried, next *config.Config) bool {
 		})
 }
 
-// RestoredSysctls returns the kernel parameters that return to their former values without a
-// reboot, from the tried configurations to the next one.
+// RestoredSysctls returns the names of the kernel parameters that return to their former values
+// without a reboot when next replaces the tried configurations.
 func RestoredSysctls(tried []*config.Config, next *config.Config) (names []string) {
 	for _, c := range tried {
 		names = append(names, changedSysctls(c, next)...)
@@ -131,8 +135,7 @@ func RestoredSysctls(tried []*config.Config, next *config.Config) (names []strin
 	return slices.Compact(names)
 }
 
-// changedSysctls returns the kernel parameters of a configuration that another one lacks, or sets
-// to another value.
+// changedSysctls returns the kernel parameters of tried that next lacks, or sets to another value.
 func changedSysctls(tried, next *config.Config) (names []string) {
 	for name, value := range tried.Machine.Spec.Sysctls {
 		if next.Machine.Spec.Sysctls[name] != value {
@@ -142,8 +145,8 @@ func changedSysctls(tried, next *config.Config) (names []string) {
 	return names
 }
 
-// StaticAddresses returns the addresses that a configuration assigns to links: a client may have to
-// use them after the activation.
+// StaticAddresses returns the addresses that a configuration (nil for none) assigns to links. A
+// client may have to use these addresses after the configuration becomes active.
 func StaticAddresses(c *config.Config) (list []string) {
 	if c == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// patchedBy is the reference configuration before and after a patch.
+// patchedBy returns the reference configuration before and after a patch.
 func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 	t.Helper()
 	before, problems := config.Parse("reference.yaml", []byte(config.Reference))
@@ -28,12 +28,13 @@ func patchedBy(t *testing.T, patch string) (before, next *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Only the difference matters, whether or not the whole is valid.
+	// The patched configuration may be invalid. The test needs only its difference.
 	next, _ = config.Parse("patched.yaml", text)
 	return before, next
 }
 
-// TestCutOffChanges checks that every kind of cut-off change is found, and no other change.
+// TestCutOffChanges checks that cutOffChanges finds each kind of cut-off change, and no other
+// change.
 func TestCutOffChanges(t *testing.T) {
 	for patch, want := range map[string]string{
 		`{kind: Network, spec: {links: [{name: eth9, addresses: [10.0.0.11/24]}]}}`:         "Network.spec.links[0].name",
@@ -83,7 +84,7 @@ func TestCutOffChanges(t *testing.T) {
 		"Cluster.spec.pki.accepted.client[1]: CN=b → (none)":    true,
 		"Cluster.spec.pki.accepted.etcd[0]: CN=b → (none)":      false,
 		"Cluster.spec.pki.etcd.cert: CN=a → CN=b":               false,
-		"Cluster.spec.pki.clientele: a → b":                     false, // as the rest of pki
+		"Cluster.spec.pki.clientele: a → b":                     false, // row Cluster.spec.pki
 		`Machine.spec.sysctls["netfilter.x"]: 1 → 2`:            true,
 		`Machine.spec.node.labels["a"]: 1 → Network.spec.links`: false,
 		`Addon["a"].spec.x: 1 → 2`:                              false,
@@ -98,8 +99,8 @@ func TestCutOffChanges(t *testing.T) {
 	}
 }
 
-// TestPlanTrial checks which requests start a trial, its duration, and the warning if there is
-// none.
+// TestPlanTrial checks which requests start a trial and its duration. It also checks the reason if
+// a change that can cut off its caller has no trial.
 func TestPlanTrial(t *testing.T) {
 	plain := func(change func(*config.Config)) *config.Config {
 		c := config.New("n1", config.RoleControlPlane)
@@ -159,8 +160,8 @@ func TestPlanTrial(t *testing.T) {
 	}
 }
 
-// TestMissingLinks checks that missing links are rejected with a list of the present links, except
-// links of the active configuration.
+// TestMissingLinks checks that missing links are rejected with a list of the present links. Links
+// of the active configuration are not rejected.
 func TestMissingLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "eth9"}, {MAC: "02:00:00:00:00:01"}}
@@ -180,7 +181,7 @@ func TestMissingLinks(t *testing.T) {
 	}
 }
 
-// TestTakenLinks checks that a new link is rejected if its name is that of another link.
+// TestTakenLinks checks that a new link is rejected if its name is already that of another link.
 func TestTakenLinks(t *testing.T) {
 	next := config.New("n1", config.RoleWorker)
 	next.Network.Spec.Links = []config.Link{{Name: "eth0"}, {Name: "dummy0", Dummy: true}, {Name: "dummy1", Dummy: true}}
@@ -190,8 +191,8 @@ func TestTakenLinks(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsJudged checks that every field of the documents has exactly one row in the table,
-// and that every row is for a field and has a reason.
+// TestEveryFieldIsJudged checks that a row of the table covers every field of the documents. It
+// also checks that each row is for an existing field, has a reason, and occurs once.
 func TestEveryFieldIsJudged(t *testing.T) {
 	fields := map[string]bool{"Addon": true, "Volume": true, "Network.metadata": true, "Cluster.metadata": true, "Machine.metadata.name": true}
 	for of, kind := range map[string]reflect.Type{
@@ -217,8 +218,8 @@ func TestEveryFieldIsJudged(t *testing.T) {
 	}
 }
 
-// TestUnconfirmed checks that a change that can cut off its caller is rejected if it has no trial
-// and the caller did not ask for that, with the reason and the remedies.
+// TestUnconfirmed checks that a change that can cut off its caller is rejected if it has no trial,
+// with the reason and the remedies. It is accepted if the caller requested no trial.
 func TestUnconfirmed(t *testing.T) {
 	machine := func(change func(*config.Config)) *config.Config {
 		c := config.New("n1", config.RoleWorker)
@@ -265,8 +266,8 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// TestNeedsReboot checks which tried settings last until the next boot, and which kernel parameters
-// return to their former values without a reboot.
+// TestNeedsReboot checks which reverts need a reboot, and which kernel parameters return to their
+// former values without a reboot.
 func TestNeedsReboot(t *testing.T) {
 	with := func(change func(*config.Config)) *config.Config {
 		c := config.New("n1", config.RoleWorker)
@@ -312,7 +313,8 @@ func TestNeedsReboot(t *testing.T) {
 	}
 }
 
-// TestReplacesPodNetwork checks that only a replacement of the pod network needs a reboot.
+// TestReplacesPodNetwork checks that a change between the built-in and an external pod network
+// counts as a replacement, and that other external components do not matter.
 func TestReplacesPodNetwork(t *testing.T) {
 	with := func(parts ...config.ExternalComponent) *config.Config {
 		return &config.Config{Cluster: &config.Cluster{Spec: config.ClusterSpec{External: parts}}}

@@ -18,42 +18,44 @@ const Port = 4460
 
 const (
 	portNTP = 123
-	// exchangeTimeout bounds a key exchange, with the connection.
+	// exchangeTimeout is the timeout of a key exchange, including the connection.
 	exchangeTimeout = 5 * time.Second
-	// application is the name of the protocol in TLS (RFC 8915 section 7.2).
+	// application is the protocol name of the key exchange in TLS ALPN (RFC 8915 section 7.2).
 	application = "ntske/1"
 	exportLabel = "EXPORTER-network-time-security"
 	keySize     = 32
 )
 
-// Session is the keys and cookies of a server. It authenticates a single request at a time.
+// Session holds the keys and cookies for a server. It serves one request at a time.
 type Session struct {
 	address          string
 	certificates     []*x509.Certificate
 	toServer, toHost *miscreant.Cipher
 	cookies          [][]byte
-	id               []byte // of the last request
+	id               []byte // unique identifier of the last request
 	answered         bool
 }
 
-// Address returns the address of the NTP server, with the port.
+// Address returns the address of the NTP server, with its port.
 func (s *Session) Address() string { return s.address }
 
-// Certificates returns the certificates that the server sent in the key exchange, its own first.
+// Certificates returns the certificates that the server sent in the key exchange, its own
+// certificate first.
 func (s *Session) Certificates() []*x509.Certificate { return s.certificates }
 
-// Answered reports whether an authenticated answer came since the last call of Answered.
+// Answered reports whether an authenticated answer has arrived since the last call of Answered.
 func (s *Session) Answered() bool {
 	answered := s.answered
 	s.answered = false
 	return answered
 }
 
-// Cookies returns the number of requests that the session can make without an answer.
+// Cookies returns the number of cookies that are left. Each request uses one; answers bring new
+// ones.
 func (s *Session) Cookies() int { return len(s.cookies) }
 
-// Exchange performs a key exchange with a server, an address or name with a port. The
-// configuration checks its certificate.
+// Exchange performs a key exchange with a server and returns the session. server is an address or
+// name with a port. config checks the certificate of the server.
 func Exchange(ctx context.Context, server string, config *tls.Config) (*Session, error) {
 	deadline := time.Now().Add(exchangeTimeout)
 	raw, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, "tcp", server)
@@ -85,7 +87,8 @@ func Exchange(ctx context.Context, server string, config *tls.Config) (*Session,
 	return newSession(state, a, raw.RemoteAddr())
 }
 
-// newSession derives the keys (RFC 8915 section 5.1).
+// newSession returns the session of a key exchange. It derives the keys from the TLS connection
+// (RFC 8915 section 5.1).
 func newSession(state tls.ConnectionState, a answer, server net.Addr) (*Session, error) {
 	s := &Session{certificates: state.PeerCertificates, cookies: a.cookies}
 	for direction, cipher := range []**miscreant.Cipher{&s.toServer, &s.toHost} {
@@ -98,7 +101,7 @@ func newSession(state tls.ConnectionState, a answer, server net.Addr) (*Session,
 		}
 	}
 	host := a.host
-	if host == "" { // the server that answered, of several with the same name
+	if host == "" { // Use the address of this connection: other servers can have the same name.
 		var err error
 		if host, _, err = net.SplitHostPort(server.String()); err != nil {
 			return nil, err

@@ -23,14 +23,15 @@ import (
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// fixture is a server on loopback.
+// fixture is a time server with NTS on loopback.
 type fixture struct {
 	*ntstest.Server
-	address string // of key exchanges
+	address string // the address for key exchanges
 	config  *tls.Config
 }
 
-// start starts a server with changed settings. Its certificate is for its address.
+// start starts a server on loopback. change changes its settings before the start. Its certificate
+// is for its address.
 func start(t *testing.T, change func(*ntstest.Server)) fixture {
 	t.Helper()
 	ca, err := pki.NewCA("time", time.Hour)
@@ -92,7 +93,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestLostAnswers: a lost answer costs a cookie, and the next answer replaces it.
+// TestLostAnswers checks that each lost answer costs a cookie, and that the next answer replaces
+// the lost cookies.
 func TestLostAnswers(t *testing.T) {
 	f := start(t, func(*ntstest.Server) {})
 	s := f.exchange(t)
@@ -112,7 +114,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestSizes: requests stay below the size of fragments, whatever the size of the cookies is.
+// TestSizes checks that requests stay below maxQuery with cookies of any size, so routers do not
+// fragment them.
 func TestSizes(t *testing.T) {
 	for _, size := range []int{1, 100, 101, maxCookie} {
 		f := start(t, func(s *ntstest.Server) {
@@ -126,7 +129,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// exchangeOf returns the records of a correct key exchange.
+// exchangeOf returns the records of a correct key exchange with the given cookies.
 func exchangeOf(cookies [][]byte) []byte {
 	out := slices.Concat(ntstest.Record(0x8001, 0, 0), ntstest.Record(0x8004, 0, 15))
 	for _, c := range cookies {
@@ -172,14 +175,14 @@ func TestExchangeRefused(t *testing.T) {
 			}
 		})
 	}
-	for n := range whole { // a message that ends early
+	for n := range whole { // Each message ends after n bytes, too early.
 		if _, err := readAnswer(bytes.NewReader(whole[:n])); err == nil {
 			t.Errorf("%d of %d bytes are a key exchange", n, len(whole))
 		}
 	}
 }
 
-// TestExchangeNames: the server of a key exchange can name another NTP server.
+// TestExchangeNames checks that the server of a key exchange can name another NTP server.
 func TestExchangeNames(t *testing.T) {
 	a, err := readAnswer(bytes.NewReader(slices.Concat(ntstest.Record(6, []byte("2001:db8::1")...), ntstest.Record(0x8007, 1, 0), ntstest.Record(999, 1), exchangeOf([][]byte{{1}}))))
 	if err != nil || a.host != "2001:db8::1" || a.port != 256 {
@@ -187,8 +190,8 @@ func TestExchangeNames(t *testing.T) {
 	}
 }
 
-// TestSilentExchange: a server that says nothing does not hold the client longer than its context
-// and the deadline of the exchange.
+// TestSilentExchange checks that a key exchange with a silent server ends with its context, and at
+// the latest after exchangeTimeout.
 func TestSilentExchange(t *testing.T) {
 	f := start(t, func(s *ntstest.Server) { s.Records = func([]byte) []byte { return nil } })
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -211,7 +214,7 @@ func TestTLSRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*ntstest.Server)
-		config *tls.Config // nil: correct
+		config *tls.Config // nil for the correct configuration
 		says   string
 	}{
 		{"TLS 1.2", old, nil, "protocol version"},
@@ -234,7 +237,8 @@ func TestTLSRefused(t *testing.T) {
 
 func now() pki.ClockView { return pki.ClockView{Now: time.Now()} }
 
-// TestAnswerRefused: answers that are not authentic.
+// TestAnswerRefused checks that the session rejects answers that are not authentic, and accepts the
+// next authentic answer.
 func TestAnswerRefused(t *testing.T) {
 	flip := func(at int) func(_, answer []byte) []byte {
 		return func(_, answer []byte) []byte { answer[at] ^= 1; return answer }
@@ -290,7 +294,7 @@ func TestAnswerRefused(t *testing.T) {
 			f.Change(c.change)
 			s := f.exchange(t)
 			if c.name == "the answer of another request" {
-				query(s) // its answer is held back
+				query(s) // The server stores this answer and sends it for the next request.
 			}
 			if _, err := query(s); !errors.Is(err, c.want) || s.Answered() {
 				t.Errorf("got %v, want %v; answered %t", err, c.want, s.Answered())
@@ -303,7 +307,7 @@ func TestAnswerRefused(t *testing.T) {
 	}
 }
 
-// TestSecondAnswer: an answer counts once.
+// TestSecondAnswer checks that the session accepts an answer once only.
 func TestSecondAnswer(t *testing.T) {
 	f := start(t, func(*ntstest.Server) {})
 	var kept []byte
@@ -317,7 +321,8 @@ func TestSecondAnswer(t *testing.T) {
 	}
 }
 
-// TestNAK: a server that has lost the key of its cookies sends a NAK.
+// TestNAK checks that a server that has lost the key of its cookies sends a NAK, and that a new key
+// exchange is then sufficient.
 func TestNAK(t *testing.T) {
 	f := start(t, func(*ntstest.Server) {})
 	s := f.exchange(t)
@@ -330,7 +335,8 @@ func TestNAK(t *testing.T) {
 	}
 }
 
-// TestCookieLimits: a server cannot fill the memory of the client with cookies.
+// TestCookieLimits checks that the session limits the number and the size of its cookies, so a
+// server cannot fill the memory of the client.
 func TestCookieLimits(t *testing.T) {
 	key, id := bytes.Repeat([]byte{9}, keySize), bytes.Repeat([]byte{3}, idSize)
 	cipher, err := miscreant.NewAESCMACSIV(key)
@@ -352,7 +358,7 @@ func TestCookieLimits(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedCookie: cookies outside the authenticator are ignored.
+// TestUnauthenticatedCookie checks that the session ignores cookies outside the authenticator.
 func TestUnauthenticatedCookie(t *testing.T) {
 	f := start(t, func(*ntstest.Server) {})
 	forged := bytes.Repeat([]byte{7}, 100)
@@ -366,7 +372,8 @@ func TestUnauthenticatedCookie(t *testing.T) {
 	}
 }
 
-// TestCipher is the second example of RFC 5297 (appendix A.2): a nonce as the last associated data.
+// TestCipher checks the cipher with the second example of RFC 5297 (appendix A.2), in which the
+// nonce is the last associated data.
 func TestCipher(t *testing.T) {
 	hexed := func(s string) []byte {
 		b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
@@ -388,7 +395,8 @@ func TestCipher(t *testing.T) {
 	}
 }
 
-// FuzzRecords: arbitrary records are rejected, or name a server and cookies within the limits.
+// FuzzRecords checks that arbitrary records are rejected, or name a server and cookies within the
+// limits.
 func FuzzRecords(f *testing.F) {
 	f.Add(exchangeOf([][]byte{{1, 2, 3, 4}, {5}}))
 	f.Add(slices.Concat(ntstest.Record(6, []byte("time.example")...), ntstest.Record(7, 1, 0), exchangeOf([][]byte{{1}})))
@@ -403,7 +411,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// FuzzFields: no answer without the key is authentic.
+// FuzzFields checks that no answer is authentic if its sender lacks the key.
 func FuzzFields(f *testing.F) {
 	id := bytes.Repeat([]byte{3}, idSize)
 	whole := append(make([]byte, headerSize), ntstest.Field(0x0104, id)...)

@@ -7,7 +7,8 @@ import (
 	"io"
 )
 
-// Types of records (RFC 8915 section 4.1), and the bit of a record that must be understood.
+// The types of records (RFC 8915 section 4.1). critical is the bit of a record that its receiver
+// must understand.
 const (
 	recordEnd       = 0
 	recordProtocol  = 1
@@ -26,7 +27,8 @@ const (
 	algorithmSIV = 15 // AEAD_AES_SIV_CMAC_256 (RFC 5297)
 )
 
-// Limits of an answer. Servers send eight cookies of about 100 bytes.
+// The limits of a key exchange: its size and the size of a cookie and of a host name, in bytes, and
+// the number of cookies. Servers send eight cookies of about 100 bytes.
 const (
 	maxAnswer  = 16 << 10
 	maxCookies = 8
@@ -34,14 +36,14 @@ const (
 	maxHost    = 253
 )
 
-// answer is the answer of a server in a key exchange.
+// answer is the content of the server's records in a key exchange.
 type answer struct {
 	cookies [][]byte
-	host    string // of the NTP server; empty: the server of the exchange
-	port    uint16 // of the NTP server
+	host    string // NTP server; if empty, the server of the key exchange
+	port    uint16 // the port of the NTP server
 }
 
-// request returns the records of a client.
+// request returns the records of the client in a key exchange.
 func request() []byte {
 	out := record(nil, critical|recordProtocol, be16(protocolNTP))
 	out = record(out, critical|recordAlgorithm, be16(algorithmSIV))
@@ -56,7 +58,8 @@ func record(to []byte, kind uint16, body []byte) []byte {
 
 func be16(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 
-// readAnswer reads the records of a server up to the end of the message.
+// readAnswer reads the records of the server up to the end record. It fails if a record is wrong or
+// a required record is missing.
 func readAnswer(from io.Reader) (answer, error) {
 	out := answer{port: portNTP}
 	limited := &io.LimitedReader{R: from, N: maxAnswer}
@@ -99,7 +102,8 @@ func readRecord(from io.Reader, head *[4]byte) ([]byte, error) {
 	return body, err
 }
 
-// add takes over a record. again reports that a record of this type came before.
+// add adds the content of a record to a. again is true if a record of this type came before. It
+// fails if the record is wrong.
 func (a *answer) add(kind uint16, body []byte, again bool) error {
 	number := func() int {
 		if len(body) != 2 || again {
@@ -118,7 +122,7 @@ func (a *answer) add(kind uint16, body []byte, again bool) error {
 		}
 	case recordError:
 		return fmt.Errorf("the server refuses the key exchange: %s", refusal(number()))
-	case recordWarning: // RFC 8915 defines no warning; an unknown warning ends the exchange
+	case recordWarning: // RFC 8915 defines no warnings, and an unknown warning ends the exchange.
 		return fmt.Errorf("the server warns in the key exchange (code %d)", number())
 	case recordCookie:
 		if len(body) == 0 || len(body) > maxCookie {
@@ -146,7 +150,7 @@ func (a *answer) add(kind uint16, body []byte, again bool) error {
 	return nil
 }
 
-// refusal is the meaning of an error code (RFC 8915 section 4.1.3).
+// refusal returns the meaning of an error code (RFC 8915 section 4.1.3).
 func refusal(code int) string {
 	switch code {
 	case 0:
@@ -159,7 +163,8 @@ func refusal(code int) string {
 	return fmt.Sprintf("code %d", code)
 }
 
-// plainHost reports whether text has only the characters of names and addresses.
+// plainHost reports whether text is not too long and has only the characters of host names and
+// addresses.
 func plainHost(text []byte) bool {
 	for _, c := range text {
 		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && c != '.' && c != '-' && c != ':' {

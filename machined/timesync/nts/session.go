@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Types of extension fields (RFC 8915 section 7.5).
+// The types of NTP extension fields of NTS (RFC 8915 section 7.5).
 const (
 	fieldID            = 0x0104
 	fieldCookie        = 0x0204
@@ -17,23 +17,25 @@ const (
 )
 
 const (
-	headerSize = 48 // of an NTP message
+	headerSize = 48 // the header of an NTP message, in bytes
 	idSize     = 32
 	nonceSize  = 16
 	tagSize    = 16
-	// authenticatorSize is the size of the authenticator of a request, which encrypts nothing.
+	// authenticatorSize is the size of the authenticator in a request, in bytes. The authenticator
+	// of a request encrypts no fields.
 	authenticatorSize = 4 + 4 + nonceSize + tagSize
-	// maxQuery is the largest request with placeholders: routers drop fragments of datagrams.
+	// maxQuery is the largest request with placeholders, in bytes. Larger datagrams can be
+	// fragmented, and some routers drop fragments.
 	maxQuery = 1200
 	kissNAK  = "NTSN"
 )
 
 // Errors of a session.
 var (
-	// ErrNAK is the answer of a server that cannot use the cookie. Any host on the path can forge
-	// this answer.
+	// ErrNAK says that the server cannot use the cookie of the request. Any host on the path can
+	// forge this answer.
 	ErrNAK = errors.New("the server does not know the key any more (NTS NAK)")
-	// ErrNoCookie means that the session has no cookie for a request.
+	// ErrNoCookie says that the session has no cookie for a request.
 	ErrNoCookie = errors.New("no cookie is left")
 
 	errUnauthenticated = errors.New("the answer is not authenticated")
@@ -41,8 +43,9 @@ var (
 	errFields          = errors.New("the extension fields of the answer are malformed")
 )
 
-// ProcessQuery adds the extension fields of NTS to a request. It uses up a cookie, and requests as
-// many as are missing then.
+// ProcessQuery adds the extension fields of NTS to a request. It uses one cookie. The server sends
+// a new cookie for the used cookie and for each placeholder, so ProcessQuery adds as many
+// placeholders as further cookies are missing.
 func (s *Session) ProcessQuery(message *bytes.Buffer) error {
 	s.answered = false
 	if len(s.cookies) == 0 {
@@ -69,11 +72,11 @@ func (s *Session) ProcessQuery(message *bytes.Buffer) error {
 	return nil
 }
 
-// ProcessResponse returns why an answer is not authentic, or nil. It keeps the cookies of an
-// authentic answer.
+// ProcessResponse returns nil if an answer is authentic, else the reason why it is not. It adds the
+// cookies of an authentic answer to the session.
 func (s *Session) ProcessResponse(message []byte) error {
 	id := s.id
-	s.id = nil // a request has a single answer
+	s.id = nil // The session accepts one answer for each request.
 	if len(message) < headerSize || id == nil {
 		return errUnauthenticated
 	}
@@ -89,7 +92,7 @@ func (s *Session) ProcessResponse(message []byte) error {
 			if named = bytes.Equal(body, id); !named {
 				return errOtherRequest
 			}
-		case fieldAuthenticator: // fields after it are not authenticated
+		case fieldAuthenticator: // It does not authenticate the fields after it.
 			if !named {
 				return errOtherRequest
 			}
@@ -103,8 +106,8 @@ func (s *Session) ProcessResponse(message []byte) error {
 	return errUnauthenticated
 }
 
-// open checks the authenticator of an answer (RFC 8915 section 5.6), and keeps the encrypted
-// cookies.
+// open checks the authenticator of an answer (RFC 8915 section 5.6), and adds the cookies in it to
+// the session.
 func (s *Session) open(authenticated, body []byte) error {
 	if len(body) < 4 {
 		return errFields
@@ -132,7 +135,8 @@ func (s *Session) open(authenticated, body []byte) error {
 	return nil
 }
 
-// nextField reads an extension field: its type and body, and the fields after it (RFC 7822).
+// nextField reads the first extension field of from (RFC 7822). It returns the field's type and
+// body, and the fields after it.
 func nextField(from []byte) (kind uint16, body, after []byte, err error) {
 	if len(from) < 4 {
 		return 0, nil, nil, errFields
@@ -144,7 +148,7 @@ func nextField(from []byte) (kind uint16, body, after []byte, err error) {
 	return binary.BigEndian.Uint16(from), from[4:size], from[size:], nil
 }
 
-// field appends an extension field.
+// field appends an extension field to the bytes to.
 func field(to []byte, kind uint16, body []byte) []byte {
 	to = binary.BigEndian.AppendUint16(to, kind)
 	to = binary.BigEndian.AppendUint16(to, uint16(4+padded(len(body))))
@@ -156,6 +160,6 @@ func padded(n int) int { return (n + 3) &^ 3 }
 
 func random(n int) []byte {
 	out := make([]byte, n)
-	rand.Read(out) // never fails
+	rand.Read(out) // rand.Read never fails.
 	return out
 }

@@ -1,5 +1,5 @@
 // Package ntstest implements a time server with NTS (RFC 8915) for tests. It shares no code with
-// the client.
+// the client, so a test finds an error of the client.
 package ntstest
 
 import (
@@ -23,29 +23,30 @@ const (
 	cookies    = 8
 	keySize    = 32
 	timeout    = 10 * time.Second
-	// from1900 is the difference between NTP's era 0 and Unix time, in seconds.
+	// from1900 is the time from the start of NTP's era 0 (1900) to the start of Unix time, in
+	// seconds.
 	from1900 = 2208988800
 )
 
-// Server answers key exchanges and requests. Tests change its fields before Serve, and its
-// behavior by methods afterwards.
+// Server answers key exchanges and time requests. Tests set its fields before Serve, and change its
+// behavior with methods afterwards.
 type Server struct {
 	TLS *tls.Config
 	Now func() time.Time
-	// Records changes the records of a key exchange; nil: no change. Without a result the server
-	// says nothing and keeps the connection.
+	// Records replaces the records of a key exchange by its result; nil for no change. If the
+	// result is nil, the server sends nothing and keeps the connection open.
 	Records func(records []byte) []byte
 
 	Exchanges, Requests atomic.Int32
 	Stratum             atomic.Int32
 
 	mu     sync.Mutex
-	key    []byte // of the cookies
+	key    []byte // encrypts the cookies
 	change func(request, answer []byte) []byte
 	port   uint16
 }
 
-// New returns a server that has a certificate of a CA by spec.
+// New returns a server. ca issues its certificate according to spec.
 func New(ca *pki.CA, spec pki.Spec) (*Server, error) {
 	spec.Usage = pki.Server
 	leaf, err := ca.Issue(spec)
@@ -62,22 +63,22 @@ func New(ca *pki.CA, spec pki.Spec) (*Server, error) {
 	return s, nil
 }
 
-// Forget makes the server reject all cookies that it has sent, with a NAK.
+// Forget makes the server reject all cookies that it has sent so far. It answers them with a NAK.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.key = random(keySize)
 }
 
-// Change makes the server send the result of a function in place of its answers, or nothing if the
-// result is nil.
+// Change makes the server send the result of the function change in place of each answer. If the
+// result is nil, the server sends nothing.
 func (s *Server) Change(change func(request, answer []byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.change = change
 }
 
-// Serve answers until both sockets are closed. The client learns the port of packets.
+// Serve answers until both sockets are closed. The key exchange tells clients the port of packets.
 func (s *Server) Serve(exchanges net.Listener, packets net.PacketConn) {
 	s.port = uint16(packets.LocalAddr().(*net.UDPAddr).Port)
 	var wg sync.WaitGroup
@@ -96,14 +97,15 @@ func (s *Server) Serve(exchanges net.Listener, packets net.PacketConn) {
 	wg.Wait()
 }
 
-// exchange performs a key exchange. A client notices its failures.
+// exchange performs a key exchange with a client. It ignores errors, because the client notices
+// them.
 func (s *Server) exchange(raw net.Conn) {
 	_ = raw.SetDeadline(time.Now().Add(timeout))
 	conn := tls.Server(raw, s.TLS)
 	if conn.Handshake() != nil {
 		return
 	}
-	for { // the records of the client, up to the end of the message
+	for { // skips the records of the client up to the end record
 		head := make([]byte, 4)
 		if _, err := io.ReadFull(conn, head); err != nil {
 			return
@@ -116,7 +118,7 @@ func (s *Server) exchange(raw net.Conn) {
 		}
 	}
 	state := conn.ConnectionState()
-	var keys []byte // to the server, then to the client
+	var keys []byte // the key for requests, then the key for answers
 	for direction := range 2 {
 		key, err := state.ExportKeyingMaterial("EXPORTER-network-time-security", []byte{0, 0, 0, 15, byte(direction)}, keySize)
 		if err != nil {
@@ -146,7 +148,7 @@ func Record(kind uint16, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), uint16(len(body))), body...)
 }
 
-// cookie returns a cookie that holds the keys of a client.
+// cookie returns a cookie that contains the keys of a client, encrypted.
 func (s *Server) cookie(keys []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +156,7 @@ func (s *Server) cookie(keys []byte) []byte {
 	return append(nonce, seal(s.key, keys, nonce)...)
 }
 
-// open returns the keys in a cookie, or nil.
+// open returns the keys in a cookie, or nil if the cookie is not authentic.
 func (s *Server) open(cookie []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +188,7 @@ func (s *Server) answerAll(packets net.PacketConn) {
 	}
 }
 
-// answer answers a request: nil for a request that NTS does not protect.
+// answer returns the answer to a request. It returns nil if NTS does not protect the request.
 func (s *Server) answer(request []byte) []byte {
 	if len(request) < headerSize {
 		return nil
@@ -223,7 +225,8 @@ func (s *Server) answer(request []byte) []byte {
 	return Sign(keys[keySize:], append(s.header(request, byte(s.Stratum.Load()), "TEST"), Field(0x0104, id)...), fresh)
 }
 
-// Sign appends the authenticator of a key to a message. It encrypts fields.
+// Sign returns a message with an authenticator that uses key. The authenticator also contains
+// fields, encrypted.
 func Sign(key, message, fields []byte) []byte {
 	nonce := random(nonceSize)
 	sealed := seal(key, fields, message, nonce)
@@ -231,7 +234,7 @@ func Sign(key, message, fields []byte) []byte {
 	return append(message, Field(0x0404, append(append(body, nonce...), sealed...))...)
 }
 
-// Field returns an extension field.
+// Field returns an NTP extension field.
 func Field(kind uint16, body []byte) []byte {
 	for len(body)%4 != 0 {
 		body = append(body, 0)
@@ -240,7 +243,7 @@ func Field(kind uint16, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(out, uint16(4+len(body))), body...)
 }
 
-// header answers an NTPv4 request (RFC 5905 section 7.3).
+// header returns the header of the answer to an NTPv4 request (RFC 5905 section 7.3).
 func (s *Server) header(request []byte, stratum byte, reference string) []byte {
 	out := make([]byte, headerSize)
 	out[0], out[1], out[3] = 4<<3|4, stratum, 0xec // version 4, server; precision 2^-20 s
@@ -256,12 +259,12 @@ func (s *Server) header(request []byte, stratum byte, reference string) []byte {
 func seal(key, plain []byte, data ...[]byte) []byte {
 	out, err := aead(key).Seal(nil, plain, data...)
 	if err != nil {
-		panic(err) // too much associated data
+		panic(err) // Only too much associated data causes an error.
 	}
 	return out
 }
 
-// open returns the plain text, which is not nil, or nil if it is not authentic.
+// open returns the decrypted text, which is not nil, or nil if sealed is not authentic.
 func open(key, sealed []byte, data ...[]byte) []byte {
 	out, err := aead(key).Open([]byte{}, sealed, data...)
 	if err != nil {
@@ -273,13 +276,13 @@ func open(key, sealed []byte, data ...[]byte) []byte {
 func aead(key []byte) *miscreant.Cipher {
 	c, err := miscreant.NewAESCMACSIV(key)
 	if err != nil {
-		panic(err) // the size is constant
+		panic(err) // Only a wrong size of the key causes an error, and the size is constant.
 	}
 	return c
 }
 
 func random(n int) []byte {
 	out := make([]byte, n)
-	rand.Read(out) // never fails
+	rand.Read(out) // rand.Read never fails.
 	return out
 }
