@@ -34,7 +34,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
-// TestEveryMethodAsEveryRole calls each method of the API as each role, over TLS, and checks
+// TestEveryMethodAsEveryRole calls each method of the API over TLS with each role, and checks
 // whether the call reaches the backend.
 func TestEveryMethodAsEveryRole(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		for _, m := range apiMethods() {
 			method := fullMethod(m)
 			least := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
-			// Computed independently of the tested code.
+			// The expected result does not use the tested code.
 			allowed := tc.role >= least && tc.role <= api.Role_ROLE_ADMIN
 			switch tc.role {
 			case api.Role_ROLE_MACHINE: // machined accepts these from control-plane machines only
@@ -140,11 +140,11 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 	}
 }
 
-// TestHandshake tries every certificate that must be rejected. Nothing may reach the backend, not
-// even a header.
+// TestHandshake connects with each kind of certificate that apid must reject. Nothing may reach the
+// backend, not even a header.
 func TestHandshake(t *testing.T) {
 	b := newTestAPI(t)
-	b.write(MachineCAsFile, nil)     // a machine without a cluster
+	b.write(MachineCAsFile, nil)     // no machine is trusted
 	foreign := mustCA(t, "operator") // the same name, another key
 	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	server := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day})
@@ -224,8 +224,8 @@ func TestOldTLS(t *testing.T) {
 	}
 }
 
-// TestMetadata checks that machined gets the identity of the caller only from apid, regardless of
-// the client's metadata.
+// TestMetadata checks that machined gets the identity of the caller from apid, and that apid drops
+// all metadata of the client.
 func TestMetadata(t *testing.T) {
 	b := newTestAPI(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "Zoë\n", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
@@ -256,8 +256,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestPassesThrough checks all features that a proxy could lose: messages in both directions at
-// once, headers, trailers, the status with its details, and deadlines.
+// TestPassesThrough checks the features of gRPC that a proxy could lose: messages in both
+// directions at once, headers, trailers, the status with its details, and deadlines.
 func TestPassesThrough(t *testing.T) {
 	b := newTestAPI(t)
 	detail := &api.Problem{File: "m.yaml", Line: 7, Reason: "unknown field"}
@@ -365,8 +365,8 @@ func TestMessageLimit(t *testing.T) {
 	}
 }
 
-// TestHealthAndReflection checks that apid itself serves these services, to readers and higher
-// roles only.
+// TestHealthAndReflection checks that apid serves health and reflection to readers, and rejects a
+// client without a role.
 func TestHealthAndReflection(t *testing.T) {
 	b := newTestAPI(t)
 	for _, c := range []struct {
@@ -405,8 +405,7 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 	return strings.Join(names, " "), nil
 }
 
-// TestLongQuestion checks that an excessively long question is rejected, and not answered with
-// itself.
+// TestLongQuestion checks that a reflection request beyond maxQuestion is rejected.
 func TestLongQuestion(t *testing.T) {
 	b := newTestAPI(t)
 	stream, err := reflectionpb.NewServerReflectionClient(b.dial(pki.RoleReader).Conn()).ServerReflectionInfo(t.Context())
@@ -422,8 +421,8 @@ func TestLongQuestion(t *testing.T) {
 	}
 }
 
-// TestHealthIsAuthorizedFirst checks that a client with a certificate without role is rejected
-// before its message is read.
+// TestHealthIsAuthorizedFirst checks that apid rejects a client without a role before it reads the
+// client's message.
 func TestHealthIsAuthorizedFirst(t *testing.T) {
 	b := newTestAPI(t)
 	conn := b.dial("none").Conn()
@@ -431,14 +430,14 @@ func TestHealthIsAuthorizedFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// No message is sent.
+	// The client sends no message.
 	if err := stream.RecvMsg(new(healthpb.HealthCheckResponse)); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestCredentialsReload renews the server's certificate, and then breaks the files: the last valid
-// files stay in use.
+// TestCredentialsReload renews the server's certificate, and then writes an invalid file. apid
+// continues with the last valid files.
 func TestCredentialsReload(t *testing.T) {
 	b := newTestAPI(t)
 	key, err := pki.NewKey()
@@ -446,13 +445,13 @@ func TestCredentialsReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewed := mustLeaf(t, b.machine, pki.Spec{CN: "m1", IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Usage: pki.Server, TTL: day, Key: key})
-	b.write(ServerKeyFile, renewed.KeyPEM()) // for a moment certificate and key do not match
+	b.write(ServerKeyFile, renewed.KeyPEM()) // certificate and key do not match now
 	b.dial(pki.RoleReader)
 	b.write(ServerCertFile, renewed.CertPEM())
 	pinned := b.endpoint(mustLeaf(t, b.operator, pki.Spec{CN: "alice", Usage: pki.Client, TTL: day}))
 	pinned.CA, pinned.Fingerprint = nil, pki.Fingerprint(renewed.Cert)
-	// Whether apid was unready in between depends on timing, so the test waits for the use and not
-	// for the announcement.
+	// Whether apid becomes unready between the two writes depends on timing, so the test waits for
+	// the new certificate and not for the report of Ready.
 	eventually(t, "the renewed certificate is in use", func() bool {
 		c, err := client.Dial(t.Context(), pinned)
 		if err != nil {
@@ -467,8 +466,8 @@ func TestCredentialsReload(t *testing.T) {
 	b.dial(pki.RoleReader) // fails the test if it is rejected
 }
 
-// TestConnectionsPerAddress uses up the limit of an address, checks the next connection,
-// and then closes a connection.
+// TestConnectionsPerAddress opens as many connections as an address may have. The next connection
+// is rejected, and is accepted after the others are closed.
 func TestConnectionsPerAddress(t *testing.T) {
 	b := newTestAPI(t)
 	hangUp := portservertest.Connect(t, b.address, maxPerAddress)
@@ -493,8 +492,8 @@ func TestConnectionsPerAddress(t *testing.T) {
 }
 
 // TestJoinRequest checks that a machine without a ticket can send a join request if the
-// configuration permits it, gets an answer, and has no other access; otherwise it is rejected like
-// any client.
+// configuration permits it, and gets an answer. It has no other access. Without the permission, it
+// is rejected like any client without a certificate.
 func TestJoinRequest(t *testing.T) {
 	b := newTestAPI(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -524,7 +523,7 @@ func TestJoinRequest(t *testing.T) {
 	if answer, err = client.RequestJoin(ctx, e, joinrequest.Request{Name: "w2", CSR: []byte("key")}); err != nil || answer.State != joinrequest.Rejected {
 		t.Errorf("%v, %v", answer, err)
 	}
-	// Calls need a certificate as before, also for a client that offers the join protocol.
+	// Calls still need a certificate, also for a client that offers the protocol of join requests.
 	if conn, err := client.Dial(ctx, e); err == nil {
 		_ = conn.Close()
 		t.Error("no connection was accepted")
@@ -532,13 +531,13 @@ func TestJoinRequest(t *testing.T) {
 		t.Error(err)
 	}
 	if conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", joinrequest.Protocol}}); err == nil {
-		// TLS 1.3 reports the missing certificate to the client with the first answer.
+		// A TLS 1.3 client gets the error about the missing certificate with its first read.
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || !strings.Contains(err.Error(), "certificate required") {
 			t.Errorf("a client that also offers calls: %d, %v", n, err)
 		}
 		_ = conn.Close()
 	}
-	// The client sends no request to another machine.
+	// The client sends no join request to a machine with a CA that it does not trust.
 	stranger := e
 	stranger.CA = x509.NewCertPool()
 	stranger.CA.AddCert(mustCA(t, "stranger").Cert)
@@ -552,8 +551,8 @@ func TestJoinRequest(t *testing.T) {
 	}
 }
 
-// TestPairing checks that a connection to an unclaimed machine is for pairing only, for every
-// client, and that pairing is impossible afterwards.
+// TestPairing checks that every connection to an unclaimed machine permits only pairing, and that
+// pairing is impossible after the machine is claimed.
 func TestPairing(t *testing.T) {
 	b := newTestAPI(t)
 	b.write(OperatorCAsFile, nil)
@@ -593,7 +592,7 @@ func TestPairing(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	// A client that offers both protocols can only pair.
+	// The connection of a client that offers both protocols is for pairing.
 	conn, err := tls.Dial("tcp", b.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", pairing.Protocol}})
 	if err != nil {
 		t.Fatal(err)
@@ -628,8 +627,8 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// TestRenewalGoesWithItsCA checks that a certificate that a machine has renewed is valid only while
-// the CA of the original certificate is trusted.
+// TestRenewalGoesWithItsCA checks that a certificate renewed by a machine is valid only while the
+// CA of the original certificate is trusted.
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newTestAPI(t)
 	renewed := func(root string) *pki.Leaf {
@@ -655,9 +654,9 @@ func TestRenewalGoesWithItsCA(t *testing.T) {
 	})
 }
 
-// TestInventory checks that a machine without a configuration can send its inventory if the
-// configuration permits it, that the signature reaches machined with the binding of the connection,
-// and that the machine has no other access.
+// TestInventory checks that a machine without a configuration can send its inventory if the called
+// machine permits it, and has no other access. machined gets the signature and the channel binding
+// of the connection.
 func TestInventory(t *testing.T) {
 	b := newTestAPI(t)
 	key, err := pki.NewKey()

@@ -21,63 +21,65 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The files in Options.Dir. machined replaces them by rename, so that each is complete at any
-// moment.
+// The files in Options.Dir. machined replaces each file by rename, so apid never reads a partly
+// written file.
 const (
-	// PEM, the machine's certificate, followed by its issuers if there are any
+	// PEM: the certificate of the machine, followed by the CAs that issued it, if they are
+	// intermediate
 	ServerCertFile = "server.crt"
 	ServerKeyFile  = "server.key" // PEM
-	// PEM, the CAs of the operators; empty on an unclaimed machine
+	// PEM: the CAs of the operators; empty on an unclaimed machine
 	OperatorCAsFile = "operator-cas.pem"
-	// PEM, the CAs of the certificates that the machines issue to operators; may be empty
+	// PEM: the CAs with which machines issue certificates to operators; may be empty
 	ClientCAsFile = "client-cas.pem"
-	// PEM, the CAs of the cluster's machines, with certificates for at most ROLE_MACHINE; may be
-	// empty
+	// PEM: the CAs of the machines of the cluster; they can give at most ROLE_MACHINE; may be empty
 	MachineCAsFile = "machine-cas.pem"
-	RevokedFile    = "revoked.json" // JSON, a list of trust.Revocation; may be empty
-	// not empty if machines without a ticket may send join requests (package joinrequest)
+	RevokedFile    = "revoked.json" // JSON: a list of trust.Revocation; may be empty
+	// not empty if the configuration permits join requests of machines without a ticket (package
+	// joinrequest)
 	JoinRequestsFile = "join-requests"
-	// not empty if machines without a configuration may send their inventory (package inventory)
+	// not empty if the configuration permits inventories of machines without a configuration
+	// (package inventory)
 	InventoryFile = "inventory"
 )
 
-// files lists all of these files.
+// files lists the names of all files above.
 var files = []string{ServerCertFile, ServerKeyFile, OperatorCAsFile, ClientCAsFile, MachineCAsFile, RevokedFile, JoinRequestsFile, InventoryFile}
 
 var errNoLongerTrusted = errors.New("the CA that signed your certificate is no longer trusted by this machine")
 
-// trusted is the content of the files at some moment; it never changes.
+// trusted is the parsed content of the files at one time. It is immutable.
 type trusted struct {
 	server tls.Certificate
-	cas    *x509.CertPool // all CAs of roots
-	// the highest role that a CA can give, by the hash of the whole certificate
+	cas    *x509.CertPool // all CAs that roots contains
+	// the highest role that each CA can give, by the SHA-256 of its certificate
 	roots map[[sha256.Size]byte]api.Role
-	// refused rejects revoked certificates of every CA. Its roots are the CAs that can give every
-	// role.
+	// refused rejects the revoked certificates of all CAs. Its trusted roots are the CAs that can
+	// give every role.
 	refused trust.RevokedSet
-	// unclaimed: the machine is unclaimed. Connections are for pairing only.
+	// unclaimed means that the machine has no operator yet. A connection then permits only pairing.
 	unclaimed bool
-	// joinRequests: machines without a ticket may send join requests.
+	// joinRequests means that machines without a ticket may send join requests.
 	joinRequests bool
-	// inventory: machines without a configuration may send their inventory.
+	// inventory means that machines without a configuration may send their inventory.
 	inventory bool
 }
 
-// store keeps the credentials in sync with the files, and ends calls of clients that are no longer
-// trusted.
+// store has the credentials of the files. It reloads changed files, and ends the calls of clients
+// that are no longer trusted.
 type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // of the files at the last check
+	stamp   string // stamp of the files at the last check
 	current *trusted
-	// the error for the files of that stamp; the previous credentials stay in use
+	// error of load for the files with this stamp; the previous credentials stay in use
 	failure error
 	watched map[*watched]bool // active calls and open connections
 }
 
-// watched is a call or connection that lasts while its client certificate is valid. end receives
-// the reason of the end, possibly more than once.
+// watched is a call or a connection that must end when its client certificate becomes invalid. The
+// store then calls end with the reason, possibly more than once.
 type watched struct {
 	chain []*x509.Certificate
 	end   func(why error)
@@ -87,9 +89,9 @@ func newStore(dir string) *store {
 	return &store{dir: dir, watched: map[*watched]bool{}}
 }
 
-// get returns the current credentials. It checks the modification times of the files and reads the
-// files only after a change, so it is cheap enough for every handshake and every call. If new files
-// are invalid, the old credentials stay in use.
+// get returns the current credentials. It reads the files only if their stamps have changed, so
+// each handshake and each call can use it. If the new files are invalid, the previous credentials
+// stay in use. get returns an error if no valid files were ever read.
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +118,7 @@ func (s *store) get() (*trusted, error) {
 	return s.current, nil
 }
 
-// problem returns why the newest files are not in use, or nil.
+// problem returns the error of the newest files; nil if they are in use.
 func (s *store) problem() error {
 	if _, err := s.get(); err != nil {
 		return err
@@ -126,9 +128,9 @@ func (s *store) problem() error {
 	return s.failure
 }
 
-// registerCall registers a call: its context ends when the client's certificate expires or its CA
-// is removed. role is the current role of the verified chain. The caller must call release at the
-// end of the call.
+// registerCall registers a call. The returned context ends when the client's certificate expires or
+// is revoked, or when its CA is removed. role is the current role of the verified chain. The caller
+// must call release at the end of the call.
 func (s *store) registerCall(ctx context.Context, chain []*x509.Certificate) (held context.Context, role api.Role, release func(), err error) {
 	current, err := s.get()
 	if err != nil {
@@ -141,7 +143,8 @@ func (s *store) registerCall(ctx context.Context, chain []*x509.Certificate) (he
 	if !time.Now().Before(expiry) {
 		return nil, role, nil, errExpired(expiry)
 	}
-	// no deadline: gRPC would send it to machined, which would then end the call with its own error
+	// held gets no deadline: gRPC would send the deadline to machined, and machined would end the
+	// call with its own error
 	held, end := context.WithCancelCause(ctx)
 	forget := s.watch(chain, end)
 	return held, role, func() {
@@ -150,11 +153,11 @@ func (s *store) registerCall(ctx context.Context, chain []*x509.Certificate) (he
 	}, nil
 }
 
-// registerConn registers a connection: it is closed revokedGracePeriod after the client's
-// certificate expires or its CA is removed, so that its calls get the error first. Without this the
-// connection would stay open, because every new call, even a rejected call, keeps it open. While
-// the list of revocations is lost, the connection stays open and each call gets the error. The
-// caller must call forget when the connection is closed.
+// registerConn registers a connection. When the client's certificate becomes invalid, it waits for
+// revokedGracePeriod, so the calls of the client get the error first. Then it closes the connection
+// with the function closes. Without this close the connection would stay open, because each call,
+// even a rejected call, resets the idle timer. While the list of revocations is lost, the
+// connection stays open. The caller must call forget when the connection is closed.
 func (s *store) registerConn(chain []*x509.Certificate, closes func()) (forget func()) {
 	closeLater := sync.OnceFunc(func() { time.AfterFunc(revokedGracePeriod, closes) })
 	return s.watch(chain, func(why error) {
@@ -164,14 +167,15 @@ func (s *store) registerConn(chain []*x509.Certificate, closes func()) (forget f
 	})
 }
 
-// watch calls end when a verified chain becomes invalid, until forget is called.
+// watch calls the function end when a verified chain becomes invalid. The returned function forget
+// stops the watch.
 func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget func()) {
 	w := &watched{chain, end}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched[w] = true
-	// A change since the verification was not reported to this chain, because it was not registered
-	// yet.
+	// The chain is checked again here, because a change after its verification was not reported to
+	// it: it was not registered yet.
 	if _, err := s.current.role(chain); err != nil {
 		end(err)
 	}
@@ -182,8 +186,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	}
 }
 
-// endExpired ends the calls and connections with an expired certificate, also after the clock was
-// set.
+// endExpired ends the calls and connections with a certificate that has expired (now is the present
+// time). It uses the wall clock, so it also works after the clock was set.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,14 +202,15 @@ func errExpired(at time.Time) error {
 	return fmt.Errorf("your certificate expired at %s; create a new one", at.UTC().Format(time.RFC3339))
 }
 
-// role returns the current role of a verified chain, or the reason why it has none.
+// role returns the current role of a verified chain. It returns an error if the chain is not
+// trusted any more or its certificate is revoked.
 func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	most, known := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
 	if !known {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
 	switch err := t.refused.Check(chain[0]); {
-	// a renewal does not survive the removal of the CA of the original certificate
+	// a renewed certificate is trusted only while the CA of the original certificate is trusted
 	case errors.Is(err, trust.ErrUntrustedRoot):
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	case err != nil:
@@ -214,8 +219,7 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	return roleOf(chain[0], most), nil
 }
 
-// isMachine reports whether a verified chain belongs to a machine of the cluster and gives no other
-// role.
+// isMachine reports whether a verified chain has the role ROLE_MACHINE.
 func (s *store) isMachine(chain []*x509.Certificate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +251,7 @@ func load(dir string) (*trusted, error) {
 		name string
 		most api.Role
 	}{{OperatorCAsFile, api.Role_ROLE_ADMIN}, {ClientCAsFile, api.Role_ROLE_ADMIN}, {MachineCAsFile, api.Role_ROLE_MACHINE}} {
-		if len(texts[f.name]) == 0 || fresh.unclaimed { // an unclaimed machine admits no caller
+		if len(texts[f.name]) == 0 || fresh.unclaimed { // an unclaimed machine trusts no client
 			continue
 		}
 		if err := fresh.add(f.name, texts[f.name], f.most); err != nil {
@@ -262,7 +266,7 @@ func load(dir string) (*trusted, error) {
 	return fresh, nil
 }
 
-// add trusts the CAs of a file for roles up to most.
+// add trusts the CAs in a file to give roles up to most.
 func (t *trusted) add(name string, text []byte, most api.Role) error {
 	cas, err := pki.ParseCerts(text)
 	if err != nil {
@@ -282,9 +286,9 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 	return nil
 }
 
-// tlsConfig requires TLS 1.3 and a client certificate of a trusted CA. There are three exceptions:
-// a connection for pairing while the machine is unclaimed, and connections for a join request or an
-// inventory if they are enabled. They end before a call (serverCredentials).
+// tlsConfig requires TLS 1.3 and a client certificate of a trusted CA. Three kinds of connections
+// need no certificate: pairing while the machine is unclaimed, and join requests and inventories if
+// the configuration permits them. serverCredentials serves them and ends them before any call.
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -306,19 +310,20 @@ func (s *store) tlsConfig() *tls.Config {
 		config.ClientCAs = current.cas
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if len(state.VerifiedChains) == 0 {
-				return nil // for pairing, a join request or an inventory, see below
+				return nil // a connection for pairing, a join request or an inventory (see below)
 			}
 			_, err := current.role(state.VerifiedChains[0])
 			if errors.Is(err, trust.ErrRevocationsLost) {
-				// TLS has a single alert for all these errors, which says that the certificate was
-				// revoked; each call returns the exact reason instead
+				// The handshake succeeds, and each call returns the exact reason. TLS has a single
+				// alert for all errors of this kind, and this alert would say that the certificate
+				// is revoked.
 				return nil
 			}
 			return err
 		}
 		if current.unclaimed && slices.Contains(hello.SupportedProtos, pairing.Protocol) {
-			// If the client also offers "h2", which gRPC adds to this list, the first protocol is
-			// selected.
+			// The protocol of pairing is selected even if the client also offers "h2", because gRPC
+			// adds "h2" only at the end of the list.
 			config.NextProtos, config.ClientAuth = []string{pairing.Protocol}, tls.NoClientCert
 		}
 		if current.joinRequests && slices.Equal(hello.SupportedProtos, []string{joinrequest.Protocol}) {

@@ -1,22 +1,23 @@
-// Package apid is the management API's listener: TCP port 50000, TLS 1.3, client certificates. A
-// client without a certificate can only claim an unclaimed machine by pairing and, if the
-// configuration permits it, send a join request or an inventory.
+// Package apid is the listener of the management API: TCP port 50000, TLS 1.3, client certificates.
+// A client without a certificate has three possible actions: it can pair with an unclaimed machine,
+// and, if the configuration permits it, send a join request or an inventory.
 //
-// It is a separate process, so that the code that untrusted clients reach has no privileges: no
-// root, no capability, no secret but the machine's server key. For every call it
+// apid is a separate process, because untrusted clients reach its code. The process has no
+// privileges: it is not root, and it has no capability and no secret except the server key of the
+// machine. It verifies the client certificate of each connection against the CAs of the operators
+// and of the cluster's machines. It issues no session tickets, so no connection skips the
+// verification. For every call, apid
 //
-//  1. has verified the client's certificate against the CAs of the operators and of the cluster's
-//     machines (no session tickets: each connection is verified),
-//  2. compares the role of the certificate (its organization, limited by its CA) with the role that
-//     the .proto requires for the method,
-//  3. forwards the call to machined's Unix socket byte for byte, without decoding it, and
-//  4. writes a log line for each mutating call and each rejected call.
+//  1. compares the role of the certificate (its organization, limited by its CA) with the role that
+//     the .proto file requires for the method,
+//  2. forwards the call to machined's Unix socket byte for byte, without decoding it, and
+//  3. writes a log line for each mutating call and each rejected call.
 //
-// machined receives the identity of the caller as metadata (package api). apid forwards no
-// metadata of the client: machined reads none, so a client cannot forge it.
+// apid sends the identity of the caller to machined as gRPC metadata (package api). It drops all
+// metadata of the client, so a client cannot forge an identity.
 //
-// apid replaces a former name of a method by the present name (api.PresentName) before step 2, so
-// that a former name leads to no other decision, record or handler.
+// Before step 1, apid replaces the former name of a method by the present name (api.PresentName). A
+// former name therefore has the same rule, log line and handler as the present name.
 //
-// apid knows no method by name, has no state between calls and never changes the machine.
+// apid contains no list of methods, has no state between calls and never changes the machine.
 package apid

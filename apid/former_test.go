@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestFormerNames checks for each method of version 0.1.0 that a call with its former name has the
-// role, the record and the method of its present name, for each role.
+// TestFormerNames calls each method of version 0.1.0 by its former name, with each role. The
+// result, the log lines and the call that reaches machined must be those of the present name.
 func TestFormerNames(t *testing.T) {
 	b := newTestAPI(t)
 	table, clients := newRoleTable(), map[api.Role]*client.Client{api.Role_ROLE_UNSPECIFIED: b.dial("unknown")}
@@ -61,7 +61,7 @@ func TestFormerNames(t *testing.T) {
 	if count != 18 {
 		t.Errorf("%d former names", count)
 	}
-	// Names that are close to former names stay unknown, and internal methods have no other name.
+	// Names that are similar to former names are unknown, and internal methods have no former name.
 	admin := clients[api.Role_ROLE_ADMIN]
 	for _, method := range []string{"/orlop.v1alpha1.Cluster/roll", "/orlop.v1alpha1.Cluster/Roll/", "/orlop.v1alpha1.Cluster//Roll", "/Cluster/Roll", "/orlop.v1alpha1.Door/Pair",
 		"/orlop.v1alpha1.Cluster/", api.ApidInternal_Pair_FullMethodName} {

@@ -25,15 +25,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// serverCredentials wraps gRPC's TLS so that a rejected handshake leaves a line in the log: the
-// client sees only a failed handshake, and the operator needs the reason.
+// serverCredentials wraps gRPC's TLS credentials and logs the reason of each rejected handshake.
+// The client sees only a failed handshake, so the operator needs the log. serverCredentials also
+// serves the connections without a client certificate.
 type serverCredentials struct {
 	credentials.TransportCredentials
 	log      *slog.Logger
-	logLimit *rate.Limiter // a client without a certificate must not be able to fill the log
+	logLimit *rate.Limiter // limits the log lines that a client without a certificate can cause
 	internal api.ApidInternalClient
 	store    *store
-	slots    chan struct{} // semaphore of the handshakes in computation
+	slots    chan struct{} // semaphore: one entry for each handshake that uses the CPU
 }
 
 func newServerCredentials(store *store, log *slog.Logger, internal api.ApidInternalClient) *serverCredentials {
@@ -76,7 +77,7 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		switch {
 		case errors.Is(err, errPaired):
 			d.log.Info("paired", "peer", raw.RemoteAddr().String())
-		// machined logs the request
+		// machined logs these requests
 		case errors.Is(err, errJoinRequested), errors.Is(err, errInventoryReported):
 		case d.logLimit.Allow():
 			d.log.Warn("handshake refused", "peer", raw.RemoteAddr().String(), "reason", err.Error())
@@ -86,13 +87,14 @@ func (d *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return conn, info, err
 }
 
-// admit counts a connection with a verified chain, and closes it when the chain becomes invalid.
+// admit counts a connection with a verified chain against the limits. It also registers the
+// connection, which the store closes after the chain has become invalid.
 func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) error {
 	kind := userKind
 	if d.store.isMachine(chain) {
 		kind = machineKind
 	}
-	// an error of Close has no receiver
+	// Nothing depends on the error of Close.
 	forget := d.store.registerConn(chain, func() { _ = c.Close() })
 	err := c.authenticate(kind, pki.HolderID(chain[0]), forget)
 	if err != nil {
@@ -101,11 +103,11 @@ func (d *serverCredentials) admit(c *limitedConn, chain []*x509.Certificate) err
 	return err
 }
 
-// errPaired ends a connection for pairing, which carries no calls.
+// errPaired ends a connection after pairing, because a connection for pairing permits no calls.
 var errPaired = errors.New("the connection was for pairing")
 
-// pair forwards the pairing request of a connection without a client certificate to machined. It
-// never returns nil.
+// pair forwards the pairing request of a client without a certificate to machined. It always
+// returns an error, which ends the connection; errPaired means success.
 func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error {
 	binding, err := pairing.Binding(state)
 	if err != nil {
@@ -131,11 +133,13 @@ func (d *serverCredentials) pair(conn net.Conn, state tls.ConnectionState) error
 	return errPaired
 }
 
-// errJoinRequested ends a connection for a join request, which carries no calls.
+// errJoinRequested ends a connection after a join request, because a connection for a join request
+// permits no calls.
 var errJoinRequested = errors.New("the connection was for a join request")
 
-// requestJoin forwards the join request of a machine without a ticket to machined. It never returns
-// nil.
+// requestJoin forwards the join request of a machine without a ticket to machined. It always
+// returns an error, which ends the connection; errJoinRequested means that the machine got an
+// answer.
 func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -149,11 +153,13 @@ func (d *serverCredentials) requestJoin(conn net.Conn) error {
 	return cmp.Or(err, errJoinRequested)
 }
 
-// errInventoryReported ends a connection for an inventory, which carries no calls.
+// errInventoryReported ends a connection after an inventory, because a connection for an inventory
+// permits no calls.
 var errInventoryReported = errors.New("the connection was for an inventory")
 
-// reportInventory forwards the inventory of a machine without a configuration to machined. It never
-// returns nil.
+// reportInventory forwards the inventory of a machine without a configuration to machined. It
+// always returns an error, which ends the connection; errInventoryReported means that the machine
+// got an answer.
 func (d *serverCredentials) reportInventory(conn net.Conn, state tls.ConnectionState) error {
 	binding, err := inventory.Binding(state)
 	if err != nil {
@@ -177,15 +183,15 @@ func (d *serverCredentials) reportInventory(conn net.Conn, state tls.ConnectionS
 	return cmp.Or(err, errInventoryReported)
 }
 
-// handshakeConn is a connection during its handshake. It stays open when gRPC's TLS closes it after
-// a rejected handshake, so that linger can run first. It also limits concurrent handshakes: a
-// handshake takes some milliseconds of signatures, and many handshakes of untrusted clients would
-// slow down all active calls. A handshake that waits for its client does not count.
+// handshakeConn is a connection during its handshake. After a rejected handshake gRPC calls Close;
+// handshakeConn then stays open until linger has run. handshakeConn also limits the number of
+// handshakes that use the CPU at a time, because the signatures of many handshakes would slow down
+// all active calls. A handshake that waits for data of its client releases its slot.
 type handshakeConn struct {
 	net.Conn
 	closes      atomic.Bool
 	slots       chan struct{}
-	handshaking bool // the handshake is running, in the only goroutine that reads
+	handshaking bool // true during the handshake; only one goroutine reads then
 }
 
 func (c *handshakeConn) begin() {
@@ -215,13 +221,13 @@ func (c *handshakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// linger lets the TLS alert reach the client before the connection is closed. A TLS 1.3 client
-// sends its first data before it knows that it was rejected. If the server closed with that data
-// unread, the kernel would send a reset, and the client's kernel would discard the alert.
+// linger gives the client time to read the TLS alert before the connection is closed. A TLS 1.3
+// client sends its first data before it gets the alert. If apid closed the connection with this
+// data unread, the kernel would send a TCP reset, and the client's kernel would discard the alert.
 func linger(raw net.Conn) {
 	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		if raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-			// The connection is closed next, also after an error.
+			// The caller closes the connection next, also after an error.
 			_, _ = io.CopyN(io.Discard, raw, lingerBytes)
 		}
 	}

@@ -27,13 +27,13 @@ import (
 
 const day = 24 * time.Hour
 
-// testAPI is an apid with a real TLS listener, in front of a backend that records.
+// testAPI is an apid with a real TLS listener, in front of a backend that records calls.
 type testAPI struct {
 	t        *testing.T
 	dir      string
-	operator *pki.CA // trusted
-	clients  *pki.CA // also trusted
-	// signs the server's certificate, and the certificates of the cluster's other machines
+	operator *pki.CA // its certificates can have every role
+	clients  *pki.CA // its certificates can have every role, too
+	// signs the server's certificate, and the certificates of the other machines of the cluster
 	machine *pki.CA
 	address string
 	backend *recorder
@@ -41,7 +41,7 @@ type testAPI struct {
 	ready   chan bool
 }
 
-// newTestAPI starts all parts; they end with the test.
+// newTestAPI starts apid and its backend, which end with the test.
 func newTestAPI(t *testing.T) *testAPI {
 	t.Helper()
 	b := &testAPI{t: t, dir: t.TempDir(), operator: mustCA(t, "operator"), clients: mustCA(t, "clients"), machine: mustCA(t, "machines"),
@@ -59,7 +59,7 @@ func newTestAPI(t *testing.T) *testAPI {
 	b.write(JoinRequestsFile, nil)
 	b.write(InventoryFile, nil)
 
-	// A Unix socket's path is short (108 bytes), and the directory of a test may be longer.
+	// The path of a Unix socket has at most 108 bytes, and the directory of a test may be longer.
 	short, err := os.MkdirTemp("", "apid")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func newTestAPI(t *testing.T) *testAPI {
 	return b
 }
 
-// write replaces a file in the same way as machined.
+// write replaces a file by rename, like machined.
 func (b *testAPI) write(name string, content []byte) {
 	b.t.Helper()
 	temporary := filepath.Join(b.dir, "."+name)
@@ -116,7 +116,8 @@ func (b *testAPI) waitReady(want bool) {
 	}
 }
 
-// endpoint is the bed's apid for a caller with that certificate.
+// endpoint returns the address and CA of apid with the certificate leaf; nil: without a
+// certificate.
 func (b *testAPI) endpoint(leaf *pki.Leaf) client.Endpoint {
 	roots := x509.NewCertPool()
 	roots.AddCert(b.machine.Cert)
@@ -127,7 +128,8 @@ func (b *testAPI) endpoint(leaf *pki.Leaf) client.Endpoint {
 	return e
 }
 
-// dial connects with a new certificate with these organizations, signed by the trusted operator.
+// dial connects with a new certificate for the given organizations, issued by the trusted CA
+// operator.
 func (b *testAPI) dial(organisations ...string) *client.Client {
 	b.t.Helper()
 	return b.dialWith(mustLeaf(b.t, b.operator, pki.Spec{CN: "alice", O: organisations, Usage: pki.Client, TTL: day}))
@@ -163,8 +165,8 @@ func mustLeaf(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// recorder replaces machined: it records every call and answers each message with the same message,
-// twice.
+// recorder replaces machined: it records every call, and answers each message with the same
+// message.
 type recorder struct {
 	mu     sync.Mutex
 	calls  map[string]metadata.MD
@@ -213,7 +215,7 @@ func (r *recorder) handle(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// taken returns and removes the metadata of the last call of a method; nil without a call.
+// taken returns and removes the metadata of the last call of a method; nil if it was not called.
 func (r *recorder) taken(method string) metadata.MD {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,10 +230,10 @@ func (r *recorder) setAnswer(answer func(string, grpc.ServerStream) error) {
 	r.answer = answer
 }
 
-// logBuffer collects apid's log.
+// logBuffer collects the log of apid.
 type logBuffer struct{ portservertest.Log }
 
-// lines returns the lines of a kind for a method.
+// lines returns the log lines with a message, for a method; an empty method selects all methods.
 func (l *logBuffer) lines(t *testing.T, msg, method string) []map[string]any {
 	t.Helper()
 	var found []map[string]any
@@ -247,7 +249,7 @@ func (l *logBuffer) lines(t *testing.T, msg, method string) []map[string]any {
 	return found
 }
 
-// eventually waits until a condition holds.
+// eventually waits until holds returns true, and fails the test after 10 seconds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)

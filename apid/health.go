@@ -11,9 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// healthService describes the health service with all of its methods as streams; on the wire a
-// unary call is the same. For a unary call, gRPC reads the message before it calls the interceptor,
-// so a client with a certificate without role could make apid hold large messages.
+// healthService describes gRPC's health service with all methods as streams; on the wire they are
+// identical to unary methods. For a unary method, gRPC reads the message before it calls the
+// interceptor. A client with a certificate without a role could then fill the memory of apid with
+// large messages.
 func healthService() *grpc.ServiceDesc {
 	out := healthpb.Health_ServiceDesc
 	out.Methods = nil
@@ -29,9 +30,8 @@ func healthService() *grpc.ServiceDesc {
 	return &out
 }
 
-// single is a unary method of the health service as a stream. ServerStreams is set because gRPC
-// calls the stream interceptor, which authorizes the call, only for methods that stream in a
-// direction.
+// single describes a unary method of the health service as a stream. It sets ServerStreams, because
+// gRPC calls the stream interceptor, which authorizes the call, only for streaming methods.
 func single[R any](name string, do func(context.Context, healthpb.HealthServer, *R) (any, error)) grpc.StreamDesc {
 	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
 		request := new(R)
@@ -46,14 +46,15 @@ func single[R any](name string, do func(context.Context, healthpb.HealthServer, 
 	}}
 }
 
-// limitedReflection is the reflection service with a limit on questions: each answer contains its
-// question twice, so a client that sends long questions and reads no answers could make apid hold
-// much memory.
+// limitedReflection is the reflection service with a limit on the size of requests. Each response
+// contains the request twice. Without the limit, a client that sends large requests and reads no
+// responses could fill the memory of apid.
 type limitedReflection struct {
 	reflectionpb.ServerReflectionServer
 }
 
-// maxQuestion is in bytes; the longest name of the API has 60.
+// maxQuestion is the largest size of a reflection request, in bytes. The longest name of the API
+// has 60 bytes.
 const maxQuestion = 1 << 10
 
 // ServerReflectionInfo implements reflectionpb.ServerReflectionServer.

@@ -23,17 +23,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// caller is the identity of a caller, as proven by the certificate.
+// caller is the identity of a caller. The client certificate proves it.
 type caller struct {
 	subject, name, serial, origin, ticket, key, peer, issuer string
-	// of the connection at the start of the call, in milliseconds
+	// age of the connection at the start of the call, in milliseconds
 	age string
-	// authorized method of the call, by its present name
+	// present name of the method that the caller is authorized to call
 	method string
-	// key by which calls are counted (pki.HolderID)
+	// key by which the active calls are counted (pki.HolderID)
 	holder string
 	role   api.Role
-	// the client's certificate first, the CA last
+	// verified chain, from the client's certificate to the CA
 	chain []*x509.Certificate
 }
 
@@ -44,30 +44,31 @@ func (c caller) metadata() metadata.MD {
 	}.Metadata()
 }
 
-// changes reports whether the caller is an operator or admin, and not a reader, a machine or a
-// narrow role.
+// changes reports whether the caller has the role operator or admin.
 func (c caller) changes() bool { return !isNarrow(c.role) && c.role >= api.Role_ROLE_OPERATOR }
 
-// roleName is "admin", or "nobody".
+// roleName returns the role without its prefix, for example "admin"; "nobody" for a caller without
+// a role.
 func (c caller) roleName() string { return strings.TrimPrefix(organization(c.role), pki.RolePrefix) }
 
 type callerKey struct{}
 
-// callerOf returns the caller that the interceptor has stored in the context.
+// callerOf returns the caller that the interceptor has stored in the context. The second result is
+// false if the context has none.
 func callerOf(ctx context.Context) (caller, bool) {
 	c, ok := ctx.Value(callerKey{}).(caller)
 	return c, ok
 }
 
-// interceptor intercepts every call of every service: it identifies the caller, checks the role,
-// and writes the audit line.
+// interceptor runs before every call: it identifies the caller, checks the role, and writes the log
+// line.
 type interceptor struct {
 	roles    roleTable
 	store    *store
 	log      *slog.Logger
 	internal api.ApidInternalClient
 	callers  callers
-	logLimit *rate.Limiter // limits the lines for excess calls, so that they cannot fill the log
+	logLimit *rate.Limiter // limits the log lines for calls beyond the limit of a caller
 }
 
 func (g *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -85,9 +86,8 @@ func (g *interceptor) stream(srv any, stream grpc.ServerStream, info *grpc.Strea
 	})
 }
 
-// handle makes the call if the caller is authorized, and audits it.
-// A former name of a method is replaced first, so that all decisions, records and the proxy see the
-// present name only.
+// handle makes the call if the caller is authorized, and logs it. It first replaces a former name
+// of a method, so all checks, log lines and the proxy use the present name only.
 func (g *interceptor) handle(ctx context.Context, method string, call func(context.Context) error) error {
 	start := time.Now()
 	method = api.PresentName(method)
@@ -104,8 +104,8 @@ func (g *interceptor) handle(ctx context.Context, method string, call func(conte
 	if c.changes() {
 		most = maxCallsOperator
 	}
-	// This comes first, because the rejection of a call also takes time, in which the call holds
-	// its data.
+	// Every call is counted here, before handle can reject it, because a rejected call also uses
+	// memory for some time.
 	endCall, busy := g.callers.acquire(c.holder, most)
 	if busy != nil {
 		busy = status.Error(codes.ResourceExhausted, busy.Error())
@@ -142,7 +142,8 @@ func refusal(err error) error {
 	return status.Error(codes.PermissionDenied, err.Error())
 }
 
-// endedByApid returns why apid itself ended a call, or nil.
+// endedByApid returns the reason for which apid itself has ended a call. It returns nil if the call
+// goes on, or if the client or a deadline has ended it.
 func endedByApid(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if cause == nil || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
@@ -162,14 +163,15 @@ func (g *interceptor) audit(what string, c caller, method string, start time.Tim
 	g.log.Info(what, line...)
 }
 
-// maxReason is the recorded length of a reason, in bytes: it may contain text of the caller.
+// maxReason is the longest reason that machined records, in bytes. A reason may contain text of the
+// caller.
 const maxReason = 400
 
-// recordTime is the time limit for recording a rejected call.
+// recordTime is the longest time for machined to record a rejected call.
 const recordTime = 2 * time.Second
 
-// refused logs a call that did not reach machined or did not complete, has machined record it, and
-// returns the error. machined records all other calls itself.
+// refused logs a call that apid has rejected or ended, and sends a RecordRefusal request to
+// machined. It returns its argument why. All other calls reach machined, which records them itself.
 func (g *interceptor) refused(ctx context.Context, what string, c caller, method string, start time.Time, why error) error {
 	g.audit(what, c, method, start, why)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
@@ -184,9 +186,9 @@ func (g *interceptor) refused(ctx context.Context, what string, c caller, method
 	return why
 }
 
-// identify reads the caller from the connection, except the role, which the current credentials
-// decide. The handshake has already verified the chain; identify also rejects a connection without
-// a chain, although none can reach it.
+// identify returns the caller without the role; the role depends on the current credentials. The
+// handshake has verified the chain already. identify nevertheless rejects a connection without a
+// chain, as a second line of defense.
 func identify(ctx context.Context) (caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -207,10 +209,10 @@ func identify(ctx context.Context) (caller, error) {
 	return c, nil
 }
 
-// sanitized sanitizes a text for headers and logs.
+// sanitized returns a text of at most 128 bytes that is safe for headers and logs.
 func sanitized(text string) string { return sanitize.ASCII(text, 128) }
 
-// callStream is a stream with the context of the interceptor.
+// callStream is a stream with the context of registerCall and the caller.
 type callStream struct {
 	grpc.ServerStream
 	ctx context.Context

@@ -16,100 +16,102 @@ import (
 
 // Limits per client and for all clients.
 const (
-	// bytes of a message from a client: a piece of an archive, or the documents, have at most 1 MiB
+	// bytes of a message from a client; the largest are a piece of an archive or the documents,
+	// with at most 1 MiB
 	maxRequest = 1<<20 + 64<<10
 	maxAnswer  = 4 << 20 // bytes of a message to a client
 	maxStreams = 100     // concurrent calls per connection
-	// concurrent calls per certificate holder (pki.HolderID) with another role than operator or
-	// admin …
+	// concurrent calls per certificate holder (pki.HolderID) that is no operator or admin
 	maxCalls = 32
-	// … and per operator or admin, which may call many machines through this machine
+	// concurrent calls per operator or admin; orlopctl may call many machines through this machine
 	maxCallsOperator = 128
 	maxHeader        = 16 << 10 // bytes of a call's headers
-	maxPerAddress    = 32       // concurrent connections per address …
-	maxPerHolder     = 32       // … and per holder
-	// flow-control window of a call: bytes that a peer may send before apid has read them, in
-	// addition to the message that apid is reading; without this limit gRPC enlarges the window up
-	// to 16 MiB
+	maxPerAddress    = 32       // concurrent connections per address
+	maxPerHolder     = 32       // concurrent connections per certificate holder
+	// flow-control window of a call: the bytes that a peer may send before apid reads them, in
+	// addition to the message that apid is reading. Without this limit, gRPC enlarges the window up
+	// to 16 MiB.
 	streamWindow = 256 << 10
-	// flow-control window of a connection: bytes of all its calls that are on the way. It can be
-	// small, because gRPC reads them at once
+	// flow-control window of a connection: the bytes of all its calls that are in transit. A small
+	// window is sufficient, because gRPC reads these bytes at once.
 	connWindow = 1 << 20
-	// concurrent connections of clients with a certificate that are not machines of the cluster
+	// concurrent connections of operators and other clients with a certificate, without the
+	// machines of the cluster
 	maxConnections = 256
-	// concurrent connections of machines of the cluster: each machine keeps a connection to each
+	// concurrent connections of machines of the cluster: each machine has one connection to each
 	// control-plane machine (machined/membership/sync.go)
 	maxMachines = 1024
-	// concurrent connections without a certificate yet; beyond the limit, the client with the most
-	// of these connections loses a connection (victimLocked)
+	// concurrent connections that have not shown a certificate yet; beyond the limit, apid closes
+	// one connection of the client that has the most of them (victimLocked)
 	maxUnauthenticated = 128
-	silentTimeout      = 3 * time.Second // until the first byte of a connection
+	silentTimeout      = 3 * time.Second // longest time until the first byte of a connection
 	// bytes that a client may send before it has shown a certificate
 	maxHandshake     = 32 << 10
-	handshakeTimeout = 10 * time.Second // from the first byte to the end of TLS and HTTP/2 set-up
-	lingerTime       = time.Second      // time in which a rejected client may read the reason …
-	lingerBytes      = 64 << 10         // … and bytes that it may send meanwhile
-	// grace period for connections of a revoked client, so that its next call gets the error; a
-	// removed machine calls every 4 seconds (machined/membership/sync.go)
+	handshakeTimeout = 10 * time.Second // longest time for TLS and the set-up of HTTP/2
+	lingerTime       = time.Second      // time for a rejected client to read the TLS alert
+	lingerBytes      = 64 << 10         // bytes that a rejected client may send in this time
+	// grace period for the connections of a revoked client, in which its next call gets the error.
+	// A removed machine calls every 4 seconds (machined/membership/sync.go).
 	revokedGracePeriod = 10 * time.Second
-	// a client that pings more often is disconnected; our clients ping every 20 s, but in tests the
-	// clock of a client can run eight times faster than the clock of the machine
-	// (docs/decisions/0042)
+	// apid disconnects a client that pings more often. orlopctl and machines ping every 20 s, but
+	// in tests the clock of a client can run eight times faster than the clock of the machine
+	// (docs/decisions/0042).
 	keepaliveMin     = 2 * time.Second
-	keepaliveTime    = 30 * time.Second // apid pings a silent connection …
-	keepaliveTimeout = 20 * time.Second // … and closes it if no answer arrives in this time
-	maxIdle          = 15 * time.Minute // a connection without calls is closed
-	// bytes of the read buffer and of the write buffer of a connection; small, to save memory
+	keepaliveTime    = 30 * time.Second // apid pings a connection that was silent for this time
+	keepaliveTimeout = 20 * time.Second // longest time for the answer to a ping
+	maxIdle          = 15 * time.Minute // apid closes a connection that had no calls for this time
+	// bytes of the read buffer and of the write buffer of a connection; a small size saves memory
 	transportBuffer = 4 << 10
 )
 
-// Rate limit for new connections per address. machined also sets it in the kernel.
+// Rate limit for new connections of an address. The firewall of machined has the same limit.
 const (
-	ConnectionsPerAddress = 10 // connections per second, long-term …
-	ConnectionBurst       = 50 // … and in a burst
+	ConnectionsPerAddress = 10 // connections per second on average
+	ConnectionBurst       = 50 // connections in a burst
 )
 
-// limitListener limits the number of connections, and the number and rate per address. It closes
-// excess connections before the TLS handshake, because every client, also without a certificate,
-// can request handshakes, and a close costs a hundredth of a handshake.
+// limitListener limits the number of connections, and the number and rate of connections per
+// address. It closes excess connections before the TLS handshake, because every client can request
+// handshakes, and because a close costs a hundredth of a handshake.
 //
-// Connections without a certificate yet have a separate limit, so that clients that only connect do
-// not block clients with certificates. If they exceed this limit, the client with the most
-// connections loses a connection (victimLocked). A client with fewer connections keeps them until
-// it shows a certificate or times out.
+// Connections that have not shown a certificate yet have a separate limit, so they cannot block
+// clients with certificates. Beyond this limit, limitListener closes one connection of the client
+// that has the most (victimLocked). The other clients keep their connections until they show a
+// certificate or time out.
 type limitListener struct {
 	net.Listener
 	perAddress int
 	maxByKind  [2]int // limits of connections with a certificate, by kind
 	maxWaiting int    // limit of connections without a certificate
 	silent     time.Duration
-	rate       rate.Limit // connections per second from an address, long-term …
-	burst      int        // … and in a burst
+	rate       rate.Limit // connections per second from an address, on average
+	burst      int        // connections in a burst
 
 	mu         sync.Mutex
 	addresses  map[netip.Addr]*address
-	openByKind [2]int         // open connections with a certificate, by kind …
-	holders    map[string]int // … and by the certificate's holder
+	openByKind [2]int         // open connections with a certificate, by kind
+	holders    map[string]int // open connections with a certificate, by holder
 	waiting    []*limitedConn // connections without a certificate, the oldest first
-	// time of the last sweep of addresses
+	// time at which sweepLocked last removed addresses
 	swept time.Time
 }
 
 // The kinds of clients with a certificate: machines of the cluster, and all other callers. Each
-// kind has its own limit: the number of machines in a cluster cannot block its operators.
+// kind has its own limit, so a large number of machines cannot block the operators.
 const (
 	userKind = iota
 	machineKind
 )
 
-// address is an address with a current or recent connection.
+// address has the open connections and the rate limiter of an IP address.
 type address struct {
 	open    int
 	limiter *rate.Limiter
 }
 
-// newLimitListener returns a limitListener. maxByKind contains the limits of connections with a
-// certificate, by kind; maxWaiting is the limit of connections without a certificate.
+// newLimitListener returns a limitListener for l. maxByKind has the limits of connections with a
+// certificate, indexed by kind. maxWaiting is the limit of connections without a certificate.
+// perSecond and burst are the rate limit of an address.
 func newLimitListener(l net.Listener, perAddress int, maxByKind [2]int, maxWaiting int, perSecond rate.Limit, burst int) *limitListener {
 	return &limitListener{Listener: l, perAddress: perAddress, maxByKind: maxByKind, maxWaiting: maxWaiting, silent: silentTimeout, rate: perSecond, burst: burst, addresses: map[netip.Addr]*address{}, holders: map[string]int{}}
 }
@@ -131,14 +133,14 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			c.closeIfSilent(l.silent)
 			return c, nil
 		}
-		// The client gets only the end of the connection as an answer, and no caller needs the
-		// error.
+		// The client only sees the end of the connection. Nothing depends on the error of Close.
 		_ = conn.Close()
 	}
 }
 
-// add counts a new connection and reports whether the limits of its address permit it. out is the
-// connection to close if there are too many connections without a certificate then, else nil.
+// add counts a new connection. taken is false if the limits of the address are reached. If there
+// are now too many connections without a certificate, out is the connection that the caller must
+// close; otherwise out is nil.
 func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,12 +161,11 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 	return true, out
 }
 
-// victimLocked returns the connection to close among the connections without a certificate. It
-// selects the network with the most of these connections, then the address with the most in this
-// network, then the oldest connection of this address. If several networks or addresses have the
-// same number, the oldest connection decides. So the few addresses of one network that together
-// use up the limit displace only each other's connections. They displace no client of another
-// network, and no other client of their own network.
+// victimLocked returns the connection without a certificate that is closed next. It selects the
+// network with the most of these connections, in this network the address with the most, and of
+// this address the oldest connection. Between equal numbers, the oldest connection decides. A few
+// addresses of one network that use up the limit therefore displace only each other: other networks
+// and the other addresses of the same network keep their connections.
 func (l *limitListener) victimLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {
@@ -172,7 +173,7 @@ func (l *limitListener) victimLocked() *limitedConn {
 		addresses[c.addr]++
 	}
 	out := l.waiting[0]
-	// oldest first: with equal numbers, the older connection stays selected
+	// waiting is sorted by age, so the older connection stays selected if the numbers are equal
 	for _, c := range l.waiting[1:] {
 		n, most := networks[networkOf(c.addr)], networks[networkOf(out.addr)]
 		if n > most || networkOf(c.addr) == networkOf(out.addr) && addresses[c.addr] > addresses[out.addr] {
@@ -182,8 +183,8 @@ func (l *limitListener) victimLocked() *limitedConn {
 	return out
 }
 
-// networkOf returns the network that likely belongs to the owner of an address: an IPv4 /24 or an
-// IPv6 /48. addr comes from remoteAddr, so an IPv6 address stands for its /64.
+// networkOf returns the network that likely has a single owner: the IPv4 /24 or the IPv6 /48 of an
+// address. An IPv6 address from remoteAddr is the first address of its /64.
 func networkOf(addr netip.Addr) netip.Prefix {
 	bits := 24
 	if addr.Is6() {
@@ -196,15 +197,15 @@ func networkOf(addr netip.Addr) netip.Prefix {
 	return network
 }
 
-// authenticate counts a connection as a connection with a certificate. forget is called when the
-// connection is closed. authenticate fails if there are too many connections, of this kind or of
-// this holder.
+// authenticate counts a connection as a connection with a certificate. limitListener calls the
+// function forget when the connection is closed. authenticate returns an error if too many
+// connections of this kind or of this holder are open.
 func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, forget func()) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
 	if at < 0 {
-		return net.ErrClosed // add has closed it in favor of another connection
+		return net.ErrClosed // add has closed the connection, because there were too many
 	}
 	if l.openByKind[kind] >= l.maxByKind[kind] {
 		return fmt.Errorf("%d connections are open, which is the limit", l.openByKind[kind])
@@ -238,8 +239,8 @@ func (l *limitListener) remove(c *limitedConn) {
 	l.addresses[c.addr].open--
 }
 
-// sweepLocked removes, once a minute at most, the addresses without a connection and with a full
-// rate limiter.
+// sweepLocked removes the addresses without a connection and with a full rate limiter. It does so
+// at most once a minute.
 func (l *limitListener) sweepLocked(now time.Time) {
 	if now.Sub(l.swept) < time.Minute {
 		return
@@ -252,8 +253,8 @@ func (l *limitListener) sweepLocked(now time.Time) {
 	}
 }
 
-// remoteAddr returns the peer's address without port and zone. An IPv6 client has a whole /64, so
-// the /64 counts as its address.
+// remoteAddr returns the address of the peer without port and zone. It returns the first address of
+// the /64 for an IPv6 peer, because a client usually has a whole /64.
 func remoteAddr(conn net.Conn) netip.Addr {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -273,17 +274,17 @@ type limitedConn struct {
 	listener      *limitListener
 	addr          netip.Addr
 	release       func()
-	kind          int    // kind, set by authenticate …
-	holder        string // … and holder of the certificate
+	kind          int    // kind of the client; authenticate sets it
+	holder        string // holder of the certificate; authenticate sets it
 	left          int    // bytes that the client may still send without a certificate
-	authenticated bool   // set in the handshake, before another goroutine reads from the connection
+	authenticated bool   // set before another goroutine reads from the connection
 	received      atomic.Bool
-	forget        func() // set by authenticate: called when the connection is closed
+	forget        func() // called when the connection is closed; authenticate sets it
 	since         time.Time
 }
 
-// RemoteAddr implements net.Conn. gRPC passes the address to every call, so the address also
-// contains the age of the connection.
+// RemoteAddr implements net.Conn. The address contains the start time of the connection, because
+// gRPC passes the address to every call.
 func (c *limitedConn) RemoteAddr() net.Addr { return agedAddr{c.Conn.RemoteAddr(), c.since} }
 
 // agedAddr is the address of a peer with the start time of the connection.
@@ -292,7 +293,8 @@ type agedAddr struct {
 	since time.Time
 }
 
-// ageOf returns the age of the connection of an address, in milliseconds; empty if unknown.
+// ageOf returns the age of the connection of an address, in milliseconds as text; "" if the age is
+// unknown.
 func ageOf(a net.Addr) string {
 	if aged, ok := a.(agedAddr); ok {
 		return strconv.FormatInt(time.Since(aged.since).Milliseconds(), 10)
@@ -300,8 +302,9 @@ func ageOf(a net.Addr) string {
 	return ""
 }
 
-// authenticate records that the client has shown a certificate. forget is called when the
-// connection is closed. authenticate fails if there are too many connections.
+// authenticate records that the client has shown a certificate. The listener calls the function
+// forget when the connection is closed. authenticate returns an error if too many connections are
+// open.
 func (c *limitedConn) authenticate(kind int, holder string, forget func()) error {
 	err := c.listener.authenticate(c, kind, holder, forget)
 	c.authenticated = err == nil
@@ -317,7 +320,7 @@ func (c *limitedConn) closeIfSilent(timeout time.Duration) {
 	})
 }
 
-// errTooLong ends a handshake in which a client sends much more than a certificate needs.
+// errTooLong ends a connection on which the client sends more data than a handshake needs.
 var errTooLong = fmt.Errorf("the client has sent more than %d KiB without a certificate", maxHandshake>>10)
 
 // Read implements net.Conn.
@@ -350,19 +353,19 @@ func (c *limitedConn) CloseWrite() error {
 	return errors.New("connection: cannot close its sending half: it is not TCP")
 }
 
-// newLogLimit returns a rate limiter for log lines that an untrusted client can cause, so that they
-// cannot fill the log.
+// newLogLimit returns a rate limiter for the log lines that an untrusted client can cause: ten at
+// once, and then one per second.
 func newLogLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
 
-// callers counts the active calls by certificate holder. Each call is a stream to machined, which
-// limits its streams.
+// callers counts the active calls of each certificate holder. Each call is a stream to machined,
+// and machined limits the streams of apid.
 type callers struct {
 	mu     sync.Mutex
 	active map[string]int
 }
 
-// acquire counts a call until release is called. acquire fails if the active calls of the holder
-// have reached the limit.
+// acquire counts a call of a holder until release is called. It returns an error if the holder has
+// reached the limit of active calls.
 func (c *callers) acquire(holder string, limit int) (release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,7 +36,7 @@ func TestConnectionLimits(t *testing.T) {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
-	// Machines of the cluster have a separate limit.
+	// The machines of the cluster have a separate limit.
 	if err := all[4].authenticate(machineKind, "", nil); err != nil {
 		t.Errorf("callers have taken a machine's place: %v", err)
 	}
@@ -60,8 +60,8 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
-// TestConnectionsPerHolder checks that a certificate cannot use up all connections, from any number
-// of addresses.
+// TestConnectionsPerHolder checks that one certificate holder cannot use up all connections, even
+// from many addresses.
 func TestConnectionsPerHolder(t *testing.T) {
 	l := newLimitListener(nil, 1, [2]int{2 * maxPerHolder, 1}, 8, 1, 4)
 	forgotten := 0
@@ -87,8 +87,8 @@ func TestConnectionsPerHolder(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedMakeRoom checks that connections without a certificate do not displace
-// connections with a certificate; the oldest of them is closed for the next.
+// TestUnauthenticatedMakeRoom checks that, beyond the limit of connections without a certificate,
+// the oldest of these connections is closed, and no connection with a certificate.
 func TestUnauthenticatedMakeRoom(t *testing.T) {
 	l := newLimitListener(nil, 8, [2]int{2, 2}, 3, 1, 8)
 	now, addr := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -117,8 +117,8 @@ func TestUnauthenticatedMakeRoom(t *testing.T) {
 	}
 }
 
-// TestFairShare checks that only clients with the most connections without a certificate are
-// displaced, regardless of the network.
+// TestFairShare checks that only the addresses with the most connections without a certificate lose
+// connections, whether or not other clients share their network.
 func TestFairShare(t *testing.T) {
 	const places = 12
 	attackers := []string{"192.0.2.66", "192.0.2.67", "198.51.100.1", "203.0.113.1"}
@@ -147,7 +147,7 @@ func TestFairShare(t *testing.T) {
 		for _, addr := range c.honest {
 			honest = append(honest, come(addr))
 		}
-		for n := range 20 * places { // sequentially, without an end
+		for n := range 20 * places { // the attackers connect in turn
 			come(c.attackers[n%len(c.attackers)])
 			if n%places == 0 {
 				k := n / places % len(honest) // an honest client reconnects
@@ -166,8 +166,8 @@ func TestFairShare(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsClose checks that a connection without data is closed, and that a connection
-// with data is not.
+// TestSilentConnectionsClose checks that a connection is closed if no data arrives, and stays open
+// if data arrives.
 func TestSilentConnectionsClose(t *testing.T) {
 	for _, speaks := range []bool{false, true} {
 		here, there := net.Pipe()
@@ -184,9 +184,9 @@ func TestSilentConnectionsClose(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		patience := 20 * time.Second // until it is closed
+		patience := 20 * time.Second // longest time until the connection is closed
 		if speaks {
-			patience = 50 * time.Millisecond // it must not be closed in this time
+			patience = 50 * time.Millisecond // time in which the connection must stay open
 		}
 		if err := here.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestSilentConnectionsClose(t *testing.T) {
 		if _, err := here.Read(make([]byte, 1)); errors.Is(err, io.EOF) == speaks {
 			t.Errorf("it has spoken: %t; %v", speaks, err)
 		}
-		if !speaks { // the place is released after the close
+		if !speaks { // the count is decremented after the close
 			select {
 			case <-released:
 			case <-time.After(patience):
@@ -212,13 +212,13 @@ func TestSilentConnectionsClose(t *testing.T) {
 	}
 }
 
-// TestHandshakeDataLimit limits the data of a client before it has shown a certificate.
+// TestHandshakeDataLimit checks the limit of data from a client that has not shown a certificate.
 func TestHandshakeDataLimit(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
 	go func() {
 		defer there.Close()
-		_, _ = there.Write(make([]byte, maxHandshake+1)) // it ends when here is closed
+		_, _ = there.Write(make([]byte, maxHandshake+1)) // the write ends when here is closed
 	}()
 	conn := &limitedConn{Conn: here, listener: newLimitListener(nil, 8, [2]int{8, 8}, 8, 1, 8), left: maxHandshake}
 	n, err := io.Copy(io.Discard, conn)
@@ -227,8 +227,8 @@ func TestHandshakeDataLimit(t *testing.T) {
 	}
 }
 
-// TestCallsPerHolder checks the limit of concurrent calls per certificate, and that it does not
-// affect other certificates.
+// TestCallsPerHolder checks the limit of concurrent calls per certificate holder. Other holders are
+// not affected.
 func TestCallsPerHolder(t *testing.T) {
 	c := callers{active: map[string]int{}}
 	var leave []func()
@@ -259,8 +259,8 @@ func TestCallsPerHolder(t *testing.T) {
 	}
 }
 
-// TestConnectionRate checks that an address that connects too often is rejected until time has
-// passed, that another address is not, and that unused addresses are removed.
+// TestConnectionRate checks that an address that connects too often is rejected for some time, that
+// another address is accepted, and that unused addresses are removed.
 func TestConnectionRate(t *testing.T) {
 	l := newLimitListener(nil, 2, [2]int{3, 1}, 8, 1, 4)
 	now := time.Now()

@@ -9,9 +9,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/portserver"
 )
 
-// Main is the apid process: it opens its port, drops its privileges and serves until SIGTERM. It
-// returns the exit status. machined sets the environment that tunes the garbage collector (GOGC,
-// GOMEMLIMIT).
+// Main runs the apid process: it opens its port, drops its privileges and serves until SIGTERM. It
+// returns the exit status. machined starts the process with the variables of the garbage collector
+// (GOGC, GOMEMLIMIT).
 func Main() int {
 	return portserver.Process{
 		Name: "apid", Port: paths.PortApid, GiveUpPrivileges: func() error { return giveUpPrivileges(paths.ApidDir) },

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// panicking is a connection to machined on which every call of the proxy panics; requests of apid
-// itself are rejected.
+// panicking is a connection to machined on which every forwarded call panics. The requests of apid
+// itself get an error.
 type panicking struct{ grpc.ClientConnInterface }
 
 func (panicking) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -29,8 +29,8 @@ func (panicking) Invoke(context.Context, string, any, any, ...grpc.CallOption) e
 	return status.Error(codes.Unavailable, "a fake")
 }
 
-// TestCallPanics checks that a panic in apid fails only its call; the connection and other calls
-// continue.
+// TestCallPanics checks that a panic in apid fails only its own call, and that the connection stays
+// usable.
 func TestCallPanics(t *testing.T) {
 	b := newTestAPI(t)
 	panics.OnPanic(func(*panics.Error) {})

@@ -2,9 +2,9 @@ package apid
 
 import "github.com/orlop-os/orlop/pkg/kernel/confine"
 
-// giveUpPrivileges drops all privileges and restricts the process to its own directory. machined
-// already starts apid without most of them; this does not rely on that. Before the call, the port
-// must be open and the log connected.
+// giveUpPrivileges drops all privileges and restricts the process to the directory dir. machined
+// already starts apid without most privileges; giveUpPrivileges does not depend on that. The caller
+// must have opened the port and the log before.
 func giveUpPrivileges(dir string) error {
 	return confine.Process(confine.Rules{Dirs: []string{dir}, Calls: systemCalls, UnixSockets: true})
 }

@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads fail; apid
-// is built without cgo.
+// With cgo, a process has threads that Go's runtime does not know, and system calls on all threads
+// fail. apid is built without cgo.
 
 package apid
 
@@ -29,7 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
-// refusedCalls tries system calls that a server does not need.
+// refusedCalls makes system calls that apid does not need. It returns an error if one of them is
+// permitted.
 func refusedCalls() error {
 	if err := exec.Command("/proc/self/exe").Run(); !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("another program: got %v", err)
@@ -52,7 +53,7 @@ func refusedCalls() error {
 	return unix.Close(fd)
 }
 
-// TestGiveUpPrivileges checks what apid can do without privileges.
+// TestGiveUpPrivileges checks which operations giveUpPrivileges permits.
 func TestGiveUpPrivileges(t *testing.T) {
 	portservertest.Confined(t, func(dir string) {
 		if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("x"), 0o644); err != nil {
@@ -65,7 +66,8 @@ func TestGiveUpPrivileges(t *testing.T) {
 	})
 }
 
-// tryForbidden drops all privileges and then tries the forbidden operations.
+// tryForbidden drops all privileges, and returns an error if a needed operation fails or a
+// forbidden operation succeeds.
 func tryForbidden(dir string) error {
 	status, err := os.Open("/proc/self/status")
 	if err != nil {

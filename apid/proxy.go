@@ -12,14 +12,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// proxy forwards calls to machined, message by message, in both directions at once, without
+// proxy forwards the messages of calls to machined and back, in both directions at once, without
 // decoding them.
 type proxy struct {
 	backend  grpc.ClientConnInterface // for operators and admins
 	readOnly grpc.ClientConnInterface // for all other callers
 }
 
-// to returns the connection for the calls of a caller.
+// to returns the connection to machined for the calls of a caller.
 func (p *proxy) to(c caller) grpc.ClientConnInterface {
 	if c.changes() {
 		return p.backend
@@ -27,7 +27,7 @@ func (p *proxy) to(c caller) grpc.ClientConnInterface {
 	return p.readOnly
 }
 
-// handle is the server's handler for every method of every service that apid does not serve itself.
+// handle handles every method that apid does not serve itself.
 func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	c, ok := callerOf(down.Context())
 	if !ok {
@@ -42,8 +42,8 @@ func (p *proxy) handle(_ any, down grpc.ServerStream) error {
 	return unavailable(relay.CopyCall("call "+sanitized(c.method), down, up, cancel))
 }
 
-// unavailable adds an explanation to the error of an unreachable machined; it returns every other
-// error unchanged.
+// unavailable replaces the error of a call that cannot reach machined by an explanation. It returns
+// every other error unchanged.
 func unavailable(err error) error {
 	if s, ok := status.FromError(err); ok && s.Code() == codes.Unavailable && strings.Contains(s.Message(), "connection error") {
 		return status.Error(codes.Unavailable, "machined does not answer on its socket (it may be starting or shutting down); try again")

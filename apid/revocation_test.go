@@ -19,7 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestRevocation replaces the operators' CAs: an older connection loses its active and new calls.
+// TestRevocation replaces the CAs of the operators. On an existing connection, the active call
+// ends, new calls fail, and the connection is closed.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	b := newTestAPI(t)
@@ -49,8 +50,9 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestRevokedCertificate revokes one of two certificates: its active calls end, its connections
-// become useless, and new connections are rejected. A restored name is valid again.
+// TestRevokedCertificate revokes one of two certificates. Its active calls end, new calls on its
+// connections fail, and new connections are rejected. After the revocation is undone, the
+// certificate is valid again.
 func TestRevokedCertificate(t *testing.T) {
 	t.Parallel()
 	b := newTestAPI(t)
@@ -61,7 +63,7 @@ func TestRevokedCertificate(t *testing.T) {
 		<-stream.Context().Done()
 		return stream.Context().Err()
 	})
-	// From either CA.
+	// The certificates come from different CAs.
 	dora := mustLeaf(t, b.clients, pki.Spec{CN: "dora", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	emil := mustLeaf(t, b.operator, pki.Spec{CN: "emil", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	version := func(c *client.Client) error {
@@ -99,9 +101,8 @@ func TestRevokedCertificate(t *testing.T) {
 	b.waitReady(false) // the last valid files stay in use
 }
 
-// TestRevocationsLost checks that, if the revocations are lost, a machine with a ticket gets an
-// exact error message. A TLS alert would say that it was revoked, and a revoked worker stops its
-// pods.
+// TestRevocationsLost checks the error that a worker gets while the list of revocations is lost. It
+// must not say that the worker is revoked, because a revoked worker stops its pods.
 func TestRevocationsLost(t *testing.T) {
 	b := newTestAPI(t)
 	b.write(RevokedFile, fmt.Appendf(nil, `[{"origin":%q}]`, trust.AnyTicket))
@@ -117,7 +118,7 @@ func TestRevocationsLost(t *testing.T) {
 	}
 }
 
-// TestExpiryEndsCalls lets a certificate expire during a call.
+// TestExpiryEndsCalls checks that an active call ends when the certificate of its caller expires.
 func TestExpiryEndsCalls(t *testing.T) {
 	t.Parallel()
 	b := newTestAPI(t)
@@ -135,8 +136,8 @@ func TestExpiryEndsCalls(t *testing.T) {
 	}
 }
 
-// TestClockEndsCalls checks that a clock set past the expiry of a certificate ends its active
-// calls.
+// TestClockEndsCalls checks that an active call ends when the clock is set past the expiry of the
+// certificate.
 func TestClockEndsCalls(t *testing.T) {
 	b := newTestAPI(t)
 	leaf := mustLeaf(t, b.operator, pki.Spec{CN: "a", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})

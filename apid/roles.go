@@ -16,18 +16,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// rule is the required role of a method, and whether its calls are audited.
+// rule says which roles may call a method, and whether apid logs the calls.
 type rule struct {
-	minimum api.Role   // and all higher roles
-	narrow  []api.Role // additional roles
-	audited bool       // it has an audit rule; a reader may call it nevertheless
+	minimum api.Role   // lowest role that may call the method
+	narrow  []api.Role // narrow roles that may call it, too
+	audited bool       // the .proto has an audit rule, so apid logs the calls
 }
 
 // roleTable contains the rule of each method, by full name ("/orlop.v1alpha1.Machine/Version").
 type roleTable map[string]rule
 
-// newRoleTable reads the rules from the linked descriptors of the API, and adds the two standard
-// services.
+// newRoleTable returns the rules of all methods. The rules of the API come from its protobuf
+// descriptors; the two standard services of gRPC require the role reader.
 func newRoleTable() roleTable {
 	table := roleTable{}
 	for _, m := range apiMethods() {
@@ -42,15 +42,14 @@ func newRoleTable() roleTable {
 }
 
 func ruleOf(m protoreflect.MethodDescriptor) rule {
-	// A method without the option gets ROLE_UNSPECIFIED, which no caller has: every call is
-	// rejected.
+	// A method without the option gets ROLE_UNSPECIFIED, and check then rejects every call.
 	least, _ := proto.GetExtension(m.Options(), api.E_Role).(api.Role)
 	narrow, _ := proto.GetExtension(m.Options(), api.E_Narrow).([]api.Role)
 	return rule{minimum: least, narrow: narrow, audited: proto.HasExtension(m.Options(), api.E_Audit)}
 }
 
-// check returns nil if a caller with that role may call the method. The error is a sentence for the
-// caller.
+// check returns nil if a caller with a role may call the method. Otherwise it returns an error for
+// the caller.
 func (t roleTable) check(method string, role api.Role) error {
 	rule, known := t[method]
 	switch {
@@ -66,28 +65,30 @@ func (t roleTable) check(method string, role api.Role) error {
 	return fmt.Errorf("%s: cannot call: it needs the role %s, your certificate has %s", method, organization(rule.minimum), organization(role))
 }
 
-// mutates reports whether a method changes the machine or returns a secret; its calls are then
-// audited.
+// mutates reports whether a method changes the machine or returns a secret. apid logs the calls of
+// such a method.
 func (t roleTable) mutates(method string) bool {
 	return t[method].minimum > api.Role_ROLE_READER || t[method].audited
 }
 
-// Mutates returns a function that reports whether a method, by its full name, changes the machine
-// or returns a secret, so that machined records the calls that apid logs.
+// Mutates returns the function mutates: it reports whether a method, given by its full name,
+// changes the machine or returns a secret. With this function machined records the same calls that
+// apid logs.
 func Mutates() func(method string) bool { return newRoleTable().mutates }
 
 func isNarrow(role api.Role) bool { return role > api.Role_ROLE_ADMIN }
 
-// ladder lists the roles in ascending order; each includes the permissions of the roles before it.
-// Each narrow role permits a single task.
+// ladder has the roles in ascending order; each role includes the permissions of the roles before
+// it. narrow has the narrow roles; each permits a single task.
 var (
 	ladder = []api.Role{api.Role_ROLE_MACHINE, api.Role_ROLE_READER, api.Role_ROLE_OPERATOR, api.Role_ROLE_ADMIN}
 	narrow = []api.Role{api.Role_ROLE_LOG_READER, api.Role_ROLE_IMAGE_IMPORT, api.Role_ROLE_ETCD_BACKUP, api.Role_ROLE_JOIN}
 )
 
-// roleOf returns the role of a certificate, limited to most, the highest role that its CA can give:
-// the highest ladder role in its organizations, or else the first narrow role, which requires a CA
-// that can give every role.
+// roleOf returns the role of a certificate. It is the highest role of the ladder in the
+// organizations of the certificate, but not higher than most, the highest role that its CA can
+// give. Without such a role, it is the first narrow role in the organizations, if the CA can give
+// every role; otherwise ROLE_UNSPECIFIED.
 func roleOf(cert *x509.Certificate, most api.Role) api.Role {
 	names := func(r api.Role) bool { return slices.Contains(cert.Subject.Organization, organization(r)) }
 	for _, r := range slices.Backward(ladder) {
@@ -101,7 +102,7 @@ func roleOf(cert *x509.Certificate, most api.Role) api.Role {
 	return api.Role_ROLE_UNSPECIFIED
 }
 
-// organization returns the O of a certificate with that role.
+// organization returns the organization (O) of a certificate with a role.
 func organization(role api.Role) string {
 	switch role {
 	case api.Role_ROLE_MACHINE:
@@ -141,11 +142,12 @@ func fullMethod(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// services are the services that reflection lists: the API's services, which apid forwards, and its
-// own two.
+// services lists the services for gRPC reflection: the services of the API, which apid forwards,
+// and the two services that apid serves itself.
 type services struct{}
 
-// GetServiceInfo implements reflection.ServiceInfoProvider; reflection reads the names only.
+// GetServiceInfo implements reflection.ServiceInfoProvider. Reflection reads only the keys of the
+// map.
 func (services) GetServiceInfo() map[string]grpc.ServiceInfo {
 	info := map[string]grpc.ServiceInfo{}
 	for _, name := range serviceNames() {

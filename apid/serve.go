@@ -29,23 +29,23 @@ type Options struct {
 	Listener net.Listener // plain TCP; Serve closes it
 	Dir      string       // directory of ServerCertFile, ServerKeyFile and OperatorCAsFile
 	Backend  string       // path of machined's socket
-	Log      io.Writer    // a JSON object per line: audit and rejected handshakes
-	// Ready is called when apid becomes ready or unready, with a line for the operator. It may be
-	// nil.
+	Log      io.Writer    // one JSON object per line, for calls and rejected handshakes
+	// Serve calls Ready when apid becomes ready or unready, with a line for the operator. Ready may
+	// be nil.
 	Ready func(ready bool, detail string)
 }
 
-// stopGracePeriod is the grace period of active calls when apid stops.
+// stopGracePeriod is the time for active calls to end when apid stops.
 const stopGracePeriod = 2 * time.Second
 
-// Serve serves until ctx ends, and then gives active calls a grace period. It returns nil after a
-// requested stop.
+// Serve serves until ctx ends, and then gives active calls stopGracePeriod to end. It returns nil
+// when ctx ends, and an error if the listener or the connection to machined fails.
 func Serve(ctx context.Context, o Options) error {
 	backend, err := connect(o.Backend)
 	if err != nil {
 		return err
 	}
-	// an error has no consequence
+	// The process ends, so the error of Close is irrelevant.
 	defer func() { _ = backend.Close() }()
 	readOnly, err := connect(o.Backend)
 	if err != nil {
@@ -72,8 +72,8 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// connect opens a connection to machined. machined limits the concurrent calls per connection;
-// further calls wait.
+// connect returns a connection to machined. machined limits the concurrent calls of a connection;
+// gRPC lets further calls wait.
 func connect(socket string) (*grpc.ClientConn, error) {
 	backend, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -88,9 +88,9 @@ func connect(socket string) (*grpc.ClientConn, error) {
 	return backend, nil
 }
 
-// newServer creates the server. Calls of readers, machines and narrow roles have a separate
-// connection to machined: their number cannot block the calls of operators or the requests of apid
-// itself.
+// newServer creates the gRPC server. readOnly is a separate connection to machined for the calls of
+// readers, machines and narrow roles. Any number of these calls cannot block the calls of operators
+// or of apid itself, which use backend.
 func newServer(store *store, log *slog.Logger, backend, readOnly grpc.ClientConnInterface) (*grpc.Server, *health.Server) {
 	internal := api.NewApidInternalClient(backend)
 	g := &interceptor{roles: newRoleTable(), store: store, log: log, internal: internal, callers: callers{active: map[string]int{}}, logLimit: newLogLimit()}
@@ -120,8 +120,8 @@ func stopServer(server *grpc.Server) {
 	server.GracefulStop()
 }
 
-// watcher updates health and readiness from the connection to machined and the files of the
-// credentials.
+// watcher updates health and readiness when the connection to machined or a file of the credentials
+// changes.
 type watcher struct {
 	store   *store
 	backend *grpc.ClientConn
@@ -131,8 +131,7 @@ type watcher struct {
 	last    string
 }
 
-// expiryCheckInterval is the longest time that a call continues after the caller's certificate has
-// expired.
+// expiryCheckInterval is the interval at which the watcher ends calls with an expired certificate.
 const expiryCheckInterval = time.Second
 
 func (w *watcher) run(ctx context.Context) {
@@ -153,7 +152,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// report publishes the current state after a change.
+// report publishes the readiness if its detail has changed.
 func (w *watcher) report() {
 	detail, serving := "answering", healthpb.HealthCheckResponse_SERVING
 	if err := w.store.problem(); err != nil {
@@ -190,17 +189,17 @@ func (w *watcher) watchBackend(ctx context.Context, changes cell.Signal) {
 	}
 }
 
-// watchFiles reloads the directory as soon as a file in it changes, so that a call of a client
-// of a removed CA ends at once and not with the next handshake.
+// watchFiles wakes the watcher as soon as a file of the directory changes. The watcher then reloads
+// the files at once, so the active calls of a client end when its CA is removed.
 func (w *watcher) watchFiles(ctx context.Context, changes cell.Signal) {
 	files, err := fsnotify.NewWatcher()
 	if err == nil {
-		defer func() { _ = files.Close() }() // the process ends with it
+		defer func() { _ = files.Close() }() // the process ends afterwards
 		err = files.Add(w.store.dir)
 	}
 	if err != nil {
-		// Handshakes and calls check the files themselves, so only the end of active calls is
-		// delayed.
+		// The next handshake or call also checks the files, so a failure here only delays the end
+		// of active calls.
 		w.log.Warn("apid: cannot watch the credentials directory; changes take effect with the next call", "dir", w.store.dir, "reason", err.Error())
 		return
 	}

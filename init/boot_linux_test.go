@@ -28,9 +28,9 @@ const (
 	rootSize = 64 * mib
 )
 
-// kernelDir returns the product kernel: a directory with vmlinuz and modules/RELEASE, or an
-// unpacked Debian package. init is the first process of a whole machine, so no other test's machine
-// can run it.
+// kernelDir returns the paths of the product kernel and of its modules. ORLOP_KERNEL names their
+// directory: build/qemu/kernel, or an unpacked Debian package. The test boots machines of its own,
+// because init is the first process of a machine.
 func kernelDir(t *testing.T) (image, modules string) {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
@@ -49,16 +49,17 @@ func kernelDir(t *testing.T) (image, modules string) {
 	return one("vmlinuz", "boot/vmlinuz-*"), one("modules/*", "lib/modules/*", "usr/lib/modules/*")
 }
 
-// machineParts are the parts of every boot of the test.
+// machineParts are the files with which every machine of the test boots.
 type machineParts struct {
 	dir, kernel, initrd, disk string
 	params                    verity.Params
 }
 
-// waits is the end of a machine that keeps showing the problem; TestSearch checks the duration.
+// waits is the expected end of a machine that shows a problem and waits for an operator. TestSearch
+// checks how long it waits.
 const waits = "waits"
 
-// TestBoot boots real machines with this init and a replacement for machined.
+// TestBoot boots virtual machines with this init and a program that replaces machined.
 func TestBoot(t *testing.T) {
 	kernel, modules := kernelDir(t)
 	p := makeParts(t, kernel, modules)
@@ -66,14 +67,14 @@ func TestBoot(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		cmdline string
-		damage  int64    // offset of a byte to flip in ROOT-A; -1: none
-		list    []string // modules.list; nil: the usual list
-		sata    bool     // the disk is on AHCI; its driver is not in the list
-		memory  bool     // no disk: the root is in the initramfs
-		twice   bool     // another disk has the same root
-		slot    string   // slot of the root
+		damage  int64    // offset in ROOT-A of the byte to flip; -1: none
+		list    []string // content of modules.list; nil: the usual list
+		sata    bool     // the disk is on AHCI; modules.list has no driver for it
+		memory  bool     // the machine has no disk, and the root is in the initramfs
+		twice   bool     // a second disk has the same root
+		slot    string   // label of the partition with the root
 		want    []string // regular expressions for the console, in any order
-		end     string   // QEMU's reason for the end; "watchdog": a reset without a panic
+		end     string   // reason for which QEMU ended; "watchdog" is a reset without a panic
 	}{
 		{name: "root in A", cmdline: sound, damage: -1, slot: "ROOT-A", end: "guest-shutdown", want: []string{
 			`fake: pid 1 slot A medium  watchdog "\d+" started "\d+" stdout <nil>`, `fake: standard output works`, `fake: group <nil> 0::/orlop/machined`,
@@ -104,10 +105,10 @@ func TestBoot(t *testing.T) {
 		{name: "machined hangs", cmdline: sound + " fake=hang", damage: -1, slot: "ROOT-A", end: "watchdog", want: []string{`fake: pid 1`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// One processor: with two, the emulator occasionally runs an instruction that the
-			// kernel has just replaced, and the kernel crashes before init begins (an int3 in
-			// sched_clock_cpu). no_timer_check: on a busy host the kernel takes late timer
-			// interrupts for broken hardware.
+			// The machine has one processor. With two, the emulator occasionally runs an
+			// instruction that the kernel has just replaced, and the kernel crashes before init
+			// starts (an int3 in sched_clock_cpu). no_timer_check is set because, on a busy host,
+			// the kernel mistakes late timer interrupts for broken hardware.
 			spec := vm.MachineSpec{Name: "init", Dir: t.TempDir(), MemoryMiB: 512, CPUs: 1, Watchdog: true, QEMU: vm.QEMU{NoReboot: true},
 				Kernel: vm.Kernel{Image: p.kernel, Initrd: p.initrd, Append: "console=ttyS0 panic=1 quiet no_timer_check " + c.cmdline}}
 			if c.list != nil {
@@ -190,7 +191,8 @@ func makeParts(t *testing.T, kernel, modules string) machineParts {
 	return p
 }
 
-// makeInitramfs packs init, the listed modules, and the drivers of SATA disks for coldplug.
+// makeInitramfs writes an initramfs with init, a modules.list, and the modules that the tests use.
+// The drivers of SATA disks are in it, but not in the list.
 func makeInitramfs(t *testing.T, modules string, list []string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -210,7 +212,7 @@ func makeInitramfs(t *testing.T, modules string, list []string) string {
 	if err := os.WriteFile(filepath.Join(content, "usr/lib/orlop/modules.list"), []byte(strings.Join(list, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// depmod looks below <basedir>/lib/modules.
+	// depmod reads <basedir>/lib/modules.
 	if err := os.Symlink("usr/lib", filepath.Join(content, "lib")); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +228,7 @@ func makeInitramfs(t *testing.T, modules string, list []string) string {
 	return initrd
 }
 
-// entries returns the content of a directory, for an initramfs.
+// entries returns the files of a directory as entries of an initramfs.
 func entries(t *testing.T, dir string) []initramfs.Entry {
 	t.Helper()
 	var list []initramfs.Entry
@@ -265,8 +267,8 @@ func entries(t *testing.T, dir string) []initramfs.Entry {
 	return list
 }
 
-// copyModule copies NAME.ko or NAME.ko.xz from below from. A kernel with the module built in has no
-// file.
+// copyModule copies the file NAME.ko or NAME.ko.xz of a module. If the module is built into the
+// kernel, there is no file, and copyModule does nothing.
 func copyModule(t *testing.T, from, to, name string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, entry os.DirEntry, err error) error {
@@ -288,8 +290,8 @@ func copyModule(t *testing.T, from, to, name string) {
 	}
 }
 
-// makeDisk writes a disk image with the root in a slot. A slot called ROOT-C takes the place of
-// slot A.
+// makeDisk writes a disk image with the root in a slot. For the slot ROOT-C, slot A gets the wrong
+// label ROOT-C. damage is the offset of the byte to flip; -1: none.
 func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	t.Helper()
 	disk, err := os.Create(filepath.Join(t.TempDir(), "disk.img"))
@@ -332,7 +334,7 @@ func makeDisk(t *testing.T, p machineParts, slot string, damage int64) string {
 	return disk.Name()
 }
 
-// appendRoot creates an initramfs with the root appended.
+// appendRoot writes an initramfs that also contains the root.
 func appendRoot(t *testing.T, p machineParts, damage int64) string {
 	t.Helper()
 	system, err := initramfs.Initramfs([]initramfs.Entry{
@@ -352,7 +354,7 @@ func appendRoot(t *testing.T, p machineParts, damage int64) string {
 	return both
 }
 
-// readRoot reads the image of the root, and changes a byte of it if damage is not negative.
+// readRoot reads the image of the root, and flips the byte at damage if damage is not negative.
 func readRoot(t *testing.T, image string, damage int64) []byte {
 	t.Helper()
 	b, err := os.ReadFile(image)

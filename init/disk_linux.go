@@ -35,8 +35,8 @@ func listen() (eventSocket, error) {
 
 func (s eventSocket) close() { _ = unix.Close(s.fd) }
 
-// next waits for events and returns all available events. lost is true if the socket buffer
-// overflowed.
+// next waits for device events and returns all events that have arrived. lost is true if the socket
+// buffer overflowed. It returns the error of ctx after the deadline of ctx.
 func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool, err error) {
 	timeout := -1
 	if deadline, ok := ctx.Deadline(); ok {
@@ -63,7 +63,8 @@ func (s eventSocket) next(ctx context.Context) (events []deviceEvent, lost bool,
 	}
 }
 
-// waitForRoot finds the partition with the root on the disk from which the firmware booted.
+// waitForRoot finds the partition with the GUID want on the disk from which the firmware booted.
+// keep feeds the watchdog during the search.
 func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep func()) (choice, error) {
 	found := tables{read: partitionGUIDs, timeout: tableTimeout, say: say, pending: map[string]<-chan reading{}}
 	s := rootSearch{
@@ -81,7 +82,8 @@ func waitForRoot(events eventSocket, drivers *kmod.Index, want uuid.UUID, keep f
 	return s.wait()
 }
 
-// loadPending loads the drivers for new devices with unread events.
+// loadPending loads the drivers for the devices of unread events, without waiting for further
+// events.
 func (s eventSocket) loadPending(drivers *kmod.Index) {
 	ctx, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
@@ -92,7 +94,7 @@ func (s eventSocket) loadPending(drivers *kmod.Index) {
 	loadDrivers(drivers, modaliases(batch))
 }
 
-// modaliases returns the module aliases of the devices that have an alias.
+// modaliases returns the module aliases in the events; events without an alias are skipped.
 func modaliases(batch []deviceEvent) []string {
 	var aliases []string
 	for _, e := range batch {
@@ -103,8 +105,9 @@ func modaliases(batch []deviceEvent) []string {
 	return aliases
 }
 
-// nextBlock waits until a disk or partition is added or removed. Meanwhile it loads the drivers of
-// new devices. lost is true if events were lost, so that all devices must be read again.
+// nextBlock waits until a disk or partition is added or removed. While it waits, it loads the
+// drivers of new devices. lost is true if events were lost; the caller must then read all devices
+// again.
 func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost bool, err error) {
 	for {
 		batch, lost, err := s.next(ctx)
@@ -118,7 +121,8 @@ func (s eventSocket) nextBlock(ctx context.Context, drivers *kmod.Index) (lost b
 	}
 }
 
-// loadDrivers loads the drivers of the devices. It logs failures: another device may have the root.
+// loadDrivers loads the drivers for module aliases. It only logs failures, because another device
+// may have the root.
 func loadDrivers(drivers *kmod.Index, aliases []string) {
 	if len(aliases) == 0 {
 		return
@@ -133,9 +137,9 @@ func loadDrivers(drivers *kmod.Index, aliases []string) {
 	}
 }
 
-// blockDevices lists the disks and partitions that the kernel shows. dir is /sys/class/block. It
-// reads the GUIDs of disks that may contain a root; the GUIDs of all others are zero. guidsOf
-// returns the GUIDs of a disk, in the order of the partitions' numbers.
+// blockDevices lists the disks and partitions in dir, which is /sys/class/block. guidsOf returns
+// the partition GUIDs of a disk, in the order of the partition numbers. blockDevices calls it only
+// for disks that may contain a root, and leaves the GUIDs of the other disks zero.
 func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDevice, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -146,12 +150,12 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 	for _, entry := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, entry.Name(), "uevent"))
 		if err != nil {
-			continue // removed since the listing
+			continue // the device was removed after ReadDir
 		}
 		d := parseBlockDevice(string(b))
 		if d.number > 0 {
 			if d.disk, err = diskOf(filepath.Join(dir, entry.Name())); err != nil {
-				continue // removed too
+				continue // the device was removed after ReadDir
 			}
 		}
 		if _, known := guids[d.disk]; !known && d.mayBeRoot() {
@@ -164,15 +168,15 @@ func blockDevices(dir string, guidsOf func(disk string) []uuid.UUID) ([]blockDev
 			devices[i].partUUID = all[d.number-1]
 		}
 		if _, read := guids[d.name]; read {
-			// NVMe, SCSI
+			// the attribute of an NVMe disk, or of a SCSI disk
 			devices[i].wwid = attribute(filepath.Join(dir, d.name), "wwid", "device/wwid")
 		}
 	}
 	return devices, nil
 }
 
-// diskOf returns the disk of a partition: the partition's sysfs directory is inside the disk's
-// directory.
+// diskOf returns the disk of a partition. The sysfs directory of a partition is inside the
+// directory of its disk.
 func diskOf(link string) (string, error) {
 	target, err := os.Readlink(link)
 	if err != nil {
@@ -181,8 +185,8 @@ func diskOf(link string) (string, error) {
 	return filepath.Base(filepath.Dir(target)), nil
 }
 
-// partitionGUIDs returns the unique GUIDs of the partitions on a disk, in the order of their
-// numbers.
+// partitionGUIDs returns the unique GUIDs of the partitions on a disk, in the order of the
+// partition numbers. An unused entry of the table has a zero GUID.
 func partitionGUIDs(disk string) ([]uuid.UUID, error) {
 	table, err := readTable("/dev/" + disk)
 	if err != nil {

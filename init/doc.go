@@ -1,26 +1,33 @@
-// Command init is the first process. It is in the initramfs, opens the verified root and replaces
-// itself by machined.
+// Command init is the first process. The initramfs contains it. It opens the verified root and
+// replaces itself by machined.
 //
-// In order: mount the pseudo file systems; load the modules named in /usr/lib/orlop/modules.list
-// and the drivers of the devices found (the initramfs contains only disk controllers and
-// watchdogs); arm the watchdog; wait until the kernel shows the partition that the kernel command
-// line names by the root hash; open it with dm-verity; mount it; switch to it; enter the control
-// group of machined; exec machined. All steps together have three minutes.
+// init performs these steps in order:
 //
-// Any disk may contain that partition, because the image is public. The system disk is the disk
-// from which the firmware booted, as the boot image reports (docs/decisions/0049-system-disk.md).
-// If the boot disk is ambiguous, init shows the candidates and the remedy, and resets the machine
-// after two minutes.
+//   - Mount the pseudo file systems.
+//   - Load the modules of /usr/lib/orlop/modules.list. The initramfs contains only the drivers of
+//     disk controllers and watchdogs.
+//   - Arm the watchdog.
+//   - Wait for the partition with the root hash of the kernel command line. If it is missing, load
+//     the drivers of all devices.
+//   - Open the partition with dm-verity, mount it, and make it the root of the file system tree.
+//   - Enter the control group of machined, and exec machined.
 //
-// Kernel arguments: orlop.root=… describes the root (verity.Parse). With orlop.medium=memory the
-// boot image contains the root (/system in the initramfs): init waits for no disk and opens the
-// root from memory, and the files for an installation stay visible at /run/orlop/system (package
+// All steps together have three minutes.
+//
+// Any disk may contain a partition with the root hash, because the image is public. The system disk
+// is the disk from which the firmware booted, as the boot image reports
+// (docs/decisions/0049-system-disk.md). If the boot disk is ambiguous, init shows the candidates
+// and the remedy, and resets the machine after two minutes.
+//
+// The kernel argument orlop.root=… describes the root (verity.Parse). With orlop.medium=memory, the
+// boot image contains the root (/system in the initramfs). init then waits for no disk and opens
+// the root in memory. The files for an installation stay visible at /run/orlop/system (package
 // bootenv).
 //
 // init has no configuration, uses no network, starts no other process and never returns. After a
-// fatal error, it writes the reason in one line to the kernel log, which includes every console and
-// the firmware's log, and resets the machine. The boot loader counts tries, so a reset leads back
-// to a working system. There is no prompt.
+// fatal error, it writes the reason in one line to the kernel log, which appears on every console
+// and in the firmware's log, and resets the machine. The boot loader counts tries, so after some
+// resets it starts the previous version. There is no prompt.
 //
 // The environment of machined:
 //

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// firmwareDir exists if UEFI firmware started the kernel.
+	// firmwareDir exists only if UEFI firmware has started the kernel.
 	firmwareDir = "/sys/firmware/efi"
-	// variablesModule is the file system of the firmware's variables.
+	// variablesModule is the module of the file system that shows the variables of the firmware.
 	variablesModule = "efivarfs"
 )
 
-// readFirmware returns the partition with the booted image. It mounts the variables read-only for
-// this purpose only.
+// readFirmware returns what the firmware and the boot image report about this boot. It mounts the
+// variables of the firmware read-only while it reads them.
 func readFirmware(drivers *kmod.Index) firmware {
 	if _, err := os.Stat(firmwareDir); err != nil {
 		return firmware{}
@@ -64,8 +64,8 @@ func describeDisk(disk string) string {
 	return describe(filepath.Join("/sys/class/block", disk))
 }
 
-// attribute returns the first of several sysfs attributes that exists and is not empty, with single
-// spaces between its words; empty if there is none.
+// attribute returns the text of the first named sysfs attribute that exists and is not empty. Words
+// are separated by one space. It returns "" if no attribute has a text.
 func attribute(dir string, names ...string) string {
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -76,9 +76,9 @@ func attribute(dir string, names ...string) string {
 	return ""
 }
 
-// describe reads the sysfs directory of a disk.
+// describe returns the description of the disk with the sysfs directory dir.
 func describe(dir string) string {
-	const sector = 512 // the unit of the kernel, independent of the disk
+	const sector = 512 // sysfs counts in 512 bytes for every disk
 	var facts []string
 	if sectors, err := strconv.ParseUint(attribute(dir, "size"), 10, 54); err == nil {
 		facts = append(facts, layout.FormatSize(sectors*sector))
@@ -86,13 +86,13 @@ func describe(dir string) string {
 	if model := attribute(dir, "device/model"); model != "" {
 		facts = append(facts, model)
 	}
-	serial := attribute(dir, "serial", "device/serial") // virtio; NVMe, MMC
+	serial := attribute(dir, "serial", "device/serial") // of virtio disks; of NVMe and MMC disks
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); serial == "" && err == nil {
 		serial = vpd.Serial(page)
 	}
 	if serial != "" {
 		facts = append(facts, "serial "+serial)
 	}
-	// the text of a foreign disk may control the console
+	// A foreign disk chooses its texts, so control characters are removed.
 	return sanitize.Text(strings.Join(facts, ", "))
 }

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// level is a priority of the kernel log (linux/kern_levels.h). The kernel shows messages below its
-// console level: with "quiet" on the command line these are only critical messages.
+// level is a priority of the kernel log (linux/kern_levels.h). The console shows messages with a
+// lower number than its console level; with "quiet" on the command line, it shows only critical
+// messages.
 type level int
 
 const (
@@ -19,8 +20,8 @@ const (
 	info     level = 6
 )
 
-// say writes a line to the kernel log, and so to every console. Before /dev is mounted, it writes
-// to the standard error, which the kernel has opened if it could.
+// say writes a line to the kernel log, which appears on every console. Before /dev is mounted, it
+// writes to the standard error, if the kernel has opened one.
 func say(l level, format string, args ...any) {
 	text := "orlop: init: " + strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
 	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
@@ -32,7 +33,8 @@ func say(l level, format string, args ...any) {
 	fmt.Fprintf(f, "<%d>%s\n", l, text)
 }
 
-// stopwatch measures the parts of the boot. It uses the clock that machined continues with.
+// stopwatch measures the parts of the boot. It uses CLOCK_MONOTONIC, because machined measures with
+// the same clock.
 type stopwatch struct {
 	began, last time.Duration
 	laps        strings.Builder
@@ -43,7 +45,7 @@ func (s *stopwatch) start() {
 	s.last = s.began
 }
 
-// lap ends a part.
+// lap ends a part of the boot and records its duration.
 func (s *stopwatch) lap(name string) {
 	now := monotonic()
 	if s.laps.Len() > 0 {
@@ -53,12 +55,13 @@ func (s *stopwatch) lap(name string) {
 	s.last = now
 }
 
-// String is "took 310 ms (mounts 4, modules 250, …)".
+// String returns, for example, "took 310 ms (mounts 4, modules 250)".
 func (s *stopwatch) String() string {
 	return fmt.Sprintf("took %d ms (%s)", (s.last - s.began).Milliseconds(), s.laps.String())
 }
 
-// monotonic is CLOCK_MONOTONIC: the time since the kernel started, without suspends.
+// monotonic returns CLOCK_MONOTONIC: the time since the kernel started, without suspends. It
+// returns 0 if the clock is unreadable.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

@@ -20,10 +20,11 @@ import (
 const (
 	// modulesList names the modules that are loaded on every machine.
 	modulesList = "/usr/lib/orlop/modules.list"
-	// deadline is the time limit of init, the wait for the disk included.
+	// deadline is the longest time from the start of init to the exec of machined. It includes the
+	// search for the disk.
 	deadline = 3 * time.Minute
-	// panicDelay is the time in seconds that a panic stays on the screen before the reset, if the
-	// command line does not set it.
+	// panicDelay is the time, in seconds, from a kernel panic to the reset. It applies if the
+	// command line has no panic= argument.
 	panicDelay = "10"
 )
 
@@ -40,9 +41,8 @@ func main() {
 func boot() error {
 	var times stopwatch
 	times.start()
-	// The timer has its own thread and ends with the exec of machined; after that the watchdog
-	// resets a machine that hangs. A kernel that hangs in a driver detects that itself
-	// (docs/decisions/0020-hangs.md).
+	// The timer ends with the exec of machined. After the exec, the watchdog resets a machine that
+	// hangs. A kernel that hangs in a driver detects this by itself (docs/decisions/0020-hangs.md).
 	time.AfterFunc(deadline, func() { reset(fmt.Errorf("not done after %s", deadline)) })
 	for _, m := range earlyMounts {
 		if err := m.Do(); err != nil {
@@ -94,9 +94,9 @@ func boot() error {
 }
 
 // findRoot loads the drivers and waits for the partition with the root, or attaches a root in
-// memory. It also arms the watchdog, which is nil if the machine has none.
+// memory. It also arms the watchdog. The returned watchdog is nil if the machine has none.
 func findRoot(params verity.Params, inMemory bool, times *stopwatch) (choice, *watchdog.Watchdog, error) {
-	// Listen before the first driver is loaded, so that no device event is missed.
+	// listen comes before the first driver is loaded, so no device event is missed.
 	events, err := listen()
 	if err != nil {
 		return choice{}, nil, err
@@ -119,16 +119,18 @@ func findRoot(params verity.Params, inMemory bool, times *stopwatch) (choice, *w
 		return choice{}, nil, err
 	}
 	if dog == nil {
-		// another driver may have just created the watchdog device (i2c-i801 creates iTCO_wdt)
+		// A driver that was loaded later may have created the watchdog device (i2c-i801 creates
+		// iTCO_wdt).
 		events.loadPending(drivers)
-		dog = armWatchdog() // its driver may have been loaded with the others
+		dog = armWatchdog() // its driver may have been loaded in the meantime
 	}
 	times.lap("disk")
 	return root, dog, nil
 }
 
-// openConsole opens the standard input and output of the process. The kernel could not: the
-// initramfs has no /dev. Errors are ignored as harmless: all important messages use the kernel log.
+// openConsole opens the standard input and output of the process. The kernel could not open them,
+// because the initramfs has no /dev. openConsole ignores errors, because all important messages use
+// the kernel log.
 func openConsole() {
 	fd, err := unix.Open("/dev/console", unix.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -144,7 +146,8 @@ func openConsole() {
 	}
 }
 
-// resetOnPanic makes a panic end in a reset, even if panic= is missing on the command line.
+// resetOnPanic makes the kernel reset the machine after a panic, if panic= is missing on the
+// command line.
 func resetOnPanic() {
 	const file = "/proc/sys/kernel/panic"
 	if b, err := os.ReadFile(file); err == nil && string(b) == "0\n" {
@@ -152,10 +155,10 @@ func resetOnPanic() {
 	}
 }
 
-// loadModules loads the listed modules: the drivers of the common disks and watchdogs, device
-// mapper and the root's file system. All of them must load. Other drivers are loaded only if the
-// disk does not appear (see waitForRoot): loading takes most of init's time, and machined loads the
-// drivers of all devices anyway. A root in memory also needs loop.
+// loadModules loads the modules of modulesList: drivers of common disks and watchdogs, the device
+// mapper and the file system of the root. It returns an error if one of them fails. A root in
+// memory also needs loop. waitForRoot loads other drivers only if the disk does not appear, because
+// loading takes most of init's time and machined later loads the drivers of all devices.
 func loadModules(inMemory bool) (*kmod.Index, error) {
 	release, err := kmod.Release()
 	if err != nil {
@@ -180,7 +183,8 @@ func loadModules(inMemory bool) (*kmod.Index, error) {
 	return index, kmod.Load(steps)
 }
 
-// armWatchdog returns nil if the machine has no watchdog.
+// armWatchdog arms the watchdog and returns it. It returns nil if the machine has no watchdog or
+// the watchdog cannot be armed.
 func armWatchdog() *watchdog.Watchdog {
 	dog, err := watchdog.Arm(watchdog.Device, watchdog.Timeout)
 	if err != nil {
@@ -195,7 +199,7 @@ func armWatchdog() *watchdog.Watchdog {
 	return dog
 }
 
-// pet feeds the watchdog, if there is a watchdog.
+// pet feeds the watchdog. It does nothing if dog is nil.
 func pet(dog *watchdog.Watchdog) {
 	if dog == nil {
 		return
@@ -205,7 +209,8 @@ func pet(dog *watchdog.Watchdog) {
 	}
 }
 
-// execMachined replaces this process. A system without a slot runs from memory.
+// execMachined replaces init by machined. It returns only after an error. An empty slot means that
+// the system runs from memory.
 func execMachined(slot string, dog *watchdog.Watchdog, began time.Duration) error {
 	env := []string{"ORLOP_SLOT=" + slot, fmt.Sprintf("%s=%d", bootenv.StartEnv, began.Nanoseconds())}
 	if slot == "" {
@@ -227,7 +232,7 @@ func reset(cause error) {
 	say(critical, "cannot boot: %v", cause)
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
-	// For a kernel without a restart method: the end of the first process is a panic, and a panic
-	// is a reset.
+	// If the kernel has no restart method, the exit of the first process causes a panic, and the
+	// panic causes a reset.
 	os.Exit(1)
 }

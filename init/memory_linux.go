@@ -12,12 +12,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// loopModule provides block devices for files.
+// loopModule is the kernel module that provides block devices for files.
 const loopModule = "loop"
 
-// attachRoot creates a read-only block device for the root in the initramfs. It takes no memory:
-// the pages of the file are the only copy, apart from the page cache of the blocks read, which the
-// kernel can drop.
+// attachRoot creates a read-only block device for the root in the initramfs. The block device needs
+// little memory: the kernel can drop its page cache, and the file itself is in memory already.
 func attachRoot() (choice, error) {
 	root := path.Join(bootenv.MediumDir, path.Base(paths.SystemRoot))
 	file, err := os.Open(root)
@@ -33,8 +32,8 @@ func attachRoot() (choice, error) {
 	return choice{device: device.Name()}, nil
 }
 
-// keepSystem makes the files of the boot image visible below /run, where they stay after the switch
-// of the root.
+// keepSystem mounts the files of the boot image below /run, where they stay visible after
+// switchRoot.
 func keepSystem() error {
 	return mount.Bind(bootenv.MediumDir, paths.System, mount.ReadOnly|mount.NoSuid|mount.NoDev|mount.NoExec)
 }

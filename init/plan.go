@@ -19,9 +19,10 @@ import (
 // sysroot is the mount point of the root until it becomes "/".
 const sysroot = "/sysroot"
 
-// earlyMounts lists the first mounts, in this order. All of them move into the root later. /run
-// stays until power-off; its limit is half of the memory (the kernel's default), which the system
-// never comes near. It contains keys, so it is never swapped, which no remount could add.
+// earlyMounts lists the first mounts, in order. switchRoot moves all of them into the root. /run
+// stays mounted until the machine powers off. Its size limit is the kernel's default, half of the
+// memory; the system uses far less. /run contains keys, so it is mounted with noswap, an option
+// that a remount cannot add.
 var earlyMounts = []mount.Mount{
 	{Source: "devtmpfs", Target: "/dev", Type: "devtmpfs", Flags: mount.NoSuid | mount.NoExec, Data: "mode=0755"},
 	{Source: "proc", Target: "/proc", Type: "proc", Flags: mount.NoSuid | mount.NoDev | mount.NoExec},
@@ -32,13 +33,13 @@ var earlyMounts = []mount.Mount{
 // groupMount is the mount of the control groups.
 var groupMount = mount.Mount{Source: "cgroup2", Target: cgroup.Mount, Type: "cgroup2", Flags: mount.NoSuid | mount.NoDev | mount.NoExec, Data: cgroup.Options}
 
-// rootMount is the mount of the verified root. nosuid: no process becomes another user by executing
-// a file.
+// rootMount returns the mount of the verified root. It has the option nosuid, so set-user-ID files
+// have no effect.
 func rootMount(device string) mount.Mount {
 	return mount.Mount{Source: device, Target: sysroot, Type: "erofs", Flags: mount.ReadOnly | mount.NoSuid | mount.NoDev}
 }
 
-// rootInMemory reports whether the boot image contains the root, and no disk.
+// rootInMemory reports whether the boot image contains the root. line is the kernel command line.
 func rootInMemory(line string) (bool, error) {
 	value, found, err := bootenv.Argument(line, bootenv.MediumArgument)
 	if err == nil && found && value != bootenv.MediumMemory {
@@ -47,8 +48,8 @@ func rootInMemory(line string) (bool, error) {
 	return found, err
 }
 
-// moduleNames parses a list of modules: a name per line; empty lines and lines that begin with '#'
-// are skipped.
+// moduleNames parses a list of modules with one name per line. It skips empty lines and lines that
+// begin with '#'.
 func moduleNames(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -66,12 +67,12 @@ type blockDevice struct {
 	number   int       // number of a partition in the table; 0 for a disk
 	label    string    // GPT label of a partition
 	partUUID uuid.UUID // unique GUID of a partition; zero if it has not been read
-	// world wide identifier of a disk; empty if it has none or has not been read
+	// world wide identifier of a disk; empty if the disk has none or init has not read it
 	wwid string
 }
 
-// parseBlockDevice parses a uevent file below /sys/class/block. The file has no unique GUID before
-// Linux 6.14; the caller reads it from the table.
+// parseBlockDevice parses a uevent file below /sys/class/block. Before Linux 6.14 the file has no
+// partition GUID, so the caller reads the GUID from the partition table.
 func parseBlockDevice(uevent string) blockDevice {
 	var d blockDevice
 	for line := range strings.Lines(uevent) {
@@ -88,21 +89,22 @@ func parseBlockDevice(uevent string) blockDevice {
 	return d
 }
 
-// mayBeRoot reports whether the GUIDs of the partition's disk must be read.
+// mayBeRoot reports whether the device is a partition with the label of a slot. init reads the
+// partition table only of disks with such a partition.
 func (d blockDevice) mayBeRoot() bool {
 	return d.number > 0 && strings.HasPrefix(d.label, "ROOT-")
 }
 
-// choice is the partition to open.
+// choice is the partition with the root that init opens.
 type choice struct {
 	device string // "/dev/vda2"
 	slot   string // "A" or "B"; empty for a root in memory
-	// others are further partitions with the same GUID, on disks from which the firmware did not
-	// boot. They are not used.
+	// others are partitions with the same GUID on disks from which the firmware did not boot. init
+	// does not use them.
 	others []string
 }
 
-// String is the location of the root.
+// String returns the location of the root for the log.
 func (c choice) String() string {
 	if c.slot == "" {
 		return "in memory, " + c.device
@@ -110,33 +112,34 @@ func (c choice) String() string {
 	return "slot " + c.slot + " on " + c.device
 }
 
-// firmware is the information from the firmware and the boot image about this boot.
+// firmware is what the firmware and the boot image report about this boot.
 type firmware struct {
-	// UEFI firmware booted the machine; otherwise a hypervisor has loaded the kernel
+	// true if UEFI firmware has booted the machine; false if a hypervisor has loaded the kernel
 	uefi bool
 	// unique GUID of the partition that contains the booted image; zero if unknown
 	partition uuid.UUID
-	problem   string // the reason why it is unknown
+	problem   string // reason for which partition is unknown
 }
 
-// refusal is the reason why the system disk is ambiguous or missing, although some disks contain
-// the root.
+// refusal is the error of choose if some disks contain the root, but the system disk is ambiguous
+// or missing.
 type refusal struct {
 	reason string
 	disks  []string // below /dev, by name
-	// final means that there are too many disks. Otherwise a disk is missing, and may still appear.
+	// final means that too many disks have the root. If final is false, the system disk is missing
+	// and may still appear.
 	final bool
 }
 
 func (r *refusal) Error() string { return r.reason }
 
-// choose returns the partition with the GUID. The root's hash and its image are public, so any disk
-// may have that partition: the system disk is the disk from which the firmware booted. The device
-// of the choice is empty while no disk has the root. If the system disk is ambiguous, the error is
-// a *refusal; the kernel's names of the disks never decide, because they depend on the order of
-// detection.
+// choose returns the partition with the GUID want on the disk from which the firmware booted. Other
+// disks may have a partition with this GUID, too, because the image is public. The device of the
+// choice is empty while no disk has the root. If the system disk is ambiguous, the error is a
+// *refusal. The names of the disks never decide, because they depend on the order in which the
+// kernel finds the disks.
 func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
-	roots := map[string]blockDevice{} // by disk; of two slots with the same root the first is taken
+	roots := map[string]blockDevice{} // by disk; if both slots have the same root, the first
 	for _, d := range devices {
 		if d.number == 0 || d.partUUID == uuid.Nil || d.partUUID != want {
 			continue
@@ -168,7 +171,7 @@ func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	return c, nil
 }
 
-// bootedDisk returns the disk from which the firmware booted.
+// bootedDisk returns the one of disks from which the firmware booted. The error is a *refusal.
 func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, error) {
 	if !f.uefi && len(disks) == 1 {
 		return disks[0], nil
@@ -201,8 +204,8 @@ func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, erro
 		"remove the copies", f.partition, len(booted)), disks: booted, final: true}
 }
 
-// samePhysicalDisk reports whether several disks are the same physical disk: the kernel shows a
-// disk with two ports, or behind two controllers, once per path. Then either path is good.
+// samePhysicalDisk reports whether several disks of the kernel are paths to the same physical disk.
+// The kernel shows a disk with two ports or two controllers once for each path.
 func samePhysicalDisk(disks []string, devices []blockDevice) bool {
 	wwid := map[string]string{}
 	for _, d := range devices {
@@ -212,7 +215,8 @@ func samePhysicalDisk(disks []string, devices []blockDevice) bool {
 	return first != "" && !slices.ContainsFunc(disks, func(d string) bool { return wwid[d] != first })
 }
 
-// ambiguityMessage is the console message of a refusal. describe returns a description of a disk.
+// ambiguityMessage returns the console message for a refusal. describe returns the description of a
+// disk.
 func ambiguityMessage(r *refusal, describe func(disk string) string) string {
 	var disks []string
 	for _, d := range r.disks {
@@ -221,8 +225,8 @@ func ambiguityMessage(r *refusal, describe func(disk string) string) string {
 	return "cannot tell the system disk: " + r.reason + "; disks with this system: " + strings.Join(disks, ", ")
 }
 
-// deviceSummary lists the disks and partitions that the kernel shows, for the message that the
-// system's partition is missing.
+// deviceSummary returns a list of the disks and partitions, for the error message about a missing
+// root.
 func deviceSummary(devices []blockDevice) string {
 	var names []string
 	for _, d := range devices {
@@ -239,17 +243,17 @@ func deviceSummary(devices []blockDevice) string {
 		return "no disk seen"
 	}
 	slices.Sort(names)
-	// labels of foreign disks are untrusted
+	// Foreign disks choose their labels, so control characters are removed.
 	return sanitize.Text("seen: " + strings.Join(names, ", "))
 }
 
-// deviceEvent contains the relevant parts of a uevent of the kernel (lib/kobject_uevent.c).
+// deviceEvent has the parts of a device event of the kernel that init uses (lib/kobject_uevent.c).
 type deviceEvent struct {
-	block    bool   // a disk or partition was added, removed or changed
-	modalias string // module alias of an added device, which requests a driver
+	block    bool   // the event is about a disk or partition
+	modalias string // module alias of an added device; empty for other events
 }
 
-// parseEvent parses a netlink message: a headline and KEY=value pairs, each terminated by a zero
+// parseEvent parses a netlink message: a headline, and KEY=value pairs that each end with a zero
 // byte.
 func parseEvent(message []byte) deviceEvent {
 	var e deviceEvent

@@ -34,7 +34,8 @@ func TestRootInMemory(t *testing.T) {
 	}
 }
 
-// TestNoSwap checks that no file in memory can reach a disk: no later mount can add the option.
+// TestNoSwap checks that each tmpfs of earlyMounts has the option noswap, because a later mount
+// cannot add the option.
 func TestNoSwap(t *testing.T) {
 	found := 0
 	for _, m := range earlyMounts {
@@ -89,7 +90,7 @@ func TestChoose(t *testing.T) {
 		return d
 	}
 	own := disk("vdb", esp, ours, other)
-	foreign := disk("vda", theirs, ours, other) // the same image, and first by name
+	foreign := disk("vda", theirs, ours, other) // the same image on a disk that sorts first
 	clone := disk("vdc", esp, ours, other)
 	photos := []blockDevice{{name: "sda"}, {name: "sda1", disk: "sda", number: 1, label: "photos"}}
 	renamed := []blockDevice{{name: "sdb9", disk: "sdb", number: 9, label: "ROOT-C", partUUID: ours}}
@@ -99,7 +100,7 @@ func TestChoose(t *testing.T) {
 		firmware             firmware
 		device, slot, others string
 		reason               string
-		disks                string // of a refusal
+		disks                string // disks of the refusal
 		final                bool
 	}{
 		"nothing":            {firmware: uefi, want: ours},
@@ -156,8 +157,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestChooseNeedsNoNames checks that the choice does not depend on the names and order of the
-// disks.
+// TestChooseNeedsNoNames checks that the choice does not depend on the names of the disks.
 func TestChooseNeedsNoNames(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	for _, names := range [][2]string{{"vda", "vdb"}, {"vdb", "vda"}, {"nvme0n1", "sda"}, {"sda", "nvme0n1"}, {"sdaa", "sdb"}} {
@@ -184,7 +184,7 @@ func TestComplaint(t *testing.T) {
 	}
 }
 
-// TestDescribe uses the sysfs files of a virtio disk, an NVMe disk, a SCSI disk, and a disk that
+// TestDescribe checks the descriptions of a virtio disk, an NVMe disk, a SCSI disk, and a disk that
 // reports nothing.
 func TestDescribe(t *testing.T) {
 	for want, files := range map[string]map[string]string{
@@ -217,7 +217,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestSeenIsPrintable checks that the label of a foreign disk cannot control the console.
+// TestSeenIsPrintable checks that the label of a foreign disk cannot send control characters to the
+// console.
 func TestSeenIsPrintable(t *testing.T) {
 	if got, want := deviceSummary([]blockDevice{{name: "sdb1", number: 1, label: "\x1b[2Jx"}}), "seen: sdb1 (?[2Jx)"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -240,8 +241,8 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
-// TestMountsForbidWhatTheyCan checks the promise of the README for the root of the file system tree
-// and the writable parts: no device files and no set-user-ID programs outside /dev.
+// TestMountsForbidWhatTheyCan checks a claim of the README about the root and the early mounts:
+// device files work only in /dev, and set-user-ID programs nowhere.
 func TestMountsForbidWhatTheyCan(t *testing.T) {
 	for _, m := range append(slices.Clone(earlyMounts), rootMount("/dev/dm-0")) {
 		flags := m.Flags.String()

@@ -12,9 +12,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// switchRoot makes the mount at sysroot the root of the file system tree: the pseudo file systems
-// move into it, the memory of the initramfs is freed, and the mount moves to "/". See
-// switch_root(8): pivot_root(2) cannot leave a ramfs root.
+// switchRoot makes the mount at sysroot the root of the file system tree. It moves the pseudo file
+// systems into it, frees the memory of the initramfs, and moves the mount to "/". It works like
+// switch_root(8), because pivot_root(2) cannot leave a ramfs root.
 func switchRoot() error {
 	for _, m := range earlyMounts {
 		if err := mount.Move(m.Target, filepath.Join(sysroot, m.Target)); err != nil {
@@ -40,8 +40,8 @@ func switchRoot() error {
 }
 
 // enterGroup moves this process to the control group of machined. The kernel charges memory to the
-// group that a process has at its first use, and memory of the root group could be swapped: so
-// machined, which has keys in its memory, is in its group from its beginning.
+// group in which a process first uses it, and memory of the root group can be swapped. machined has
+// keys in its memory, so it must be in its own group from the start.
 func enterGroup() error {
 	if err := groupMount.Do(); err != nil {
 		return err
@@ -61,8 +61,8 @@ func enterGroup() error {
 	return tree.Move(cgroup.Machined, os.Getpid())
 }
 
-// emptyInitramfs deletes the content of the first root except the mount point of the next root and
-// the system in memory. It fails if the first root is not in memory.
+// emptyInitramfs deletes the content of the initramfs, except sysroot and the directory with a root
+// in memory. It returns an error if "/" is not in memory.
 func emptyInitramfs() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/", &fs); err != nil {
@@ -77,7 +77,7 @@ func emptyInitramfs() error {
 	}
 	for _, entry := range entries {
 		if path := "/" + entry.Name(); path != sysroot && path != bootenv.MediumDir {
-			// Memory that cannot be freed must not prevent the boot.
+			// The boot continues without this memory.
 			if err := os.RemoveAll(path); err != nil {
 				say(warning, "initramfs: %v", err)
 			}

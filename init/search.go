@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// diskDeadline is the time in which the disk must appear after the drivers are loaded. Large
-	// disk shelves take 20 s to spin up.
+	// diskDeadline is the time within which the disk must appear after the drivers are loaded.
+	// Large disk shelves need 20 s to spin up.
 	diskDeadline = 30 * time.Second
-	// refusalDeadline is the time for which the console shows why the system disk is ambiguous,
-	// before the reset.
+	// refusalDeadline is the time from the start of the search to the reset, if the system disk is
+	// ambiguous. The console shows the reason during this time.
 	refusalDeadline = 2 * time.Minute
-	// petInterval is the interval at which the watchdog is fed meanwhile.
+	// petInterval is the interval at which init feeds the watchdog while the system disk is
+	// ambiguous.
 	petInterval = watchdog.Timeout / 4
 )
 
@@ -29,22 +30,23 @@ type rootSearch struct {
 	firmware firmware
 	devices  func() ([]blockDevice, error)
 	coldplug func() error // loads the drivers in the initramfs for all devices
-	// next waits until a disk or partition is added or removed. lost is true if events were lost,
-	// so that all devices must be read again.
+	// next waits until a disk or partition is added or removed. lost is true if events were lost;
+	// the search then reads all devices again.
 	next     func(ctx context.Context) (lost bool, err error)
 	pet      func() // feeds the watchdog
 	describe func(disk string) string
 	say      func(l level, format string, args ...any)
-	shown    string // the message that the console shows
+	shown    string // last message that was shown on the console
 }
 
-// wait searches until the partition is found. If the partition is not there at once, wait loads the
-// initramfs drivers for all devices and for devices that appear later: a disk may be behind a
-// controller behind a bridge, and each shows the next only when it has a driver.
+// wait searches until it finds the partition. If the partition is not there at once, wait loads the
+// initramfs drivers for all devices. It does so again for devices that appear later, because a disk
+// can be behind a controller behind a bridge, and each device appears only when the device before
+// it has a driver.
 //
-// If the system disk is ambiguous, the console shows the reason, and the search continues until the
-// cause is removed or refusalDeadline has passed: an operator may remove a disk, and the reset
-// after the deadline makes the boot loader count the try.
+// If the system disk is ambiguous, the console shows the reason. The search continues until an
+// operator removes a disk or refusalDeadline has passed. At the deadline wait returns an error,
+// which resets the machine, and the boot loader counts the try.
 func (s *rootSearch) wait() (choice, error) {
 	began := time.Now()
 	deadline := began.Add(diskDeadline)
@@ -86,8 +88,8 @@ func (s *rootSearch) wait() (choice, error) {
 	}
 }
 
-// report shows once why the search continues. While a missing disk may still appear, it shows no
-// message until the disk is late.
+// report shows a refusal on the console, each text once. If the system disk is missing and not late
+// yet, report shows nothing.
 func (s *rootSearch) report(r *refusal, late bool) {
 	text := ambiguityMessage(r, s.describe)
 	if text == s.shown || !r.final && !late {
@@ -97,7 +99,8 @@ func (s *rootSearch) report(r *refusal, late bool) {
 	s.say(critical, "%s; this machine continues when the cause is removed, and restarts %s after boot", text, refusalDeadline)
 }
 
-// scan reads the devices once. The device of the choice is empty if the partition is not found.
+// scan reads the devices once. The device of the returned choice is empty if no disk has the
+// partition.
 func (s *rootSearch) scan() (choice, []blockDevice, error) {
 	devices, err := s.devices()
 	if err != nil {

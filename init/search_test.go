@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/watchdog"
 )
 
-// TestSearch checks the result of the search for sequences of device events, with a virtual clock.
-// The watchdog must always be fed.
+// TestSearch checks the result of the search for several sequences of device events, with a virtual
+// clock. It also checks that the search feeds the watchdog in time.
 func TestSearch(t *testing.T) {
 	root, esp := uuid.New(), uuid.New()
 	disk := func(name string, esp uuid.UUID) []blockDevice {
@@ -31,8 +31,8 @@ func TestSearch(t *testing.T) {
 		changes  []change
 		device   string // the disk found
 		after    time.Duration
-		reason   string // the reason for no disk
-		shown    string // on the console; empty: no message
+		reason   string // part of the error; empty if a disk is found
+		shown    string // part of the console message; empty: no message
 		silent   time.Duration
 	}{
 		"there at once":  {firmware: firmware{uefi: true, partition: esp}, changes: []change{{come: disk("vda", esp)}}, device: "/dev/vda2"},

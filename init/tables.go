@@ -7,29 +7,29 @@ import (
 	"github.com/google/uuid"
 )
 
-// tableTimeout is the time limit for reading the partition table of a disk. A disk has spun up
-// before the kernel shows its partitions, so an answer takes milliseconds.
+// tableTimeout is the longest time to read the partition table of a disk. A read usually takes
+// milliseconds, because a disk has spun up before the kernel shows its partitions.
 const tableTimeout = 5 * time.Second
 
-// tables reads partition tables, and gives up on a disk that does not answer: another disk may have
-// the root. It does not start a second read of a disk while the first is running.
+// tables reads partition tables. It gives up on a disk that does not respond, because another disk
+// may have the root. It has at most one read of a disk running.
 type tables struct {
-	read    func(disk string) ([]uuid.UUID, error) // in the order of the partitions' numbers
+	read    func(disk string) ([]uuid.UUID, error) // GUIDs in the order of the partition numbers
 	timeout time.Duration
 	say     func(l level, format string, args ...any)
 
-	pending map[string]<-chan reading // by disk, below /dev
+	pending map[string]<-chan reading // running reads, by the name of the disk
 }
 
-// reading is the result of reading a table.
+// reading is the result of a read of a partition table.
 type reading struct {
 	guids []uuid.UUID
 	err   error
 }
 
-// guids returns the unique GUIDs of the partitions on a disk, in the order of their numbers. The
-// result is empty if the table cannot be read in time; the log says why, because it may be the
-// system disk.
+// guids returns the unique GUIDs of the partitions on a disk, in the order of the partition
+// numbers. If the table cannot be read in time, it returns nil and logs the reason, because the
+// disk may be the system disk.
 func (t *tables) guids(disk string) []uuid.UUID {
 	if answer, again := t.pending[disk]; again {
 		select {
@@ -52,7 +52,7 @@ func (t *tables) guids(disk string) []uuid.UUID {
 	}
 }
 
-// done handles the end of a read.
+// done removes a finished read from pending, logs its error, and returns its GUIDs.
 func (t *tables) done(disk string, r reading) []uuid.UUID {
 	delete(t.pending, disk)
 	if r.err != nil {
@@ -61,7 +61,7 @@ func (t *tables) done(disk string, r reading) []uuid.UUID {
 	return r.guids
 }
 
-// begin reads a table in the background. A panic in the reader is an error of that disk.
+// begin reads a table in a goroutine. A panic of the reader becomes an error of this disk.
 func (t *tables) begin(disk string) <-chan reading {
 	answer := make(chan reading, 1)
 	go func() {

@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestTables checks that a disk that does not answer costs tableTimeout once, is not read again
-// meanwhile, and is used once it has answered. An error or a panic of the reader affects only that
-// disk.
+// TestTables checks that a disk that does not respond delays the search once by tableTimeout, is
+// not read a second time, and is used as soon as it responds. An error or a panic of the reader
+// affects only its own disk.
 func TestTables(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		id := uuid.New()

@@ -16,28 +16,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// files are the files of the directory.
+// files lists the names of the files in the directory of metricsd.
 var files = []string{nodespec.MetricsdCert, nodespec.MetricsdKey, nodespec.MetricsCallerCAs, nodespec.Revoked, nodespec.MetricsSettingsFile}
 
-// trusted is the content of the files at some moment; it never changes.
+// trusted is the parsed content of the files at one time. It is immutable.
 type trusted struct {
 	server   tls.Certificate
-	cas      *x509.CertPool // empty without certificates
+	cas      *x509.CertPool // CAs of the callers; empty if certificates are not admitted
 	refused  trust.RevokedSet
 	settings nodespec.MetricsSettings
 }
 
-// store keeps the credentials in sync with the files.
+// store has the credentials of the files, and reloads changed files.
 type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // of the files of current; empty without any
+	stamp   string // stamp of the files of current; "" before any were valid
 	current *trusted
 }
 
-// get returns the current credentials. It reads the files only after a change. If new files are
-// invalid, the old credentials stay in use, and the error says why; without any, they are nil.
+// get returns the current credentials. It reads the files only if their stamps have changed. If the
+// new files are invalid, get returns the previous credentials and an error. The credentials are nil
+// if no valid files were ever read.
 func (s *store) get() (*trusted, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,16 +85,17 @@ func load(dir string) (*trusted, error) {
 	return t, nil
 }
 
-// admits reports whether a caller may connect from an address.
+// admits reports whether the settings permit connections from an address.
 func (t *trusted) admits(from netip.Addr) bool {
 	return len(t.settings.From) == 0 || slices.ContainsFunc(t.settings.From, func(p netip.Prefix) bool { return p.Contains(from) })
 }
 
-// readers are the roles of certificates that may read the metrics.
+// readers are the roles in a certificate that may read the metrics.
 var readers = []string{pki.RoleReader, pki.RoleOperator, pki.RoleAdmin}
 
-// checkCertificate returns an error if the certificates that a client has presented give no access
-// now. It verifies them again, because a connection can outlast a certificate, a CA or a role.
+// checkCertificate returns an error if the certificates of a client give no access at present. The
+// TLS handshake has verified them, but a connection can outlast the validity of a certificate, a CA
+// or a role.
 func (t *trusted) checkCertificate(presented []*x509.Certificate) error {
 	if !t.settings.Certificates {
 		return errors.New("this machine accepts no certificates here (Machine.spec.metrics.callers)")
@@ -115,8 +117,8 @@ func (t *trusted) checkCertificate(presented []*x509.Certificate) error {
 	return nil
 }
 
-// tlsConfig requires TLS 1.3. A client with a token needs no certificate; one with a certificate
-// must have the key, and the certificate must be valid.
+// tlsConfig requires TLS 1.3. A client with a token needs no certificate. If a client presents a
+// certificate, the handshake verifies it.
 func (s *store) tlsConfig() *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, ClientAuth: tls.VerifyClientCertIfGiven,

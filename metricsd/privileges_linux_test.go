@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads fail;
-// metricsd is built without cgo.
+// With cgo, a process has threads that Go's runtime does not know, and system calls on all threads
+// fail. metricsd is built without cgo.
 
 package metricsd
 
@@ -25,12 +25,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
-// TestGiveUpPrivileges checks what metricsd can do without privileges.
+// TestGiveUpPrivileges checks which operations giveUpPrivileges permits.
 func TestGiveUpPrivileges(t *testing.T) {
 	portservertest.Confined(t, func(dir string) { serveConfined(t, dir) })
 }
 
-// serveConfined serves each path without privileges, and then tries what metricsd must not do.
+// serveConfined requests metrics after giveUpPrivileges, and then tries operations that must fail.
 func serveConfined(t *testing.T, dir string) {
 	portservertest.LeaveRoot(t, paths.UserMetrics, func() error { return giveUpPrivileges("/") })
 	b := newBenchIn(t, dir)

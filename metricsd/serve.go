@@ -28,18 +28,19 @@ type Options struct {
 	// Socket returns the path of the socket of a service.
 	Socket func(service string) string
 	Host   host.Source
-	Log    io.Writer // a JSON object per line
-	// Ready is called when metricsd becomes ready or unready, with a line for the operator.
+	Log    io.Writer // one JSON object per line
+	// Serve calls Ready when metricsd becomes ready or unready, with a line for the operator.
 	Ready func(ready bool, detail string)
 }
 
-// source is a path of the port that another process serves.
+// source is a service and the path of its metrics on its socket.
 type source struct{ service, path string }
 
-// hostPath is the path of the metrics of the host, which metricsd itself reads.
+// hostPath is the path of the metrics of the host. metricsd reads these metrics itself.
 const hostPath = nodespec.MetricsResource + "/host"
 
-// sources are the other paths. On a worker, the services of the control plane do not exist.
+// sources maps the other paths of the port to the services that have the metrics. On a worker, the
+// services of the control plane do not run.
 var sources = map[string]source{
 	"/metrics/machine":            {nodespec.ServiceMachined, nodespec.MetricsOfMachine},
 	"/metrics/etcd":               {nodespec.ServiceAPI, nodespec.MetricsOfEtcd},
@@ -49,25 +50,25 @@ var sources = map[string]source{
 	"/metrics/containerd":         {nodespec.ServiceNode, nodespec.MetricsOfContainerd},
 }
 
-// server answers the requests.
+// server is the HTTP handler of the port.
 type server struct {
 	store   *store
 	tokens  *tokens
 	clients map[string]*http.Client // by service
 	host    host.Source
-	reads   limits.Bounded // of the host
+	reads   limits.Bounded // reads of the host's metrics
 	scrapes chan struct{}
 	log     *slog.Logger
 	logged  limits.Rates
 }
 
-// Serve serves until ctx ends. It returns nil after a requested stop.
+// Serve serves until ctx ends. It returns nil when ctx ends, and an error if the listener fails.
 func Serve(ctx context.Context, o Options) error {
 	s := newServer(o)
 	plain := &filter{Listener: o.Listener, store: s.store, open: limits.NewLimiter(maxConnections, maxPerAddress), refused: s.logRefusal}
 	answers := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		// a client sees the end of its connection itself
+		// TLS and HTTP errors of a connection are not logged, because the client sees its end
 		MaxHeaderBytes: maxHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	stop := context.AfterFunc(ctx, panics.Guarded("stop", func() {
@@ -99,11 +100,11 @@ func newServer(o Options) *server {
 	return s
 }
 
-// reloadInterval is the interval between two checks of the files for the readiness. Requests check
-// them, too.
+// reloadInterval is the interval at which watchFiles checks the files for the readiness. Each
+// request checks the files, too.
 const reloadInterval = 10 * time.Second
 
-// watchFiles reports whether the newest credentials are in use.
+// watchFiles calls report whenever the newest credentials become valid or invalid, until ctx ends.
 func (s *server) watchFiles(ctx context.Context, report func(ready bool, detail string)) {
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
@@ -124,7 +125,7 @@ func (s *server) watchFiles(ctx context.Context, report func(ready bool, detail 
 	}
 }
 
-// logRefusal logs a rejected caller, a few times for each network.
+// logRefusal logs a rejected caller, with a rate limit for each network.
 func (s *server) logRefusal(peer, why string) {
 	if s.logged.Allow(limits.NetworkOf(peer)) {
 		s.log.Info("rejected", "peer", peer, "reason", why)
@@ -170,14 +171,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	switch {
 	case errors.Is(err, errIncomplete):
-		// The caller sees the end of the connection, not a shorter answer.
+		// http.ErrAbortHandler closes the connection, so the caller does not take the incomplete
+		// answer for a complete one.
 		panic(http.ErrAbortHandler)
 	case err != nil:
 		reject(http.StatusBadGateway, err.Error())
 	}
 }
 
-// errIncomplete is returned for an answer that has begun and cannot be completed.
+// errIncomplete means that a part of the answer was sent, and the rest cannot be sent.
 var errIncomplete = errors.New("the answer is incomplete")
 
 // Paths returns the paths of the port, sorted.
@@ -190,14 +192,14 @@ func Paths() []string {
 	return list
 }
 
-// authorize returns 200 if the caller of a request may read the metrics, or another status with the
-// reason.
+// authorize returns status 200 if the caller of a request may read the metrics. Otherwise it
+// returns another status and the reason.
 func (s *server) authorize(r *http.Request) (status int, why string) {
 	current, err := s.store.get()
 	if current == nil {
 		return http.StatusServiceUnavailable, err.Error()
 	}
-	// The settings can be newer than the connection.
+	// The settings may have changed since the connection was accepted.
 	if at := limits.AddressOf(r.RemoteAddr); !current.admits(at) {
 		return http.StatusForbidden, errNotAdmitted.Error()
 	}
@@ -229,7 +231,8 @@ func (s *server) authorize(r *http.Request) (status int, why string) {
 	return http.StatusOK, ""
 }
 
-// review checks a token by the process that can call the API server.
+// review asks orchestrator-node to check a token, because only that process can call the API
+// server.
 func (s *server) review(ctx context.Context, token string) (verdict, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+nodespec.AuthorizeMetrics, nil)
 	if err != nil {
@@ -249,12 +252,12 @@ func (s *server) review(ctx context.Context, token string) (verdict, error) {
 	case http.StatusForbidden:
 		return forbidden, nil
 	}
-	// An incomplete reason is better than none.
+	// After a read error, the reason is incomplete, which is better than none.
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxReason))
 	return unknown, errors.New(strings.TrimSpace(string(text)))
 }
 
-// relay answers with the metrics of another process, as it sends them.
+// relay sends the metrics of another process to the caller, unchanged.
 func (s *server) relay(ctx context.Context, w http.ResponseWriter, from source) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://process"+from.path, nil)
 	if err != nil {
@@ -277,7 +280,7 @@ func (s *server) relay(ctx context.Context, w http.ResponseWriter, from source) 
 	return nil
 }
 
-// serveHost answers with the metrics of the host.
+// serveHost sends the metrics of the host to the caller.
 func (s *server) serveHost(ctx context.Context, w http.ResponseWriter) error {
 	families, err := limits.Read(ctx, &s.reads, "metrics of the host", scrapeTimeout, func(context.Context) (*exposition.Families, error) {
 		return s.host.Read(), nil
@@ -286,17 +289,18 @@ func (s *server) serveHost(ctx context.Context, w http.ResponseWriter) error {
 		return fmt.Errorf("the metrics of the host: %w", err)
 	}
 	w.Header().Set("Content-Type", exposition.ContentType)
-	_ = families.Write(w) // fails if the client has disconnected
+	_ = families.Write(w) // Write fails only if the client has disconnected
 	return nil
 }
 
 var errNotAdmitted = errors.New("this address may not connect (Machine.spec.metrics.from)")
 
-// filter accepts connections from the configured networks, and limits their number.
+// filter is a listener that accepts connections only from the configured networks, and limits their
+// number.
 type filter struct {
 	net.Listener
 	store   *store
-	open    *limits.Limiter // by address
+	open    *limits.Limiter // counts the open connections of each address
 	refused func(peer, why string)
 }
 
@@ -311,7 +315,7 @@ func (f *filter) Accept() (net.Conn, error) {
 		release, err := f.admit(peer)
 		if err != nil {
 			f.refused(peer, err.Error())
-			_ = conn.Close() // the client gets only the end of the connection as an answer
+			_ = conn.Close() // the client only sees the end of the connection
 			continue
 		}
 		return &counted{Conn: conn, release: release}, nil
@@ -331,7 +335,7 @@ func (f *filter) admit(peer string) (release func(), err error) {
 	return release, err
 }
 
-// counted is a connection that frees its place when it is closed.
+// counted is a connection that leaves the count of its address when it is closed.
 type counted struct {
 	net.Conn
 	release func()

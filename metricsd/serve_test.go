@@ -27,7 +27,7 @@ import (
 
 const day = 24 * time.Hour
 
-// bench is a running metricsd with the processes behind it.
+// bench is a running metricsd with fakes of the other processes.
 type bench struct {
 	t                 *testing.T
 	operator, cluster *pki.CA
@@ -36,15 +36,15 @@ type bench struct {
 	log               *portservertest.Log
 
 	mu     sync.Mutex
-	answer http.HandlerFunc // of every process; nil: an answer with the path
+	answer http.HandlerFunc // the handler of every process; nil: a metric with the path in its name
 }
 
-// tokensOf are the answers about tokens.
+// tokensOf has the status with which the fake orchestrator-node answers for each token.
 var tokensOf = map[string]int{"prometheus": http.StatusNoContent, "default": http.StatusForbidden, "expired": http.StatusUnauthorized, "outage": http.StatusServiceUnavailable}
 
 func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
 
-// newBenchIn starts metricsd with a new directory and the sockets below a directory.
+// newBenchIn starts metricsd with its directory and the sockets of the other processes below root.
 func newBenchIn(t *testing.T, root string) *bench {
 	b := &bench{t: t, operator: mustCA(t, "operator"), cluster: mustCA(t, "kubernetes"), dir: filepath.Join(root, "own"), log: new(portservertest.Log)}
 	sockets := filepath.Join(root, "sockets")
@@ -58,7 +58,7 @@ func newBenchIn(t *testing.T, root string) *bench {
 	b.revoke()
 	b.settings(nodespec.MetricsSettings{Tokens: true, Certificates: true})
 	socket := func(service string) string { return filepath.Join(sockets, service) }
-	// all but the controllers
+	// the controllers do not run
 	for _, service := range []string{nodespec.ServiceMachined, nodespec.ServiceAPI, nodespec.ServiceNode} {
 		l, err := net.Listen("unix", socket(service))
 		if err != nil {
@@ -87,7 +87,7 @@ func newBenchIn(t *testing.T, root string) *bench {
 	return b
 }
 
-// process answers for the processes behind metricsd.
+// process handles the requests to the sockets of the other processes.
 func (b *bench) process(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == nodespec.AuthorizeMetrics {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -134,7 +134,7 @@ func (b *bench) reader() *pki.Leaf {
 	return b.leaf(b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleReader}, Usage: pki.Client, TTL: day})
 }
 
-// write replaces a file as machined does.
+// write replaces a file by rename, like machined.
 func (b *bench) write(name string, text []byte) {
 	b.t.Helper()
 	fresh := filepath.Join(b.dir, name+".new")
@@ -158,12 +158,12 @@ func (b *bench) revoke(list ...trust.Revocation) {
 	b.writeJSON(nodespec.Revoked, trust.RevokedSet{Revoked: list, TrustedRoots: []string{pki.Fingerprint(b.operator.Cert)}})
 }
 
-// client returns a client with a certificate (nil for none). It uses one connection.
+// client returns a client with a certificate (nil: none). It reuses one connection.
 func (b *bench) client(leaf *pki.Leaf) *http.Client {
 	config := &tls.Config{RootCAs: x509.NewCertPool()}
 	config.RootCAs.AddCert(b.cluster.Cert)
 	if leaf != nil {
-		// also if the server names other CAs
+		// the client presents the certificate even if the server requests other CAs
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}, nil
 		}
@@ -173,7 +173,7 @@ func (b *bench) client(leaf *pki.Leaf) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// get returns the status and the text of a path; the status is 0 without an answer.
+// get returns the status and the body for a path; the status is 0 if there is no complete answer.
 func (b *bench) get(c *http.Client, path, token string) (int, string) {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, "https://"+b.address+path, nil)
@@ -202,7 +202,7 @@ func (b *bench) want(c *http.Client, path, token string, status int, text string
 	}
 }
 
-// TestCallers checks which callers may read.
+// TestCallers checks which callers may read the metrics.
 func TestCallers(t *testing.T) {
 	b := newBench(t)
 	issue := func(spec pki.Spec) *pki.Leaf {
@@ -214,7 +214,7 @@ func TestCallers(t *testing.T) {
 		name   string
 		leaf   *pki.Leaf
 		token  string
-		status int // 0: no connection
+		status int // 0: the connection is rejected
 		says   string
 	}{
 		{"nothing", nil, "", http.StatusUnauthorized, "a token of the cluster"},
@@ -254,7 +254,7 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// TestChanges checks that a change of the files counts for the next request, also of an open
+// TestChanges checks that a change of the files applies to the next request, also on an open
 // connection.
 func TestChanges(t *testing.T) {
 	b := newBench(t)
@@ -281,13 +281,13 @@ func TestChanges(t *testing.T) {
 	b.settings(nodespec.MetricsSettings{Tokens: true, Certificates: true})
 	b.write(nodespec.MetricsCallerCAs, mustCA(t, "operator").CertPEM())
 	b.want(operator, path, "", http.StatusForbidden, "not valid here")
-	b.write(nodespec.MetricsCallerCAs, nil) // without an operator, tokens are admitted
+	b.write(nodespec.MetricsCallerCAs, nil) // tokens need no CAs of operators
 	b.want(pod, path, token, http.StatusOK, "node_load1 ")
 	b.write(nodespec.MetricsSettingsFile, []byte("{")) // the previous files stay in use
 	b.want(pod, path, token, http.StatusOK, "node_load1 ")
 }
 
-// TestNetworks checks the networks that may connect.
+// TestNetworks checks that only the configured networks can connect.
 func TestNetworks(t *testing.T) {
 	b := newBench(t)
 	open := b.client(nil)
@@ -305,7 +305,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestPaths checks the answer of each path.
+// TestPaths checks the answer for each path.
 func TestPaths(t *testing.T) {
 	b := newBench(t)
 	c := b.client(b.reader())
@@ -340,7 +340,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestBadProcess checks the answers for a process that fails, sends too much, or is slow.
+// TestBadProcess checks the answers if a process fails or sends too much.
 func TestBadProcess(t *testing.T) {
 	b := newBench(t)
 	c := b.client(b.reader())
@@ -388,7 +388,8 @@ func TestScrapeLimit(t *testing.T) {
 	b.want(c, "/metrics/host", "", http.StatusOK, "node_load1 ")
 }
 
-// TestConnectionLimit checks the limit of connections of an address, also of silent ones.
+// TestConnectionLimit checks the limit of connections per address, with connections on which the
+// client sends nothing.
 func TestConnectionLimit(t *testing.T) {
 	b := newBench(t)
 	hangUp := portservertest.Connect(t, b.address, maxPerAddress)

@@ -11,37 +11,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 )
 
-// verdict is the answer about a token.
+// verdict is the result of the check of a token.
 type verdict int
 
-// The answers.
+// The results of a check.
 const (
-	unknown         verdict = iota // no answer: an unreachable API server, or a limit
-	admitted                       // it may read the metrics
-	unauthenticated                // it is no valid token
-	forbidden                      // it has no right to read the metrics
+	unknown         verdict = iota // no result: no API server, or a limit
+	admitted                       // may read the metrics
+	unauthenticated                // is not valid
+	forbidden                      // is valid, but has no right to read the metrics
 )
 
-// errBusy is returned for a check that a limit prevents.
+// errBusy means that a limit prevents the check of a token.
 var errBusy = errors.New("too many tokens are checked at present; try again")
 
-// tokens remembers which tokens are admitted. It stores hashes only.
+// tokens is the cache of admitted tokens. It stores only their hashes.
 type tokens struct {
 	// review checks a token at the API server.
 	review func(ctx context.Context, token string) (verdict, error)
 	now    func() time.Time
 
-	callers limits.Callers // limits the checks of tokens that are not known
+	callers limits.Callers // limits the checks of tokens that are not cached
 	reviews chan struct{}
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]known
 }
 
-// known is an admitted token.
+// known is the cache entry of an admitted token.
 type known struct {
-	admitted time.Time // the last answer
-	tried    time.Time // the last check
+	admitted time.Time // time of the last check with a result
+	tried    time.Time // time of the last check
 }
 
 func newTokens(review func(ctx context.Context, token string) (verdict, error), now func() time.Time) *tokens {
@@ -51,8 +51,8 @@ func newTokens(review func(ctx context.Context, token string) (verdict, error), 
 	}
 }
 
-// check returns the answer about the token of a caller, ADDRESS:PORT. An error says why it is
-// unknown.
+// check returns the verdict about the token of the caller at peer (ADDRESS:PORT). If the verdict is
+// unknown, the error says why.
 func (t *tokens) check(ctx context.Context, token, peer string) (verdict, error) {
 	key, now := sha256.Sum256([]byte(token)), t.now()
 	t.mu.Lock()
@@ -67,7 +67,8 @@ func (t *tokens) check(ctx context.Context, token, peer string) (verdict, error)
 		t.known[key] = have
 	}
 	t.mu.Unlock()
-	// Many unknown tokens do not delay the check of a known one.
+	// Only tokens that are not cached are limited here, so many unknown tokens do not delay the
+	// check of a cached token.
 	if !isKnown && !t.callers.Allow(peer) {
 		return unknown, errBusy
 	}
@@ -100,7 +101,8 @@ func (t *tokens) ask(ctx context.Context, token string) (verdict, error) {
 	return got, nil
 }
 
-// addLocked records an admitted token. A full record drops the token with the oldest answer.
+// addLocked adds an admitted token to the cache. If the cache is full, it drops the token with the
+// oldest result.
 func (t *tokens) addLocked(key [sha256.Size]byte, now time.Time) {
 	if _, there := t.known[key]; !there && len(t.known) >= maxKnown {
 		oldest := key

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// TestTokens checks for how long an answer about a token counts.
+// TestTokens checks for how long the result for a token is cached.
 func TestTokens(t *testing.T) {
 	const min = time.Minute
 	type step struct {
-		after  time.Duration // since the previous step
-		answer verdict       // of the API server; unknown: it is unreachable
+		after  time.Duration // time since the previous step
+		answer verdict       // verdict of the API server; unknown: the server is unreachable
 		want   verdict
 		asked  bool
 	}
@@ -47,8 +47,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestTokenFlood checks that unknown tokens exhaust the limit of their address only, and that they
-// do not delay the check of a known token.
+// TestTokenFlood checks that many unknown tokens use up only the limit of their own address, and
+// that a cached token can still be checked.
 func TestTokenFlood(t *testing.T) {
 	now, asked := time.Unix(1790000000, 0), 0
 	tokens := newTokens(func(_ context.Context, token string) (verdict, error) {
@@ -80,7 +80,7 @@ func TestTokenFlood(t *testing.T) {
 	}
 }
 
-// TestManyTokens checks that the record of admitted tokens is bounded, and drops the oldest.
+// TestManyTokens checks that the cache is bounded and drops the token with the oldest result.
 func TestManyTokens(t *testing.T) {
 	now, asked := time.Unix(1790000000, 0), 0
 	tokens := newTokens(func(context.Context, string) (verdict, error) { asked++; return admitted, nil }, func() time.Time { return now })

@@ -2,30 +2,31 @@ package podlogd
 
 import "time"
 
-// limiter limits the lines of a container by a token bucket. It counts by the times of the lines
-// and not by the clock, so that lines that waited for a receiver are not dropped because they are
-// read faster than they were written.
+// limiter limits the lines of a container by a token bucket. It uses the times of the lines and not
+// the clock: after an outage of a receiver, podlogd reads lines faster than they were written, and
+// must not drop them.
 type limiter struct {
-	perSecond float64 // lines of up to 1 KiB; longer lines count as several
-	tokens    float64 // at most burst seconds of lines
+	perSecond float64 // lines per second; a line counts once more for each full KiB
+	tokens    float64 // lines that are allowed now, at most burst * perSecond
 	last      time.Time
-	dropped   uint64    // lines since the last report
-	reported  time.Time // when a record told the number of dropped lines
+	dropped   uint64    // lines dropped since the last report
+	reported  time.Time // time of the last report
 }
 
-// burst is the time for which a container that was silent can write at any rate, in seconds of its
-// limit.
+// burst is the size of the bucket, in seconds of the limit: a container that was silent can write
+// that many lines at once.
 const burst = 5
 
-// reportEvery is the interval of the records about dropped lines of a container.
+// reportEvery is the shortest time between two reports about dropped lines of a container.
 const reportEvery = 10 * time.Second
 
 func newLimiter(perSecond int) limiter {
 	return limiter{perSecond: float64(perSecond), tokens: burst * float64(perSecond)}
 }
 
-// allow reports whether a line with a size is within the limit, and counts it if it is not. A time
-// before the last one adds no tokens.
+// allow reports whether a line is within the limit. size is in bytes, and at is the time of the
+// line. allow counts a line beyond the limit as dropped. A time before the previous one adds no
+// tokens.
 func (l *limiter) allow(at time.Time, size int) bool {
 	if elapsed := at.Sub(l.last); elapsed > 0 && !l.last.IsZero() {
 		l.tokens = min(burst*l.perSecond, l.tokens+elapsed.Seconds()*l.perSecond)
@@ -40,7 +41,8 @@ func (l *limiter) allow(at time.Time, size int) bool {
 	return true
 }
 
-// report returns the number of dropped lines for a record, or 0 if none is due.
+// report returns the number of dropped lines since the last report. It returns 0 if there are none,
+// or if the last report is younger than reportEvery.
 func (l *limiter) report(now time.Time) uint64 {
 	if l.dropped == 0 || now.Sub(l.reported) < reportEvery {
 		return 0

@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/process"
 )
 
-// Main is the podlogd process: it waits for the socket of machined and for the directory, drops its
-// privileges and delivers until SIGTERM. It returns the exit status.
+// Main runs the podlogd process: it waits for the socket of machined and for the directory of logs,
+// drops its privileges and delivers logs until SIGTERM. It returns the exit status.
 func Main() int {
 	o := Options{Dir: paths.PodLogs, Client: client(paths.PodLogsSocket), Log: slog.New(slog.NewJSONHandler(os.Stdout, nil))}
 	return process.Process{
@@ -37,8 +37,8 @@ func Main() int {
 	}.Main()
 }
 
-// prepare reads the settings, and waits for the socket that machined opens and for the directory
-// that the kubelet makes.
+// prepare parses the settings, which are the argument of the process. Then it waits for the socket
+// of machined and for the directory of logs, which the kubelet creates.
 func prepare(ctx context.Context, o *Options) error {
 	if len(os.Args) != 2 {
 		return errors.New("usage: podlogd SETTINGS")
@@ -59,8 +59,8 @@ func prepare(ctx context.Context, o *Options) error {
 	return nil
 }
 
-// client returns a client that connects to a Unix socket. A receiver has up to 30 seconds to
-// answer machined.
+// client returns an HTTP client that connects to a Unix socket. Its timeout is a minute, because a
+// receiver has up to 30 seconds to answer machined.
 func client(socket string) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -70,21 +70,21 @@ func client(socket string) *http.Client {
 	}}
 }
 
-// giveUpPrivileges drops all privileges and restricts the process to a directory, which it can
-// read, and Unix sockets. Before the call, the log must be connected.
+// giveUpPrivileges drops all privileges and restricts the process to Unix sockets and read access
+// to the directory dir. The caller must have opened the log before.
 func giveUpPrivileges(dir string) error {
 	return confine.Process(confine.Rules{Dirs: []string{dir}, Calls: systemCalls, UnixSockets: true})
 }
 
-// systemCalls are the system calls that podlogd needs: for Go's runtime, connections to machined,
-// files, its log. They permit no execution of programs and no creation of files; the only sockets
-// that they create are Unix sockets.
+// systemCalls are the system calls that podlogd may make: for Go's runtime, connections to
+// machined, files, and its log. With them podlogd cannot execute programs or create files. New
+// sockets can only be Unix sockets.
 var systemCalls = slices.Concat(confine.Runtime, []uint32{
 	// Connections and polling.
 	unix.SYS_CONNECT, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_SHUTDOWN,
 	unix.SYS_ACCEPT4, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_SENDTO, unix.SYS_SENDMSG,
 	unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2, unix.SYS_PIPE2, unix.SYS_PPOLL,
-	// Files; Landlock restricts them.
+	// Files. Landlock restricts the paths.
 	unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_CLOSE, unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_READV, unix.SYS_WRITE, unix.SYS_WRITEV, unix.SYS_LSEEK,
 	unix.SYS_FSTAT, unix.SYS_NEWFSTATAT, unix.SYS_FCNTL, unix.SYS_GETDENTS64, unix.SYS_READLINKAT,
 	// CPU profiles.

@@ -33,20 +33,20 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// bench is a directory of logs, and machined with a receiver.
+// bench is a directory of logs, and a fake of machined with one receiver.
 type bench struct {
 	t         *testing.T
 	dir       string
 	socket    *httptest.Server
-	lines     []otlptest.Line // that the receiver has taken
-	answer    int             // of the receiver; 200 if it takes records
+	lines     []otlptest.Line // lines that the receiver has accepted
+	answer    int             // HTTP status of the receiver; 200 if it accepts records
 	positions []byte
-	clock     time.Time // of the next line
+	clock     time.Time // time of the last written line
 }
 
 func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
 
-// newBenchIn uses a directory that exists.
+// newBenchIn is newBench with an existing directory.
 func newBenchIn(t *testing.T, dir string) *bench {
 	b := &bench{t: t, dir: dir, answer: http.StatusOK, clock: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)}
 	receiver := otlptest.Handler(func(request *collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int) {
@@ -68,7 +68,7 @@ func newBenchIn(t *testing.T, dir string) *bench {
 	return b
 }
 
-// reader starts a reader with the stored positions.
+// reader returns a reader that has loaded the stored positions.
 func (b *bench) reader(settings nodespec.PodLogs) *reader {
 	b.t.Helper()
 	settings.Machine = "m1"
@@ -77,7 +77,7 @@ func (b *bench) reader(settings nodespec.PodLogs) *reader {
 	}
 	root, err := os.OpenRoot(b.dir)
 	check(b.t, err)
-	b.t.Cleanup(func() { _ = root.Close() }) // it is only read
+	b.t.Cleanup(func() { _ = root.Close() }) // a read-only directory needs no check of Close
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, b.socket.Listener.Addr().String())
 	}}}
@@ -99,7 +99,8 @@ func (b *bench) deliver(r *reader) {
 	check(b.t, r.store(b.t.Context()))
 }
 
-// texts returns the texts of the delivered records by container, in order, and forgets them.
+// texts returns the texts of the delivered records by container, in order. The next call returns
+// only newer records.
 func (b *bench) texts() map[string][]string {
 	all := map[string][]string{}
 	for _, l := range b.lines {
@@ -110,7 +111,7 @@ func (b *bench) texts() map[string][]string {
 	return all
 }
 
-// want compares the records of the container app/p/c since the last call.
+// want compares the records of the container app/p/c since the last call of texts.
 func (b *bench) want(what string, want ...string) {
 	b.t.Helper()
 	if got := b.texts()["app/p/c"]; !slices.Equal(got, want) {
@@ -120,7 +121,8 @@ func (b *bench) want(what string, want ...string) {
 
 const container = "app_p_0a1b/c"
 
-// write appends entries to a file of a container, each a millisecond after the last.
+// write appends entries to a file of a container. Each entry is a millisecond later than the entry
+// before.
 func (b *bench) write(dir, name string, entries ...string) {
 	b.t.Helper()
 	check(b.t, os.MkdirAll(filepath.Join(b.dir, dir), 0o755))
@@ -134,7 +136,7 @@ func (b *bench) write(dir, name string, entries ...string) {
 	check(b.t, f.Close())
 }
 
-// out returns entries of standard output with the numbers of a range.
+// out returns entries of standard output with the texts "line FROM" to "line TO".
 func out(from, to int) (entries []string) {
 	for _, text := range numbered(from, to) {
 		entries = append(entries, "stdout F "+text)
@@ -149,7 +151,8 @@ func numbered(from, to int) (texts []string) {
 	return texts
 }
 
-// rotate renames the present file as the kubelet does, and compresses the previous one.
+// rotate renames the present file and compresses the file of the previous rotation, like the
+// kubelet.
 func (b *bench) rotate(second int) {
 	b.t.Helper()
 	at := filepath.Join(b.dir, container)
@@ -169,8 +172,8 @@ func (b *bench) rotate(second int) {
 	check(b.t, os.Rename(at+"/0.log", fmt.Sprintf("%s/0.log.20261129-1200%02d", at, second)))
 }
 
-// TestRotation checks that each line is delivered once, over rotations, compression, restarts of
-// the container and of the process.
+// TestRotation checks that each line is delivered once, despite rotations, compression, and
+// restarts of the container and of podlogd.
 func TestRotation(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -184,7 +187,7 @@ func TestRotation(t *testing.T) {
 	b.write(container, "0.log", out(6, 7)...)
 	b.deliver(r)
 	b.want("a rotation", numbered(4, 7)...)
-	for n := range 3 { // while nothing reads: the file of the position is compressed
+	for n := range 3 { // no reader runs, and the file of the position is compressed
 		b.write(container, "0.log", out(8+10*n, 17+10*n)...)
 		b.rotate(2 + n)
 	}
@@ -197,7 +200,7 @@ func TestRotation(t *testing.T) {
 	b.want("a new container", append(numbered(43, 43), numbered(41, 42)...)...)
 }
 
-// TestRemoved checks that a file that the kubelet removed before its delivery is reported.
+// TestRemoved checks that podlogd reports a file that the kubelet has removed before its delivery.
 func TestRemoved(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -217,8 +220,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestPartial checks that entries of a long line become a record, also over a restart, and that the
-// memory for incomplete lines is limited.
+// TestPartial checks that the entries of a long line become one record, also after a restart of
+// podlogd, and that the memory for incomplete lines is limited.
 func TestPartial(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -255,7 +258,8 @@ func TestPartial(t *testing.T) {
 	}
 }
 
-// TestHostile checks bytes that a pod, or a pod with a volume of the directory, can write.
+// TestHostile checks malformed lines, and files and links that a pod can create if it has a volume
+// in the directory of logs.
 func TestHostile(t *testing.T) {
 	b := newBench(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -283,8 +287,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestLongLine checks that a line without an end, which a pod with a volume of the directory can
-// make without a cost, takes only one turn at a time, and that its end is no line.
+// TestLongLine checks a huge line without an end, which a pod with a volume in the directory of
+// logs can create by a file with holes. One turn reads only a part of it, and the end of the line
+// is no record.
 func TestLongLine(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -306,8 +311,8 @@ func TestLongLine(t *testing.T) {
 	b.want("the lines before and behind it", numbered(1, 3)...)
 }
 
-// TestManyRemoved checks that the records of many removed containers arrive in several batches:
-// machined refuses a larger one, which would stop the reader.
+// TestManyRemoved checks that the records of many removed containers are delivered in several
+// batches. machined rejects a larger batch, and the reader would stop.
 func TestManyRemoved(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -328,7 +333,7 @@ func TestManyRemoved(t *testing.T) {
 	}
 }
 
-// TestForgery checks that a record of a pod never looks like a record of the machine.
+// TestForgery checks that a pod cannot write a record that looks like a record of the machine.
 func TestForgery(t *testing.T) {
 	b := newBench(t)
 	forged := `{"number":7,"before":"ab","record":"changes","source":"audit","orlop.source":"audit"}`
@@ -344,7 +349,7 @@ func TestForgery(t *testing.T) {
 	}
 }
 
-// TestSelection checks the namespaces.
+// TestSelection checks which namespaces a reader selects.
 func TestSelection(t *testing.T) {
 	for _, c := range []struct {
 		settings nodespec.PodLogs
@@ -371,11 +376,11 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// TestLimit checks that a flood is limited by the times of its lines, that the receiver is told the
-// number of dropped lines, and that other containers lose none.
+// TestLimit checks that a container is limited by the times of its lines and not by the clock, that
+// the receiver gets the number of dropped lines, and that other containers lose no lines.
 func TestLimit(t *testing.T) {
 	b := newBench(t)
-	b.write(container, "0.log", out(1, 2000)...) // in two seconds
+	b.write(container, "0.log", out(1, 2000)...) // 2000 lines in two seconds
 	b.write("app_q_0a1b/c", "0.log", out(1, 50)...)
 	b.deliver(b.reader(nodespec.PodLogs{LinesPerSecond: 100}))
 	var missed uint64
@@ -386,7 +391,7 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	got := b.texts()
-	// a burst of five seconds, two seconds, and the records about missing lines
+	// a burst of five seconds, then two seconds of lines, and the reports about dropped lines
 	if n := len(got["app/p/c"]); n < 690 || n > 710 || len(got["app/q/c"]) != 50 {
 		t.Errorf("%d and %d lines", n, len(got["app/q/c"]))
 	}
@@ -406,8 +411,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestOutage checks that a reader holds one batch while the receiver takes nothing, that a restart
-// loses no line, and repeats none that the receiver has taken.
+// TestOutage checks that a reader holds one batch while the receiver accepts nothing. After a
+// restart, no line is lost, and no line that the receiver has accepted is repeated.
 func TestOutage(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{LinesPerSecond: 1e6})
@@ -434,7 +439,7 @@ func TestOutage(t *testing.T) {
 	b.want("all lines", numbered(1, 3*maxRecords)...)
 }
 
-// TestDamagedPositions checks that damaged positions cause a repetition, and no failure.
+// TestDamagedPositions checks that damaged positions cause a repeated delivery and no failure.
 func TestDamagedPositions(t *testing.T) {
 	b := newBench(t)
 	for _, text := range []string{"", "{", "null", `{"containers":{"app_p_0a1b/c":{"restart":-1,"first":"x","offset":-5}}}`} {
@@ -447,8 +452,8 @@ func TestDamagedPositions(t *testing.T) {
 	}
 }
 
-// TestDamagedFile checks that a compressed file that a power cut has damaged does not stop the
-// reading.
+// TestDamagedFile checks that a reader continues behind compressed files that a power cut has
+// damaged.
 func TestDamagedFile(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -473,7 +478,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestPositions checks the stored form, and that it contains only what was delivered.
+// TestPositions checks the stored form of the positions, and that they include only delivered
+// lines.
 func TestPositions(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})

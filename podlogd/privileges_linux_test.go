@@ -1,7 +1,7 @@
 //go:build !cgo
 
-// With cgo a process has threads that Go does not know, and system calls on all threads fail;
-// podlogd is built without cgo.
+// With cgo, a process has threads that Go's runtime does not know, and system calls on all threads
+// fail. podlogd is built without cgo.
 
 package podlogd
 
@@ -22,12 +22,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/portserver/portservertest"
 )
 
-// TestGiveUpPrivileges checks what podlogd can do without privileges.
+// TestGiveUpPrivileges checks which operations giveUpPrivileges permits.
 func TestGiveUpPrivileges(t *testing.T) {
 	portservertest.Confined(t, func(dir string) { readConfined(t, dir) })
 }
 
-// readConfined delivers lines without privileges, and then tries what podlogd must not do.
+// readConfined delivers lines after giveUpPrivileges, and then tries operations that must fail.
 func readConfined(t *testing.T, dir string) {
 	portservertest.LeaveRoot(t, paths.UserPodLogs, func() error { return giveUpPrivileges("/") })
 	logs := filepath.Join(dir, "logs", "pods")
@@ -40,7 +40,7 @@ func readConfined(t *testing.T, dir string) {
 	b.write(container, "0.log", out(4, 4)...)
 	b.rotate(2)
 	b.write(container, "0.log", out(5, 6)...)
-	r := b.reader(nodespec.PodLogs{}) // its connection to machined, here TCP, stays open
+	r := b.reader(nodespec.PodLogs{}) // opens the connection to machined, here TCP
 	if err := giveUpPrivileges(filepath.Dir(logs)); err != nil {
 		t.Fatal(err)
 	}

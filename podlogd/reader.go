@@ -11,50 +11,51 @@ import (
 	"time"
 )
 
-// Position is the place of a reader in the log of a container: the next byte of a file. The time of
-// the first line identifies the file, which the kubelet renames and compresses.
+// Position is how far a reader has read the log of a container: the next byte of a file. The time
+// of the first line identifies the file, because the kubelet renames and compresses files.
 type Position struct {
-	Restart int    `json:"restart"` // of the container
-	First   string `json:"first"`   // time of the first line of the file; empty before any line
-	Offset  int64  `json:"offset"`  // in the file without compression
+	Restart int    `json:"restart"` // restart count of the container
+	First   string `json:"first"`   // time of the first line; empty before the first read
+	Offset  int64  `json:"offset"`  // offset in the uncompressed file, in bytes
 }
 
-// record is a line of a container for the receiver.
+// record is a line of a container, or a notice of podlogd, for the receiver.
 type record struct {
 	at       time.Time
 	stderr   bool
 	text     string
 	cut      bool     // the text continues in the next record of the stream
-	position Position // of the beginning of the line
-	missed   uint64   // so many lines were dropped; 0 if unknown
-	notice   string   // a text of this program, instead of a line of the container
+	position Position // position of the beginning of the line
+	missed   uint64   // number of dropped lines; 0 if unknown
+	notice   string   // text of podlogd, if the record is no line of the container
 }
 
-// stream is the beginning of an incomplete line of stdout or stderr.
+// stream is an incomplete line of stdout or stderr.
 type stream struct {
 	at    time.Time
-	text  []byte   // nil for none
-	start Position // of its first entry
-	begun uint64   // order of the beginnings of a container
+	text  []byte   // text so far; nil if there is no incomplete line
+	start Position // position of the first entry of the line
+	begun uint64   // number of the line in the order in which lines of the container began
 }
 
-// log is the log of a container, and how far it was read.
+// log is the log of a container: how far it was read, and its incomplete lines.
 type log struct {
 	position Position
 	streams  [2]stream // stdout, stderr
 	begun    uint64
 	limit    limiter
-	// within reports that the position is within a line that is too long for a record.
+	// within is true if the position is inside a line that is longer than the buffer of readLine.
+	// The rest of the line is skipped.
 	within bool
 
-	// The names and the present file after the last turn: without a change, there is nothing to
-	// read.
+	// names and last are the file names and the present file at the end of the last turn. If they
+	// have not changed, there is nothing to read.
 	names string
 	last  fs.FileInfo
 }
 
-// safe returns the position from which a restart continues without a loss: before the entries of
-// incomplete lines.
+// safe returns the position from which a restart of podlogd loses no line: the beginning of the
+// oldest incomplete line, or the present position.
 func (l *log) safe() Position {
 	at, first := l.position, uint64(0)
 	for _, s := range l.streams {
@@ -65,17 +66,20 @@ func (l *log) safe() Position {
 	return at
 }
 
-// turnBytes is the number of bytes of a plain file after which the next container has its turn. A
-// compressed file is read to its end, because each turn has to decompress it from the beginning.
+// turnBytes is the number of bytes of an uncompressed file that one turn reads. Then the next
+// container has its turn. A compressed file is read to its end, because each turn would decompress
+// it from the beginning.
 const turnBytes = 256 << 10
 
-// budget is the memory for incomplete lines of all containers of a reader, in bytes. When they have
-// more, the parts become records.
+// budget counts the memory for the incomplete lines of all containers of a reader, in bytes. When
+// used exceeds most, an incomplete line becomes a record without waiting for its end.
 type budget struct{ used, most int }
 
-// turn reads the new lines of a container: each gets the records of a line, and next is called
-// after each line, when the position is behind it. turn returns their first error. A file that the
-// kubelet renames or removes meanwhile is no error: the next turn finds the rest.
+// turn reads new lines of a container. It passes every record to the function each. After every
+// line, when the position is behind the line, it calls the function next. It returns the first
+// error of next or of a read. more is true if the turn ended before the end of the log. If the
+// kubelet renames or removes a file during the turn, there is no error, and the next turn
+// continues.
 func (l *log) turn(root *os.Root, dir string, b *budget, each func(record), next func() error) (more bool, err error) {
 	list, err := files(root, dir)
 	if err != nil || len(list) == 0 {
@@ -104,7 +108,7 @@ func (l *log) turn(root *os.Root, dir string, b *budget, each func(record), next
 			}
 			if first == "" {
 				if newest {
-					break // it has no line yet
+					break // the newest file has no line yet
 				}
 				continue
 			}
@@ -124,7 +128,7 @@ func (l *log) turn(root *os.Root, dir string, b *budget, each func(record), next
 	return false, nil
 }
 
-// ignoreGone returns nil for a file that no longer exists, or that was replaced meanwhile.
+// ignoreGone returns nil for the error of a file that was removed or replaced during a turn.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoFile) {
 		return nil
@@ -132,10 +136,11 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// locate returns the index of the file of the position, and -1 if there is nothing to read. If the
-// kubelet has removed the file, the position becomes the beginning of the next file.
+// locate returns the index of the file that contains the position; -1 if there is nothing to read.
+// If the kubelet has removed the file, the position becomes the beginning of the next file, and the
+// function each gets a notice.
 func (l *log) locate(root *os.Root, dir string, list []logFile, each func(record)) (int, error) {
-	begin, first := -1, "" // the oldest file behind the position
+	begin, first := -1, "" // the oldest file that is newer than the position
 	for i := len(list) - 1; i >= 0; i-- {
 		f := list[i]
 		s, err := firstStamp(root, dir+"/"+f.name, f.packed)
@@ -160,15 +165,15 @@ func (l *log) locate(root *os.Root, dir string, list []logFile, each func(record
 	return begin, nil
 }
 
-// later reports whether a time in its written form is later than another.
+// later reports whether the time a is later than the time b; both are text.
 func later(a, b string) bool {
 	x, errX := time.Parse(time.RFC3339Nano, a)
 	y, errY := time.Parse(time.RFC3339Nano, b)
 	return errX == nil && errY == nil && x.After(y)
 }
 
-// read reads the file of the position. done reports whether it has reached the end; an incomplete
-// line is read when it is complete.
+// read reads the file of the position. done is true if it has reached the end of the file. An
+// incomplete line at the end is read when it is complete.
 func (l *log) read(root *os.Root, name string, packed bool, b *budget, each func(record), next func() error) (done bool, err error) {
 	f, _, err := open(root, name)
 	if err != nil {
@@ -176,13 +181,13 @@ func (l *log) read(root *os.Root, name string, packed bool, b *budget, each func
 	}
 	defer f.Close()
 	if first := stampOf(f, packed); first != l.position.First {
-		return false, fs.ErrNotExist // the kubelet has renamed it meanwhile
+		return false, fs.ErrNotExist // the kubelet has renamed the file
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
 	if l.position.Offset == 0 {
-		l.within = false // another file
+		l.within = false // the position is at the beginning of another file
 	}
 	if !packed {
 		if _, err := f.Seek(l.position.Offset, io.SeekStart); err != nil {
@@ -195,21 +200,22 @@ func (l *log) read(root *os.Root, name string, packed bool, b *budget, each func
 		_, err = io.CopyN(io.Discard, text, l.position.Offset)
 	}
 	if err != nil {
-		return true, nil // damaged by a power cut: the rest is in no file
+		return true, nil // the file is damaged by a power cut, so its rest is lost
 	}
 	done, err = l.lines(text, 1<<62, b, each, next)
 	if failure := (*nextError)(nil); err != nil && !errors.As(err, &failure) {
-		return true, nil // likewise
+		return true, nil // the file is damaged, too
 	}
 	return done, err
 }
 
-// nextError is an error of next.
+// nextError marks an error of next, to distinguish it from a read error.
 type nextError struct{ error }
 
 func (e *nextError) Unwrap() error { return e.error }
 
-// lines reads lines up to a number of bytes.
+// lines reads lines; most is the number of bytes after which it stops. done is true at the end of
+// the file.
 func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), next func() error) (done bool, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
 	for read := int64(0); read < most; {
@@ -234,10 +240,11 @@ func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), ne
 	return false, nil
 }
 
-// readLine returns a line with its end, or a part of a line that is longer than the buffer of r. A
-// part at a time lets the other containers have their turns: containerd writes no such line, but a
-// pod with a volume of the directory can make a file of holes, in which no line ends. An incomplete
-// line is io.EOF.
+// readLine returns the next line with its line end. If a line is longer than the buffer of r,
+// readLine returns a part of it, and whole is false. containerd writes shorter lines, but a pod
+// with a volume in the directory of logs can create a file with holes. Because readLine returns
+// parts, this file does not delay other containers. For an incomplete line at the end of the file,
+// the error is io.EOF.
 func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	line, err = r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -246,7 +253,8 @@ func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	return line, true, err
 }
 
-// add takes a line of the file: it completes a line of a stream, which each gets.
+// add parses a line of the file and appends its text to its stream. If the line of the stream is
+// then complete, add passes a record to the function each.
 func (l *log) add(line []byte, b *budget, each func(record)) {
 	e, ok := parse(line)
 	if !ok {
@@ -268,7 +276,8 @@ func (l *log) add(line []byte, b *budget, each func(record)) {
 	l.complete(s, e.stderr, e.partial, b, each)
 }
 
-// complete makes a record of the text of a stream.
+// complete passes a record with the text of a stream to the function each, if the limit permits the
+// record.
 func (l *log) complete(s *stream, stderr, cut bool, b *budget, each func(record)) {
 	if l.limit.allow(s.at, len(s.text)) {
 		if dropped := l.limit.report(time.Now()); dropped > 0 {
@@ -280,7 +289,8 @@ func (l *log) complete(s *stream, stderr, cut bool, b *budget, each func(record)
 	*s = stream{}
 }
 
-// flushStreams makes records of incomplete lines, which nothing continues.
+// flushStreams makes records of the incomplete lines, because the container has ended and will not
+// complete them.
 func (l *log) flushStreams(b *budget, each func(record)) {
 	for i := range l.streams {
 		if s := &l.streams[i]; s.text != nil {

@@ -25,32 +25,32 @@ import (
 
 // Options configure Serve.
 type Options struct {
-	Dir      string // of the logs of pods; it exists
+	Dir      string // directory of the logs of pods; it must exist
 	Settings nodespec.PodLogs
 	// Client connects to machined (nodespec.PodLogsURL).
 	Client *http.Client
 	Log    *slog.Logger
 }
 
-// Limits of a batch. They bound the memory that a reader uses for records.
+// Limits of a batch: its records, and the bytes of their texts. They bound the memory of a reader.
 const maxRecords, maxBytes = 512, 512 << 10
 
 const (
-	// streamBytes bounds the memory that a reader uses for incomplete lines.
+	// streamBytes is the memory of a reader for incomplete lines, in bytes.
 	streamBytes = 2 << 20
-	// gatherTime is the time from the first record of a batch to its delivery.
+	// gatherTime is the longest time from the first record of a batch to its delivery.
 	gatherTime = time.Second
-	// pollTime is the pause after a pass that found no more lines.
+	// pollTime is the delay after a pass that has read all lines.
 	pollTime = time.Second
-	// storeTime is the minimum time between two writes of the positions. After a power cut, the
-	// records of this time and of the last batch are delivered again.
+	// storeTime is the shortest time between two writes of the positions. After a power cut,
+	// podlogd delivers the records since the last write again.
 	storeTime = 10 * time.Second
-	// lastTime is the timeout at shutdown for the last batch and the write of the positions.
+	// lastTime is the time at shutdown to deliver the last batch and to store the positions.
 	lastTime = 2 * time.Second
 )
 
-// Serve delivers the logs of pods to the receivers until ctx ends. After a panic it returns an
-// error, and a restart of the process continues from the stored positions.
+// Serve delivers the logs of pods to the receivers until ctx ends. If a reader panics, Serve
+// returns an error; after a restart, the process continues from the stored positions.
 func Serve(ctx context.Context, o Options) error {
 	root, err := os.OpenRoot(o.Dir)
 	if err != nil {
@@ -74,28 +74,28 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// reader reads the logs for a receiver.
+// reader reads the logs of all containers for one receiver.
 type reader struct {
 	Options
 	root *os.Root
-	name string // of the receiver
+	name string // name of the receiver
 
 	logs   map[Container]*log
 	budget budget
 	batch  otlp.Batch
 	bytes  int
-	begun  time.Time // of the batch
+	begun  time.Time // time of the first record of the batch
 
-	// delivered holds the positions behind the delivered records; touched holds the containers that
-	// were read since then.
+	// delivered has the positions behind the delivered records, by the directory of the container.
+	// touched has the containers that were read since the last delivery.
 	delivered map[string]Position
 	touched   map[Container]bool
-	stored    []byte // the last stored form of delivered
+	stored    []byte // delivered in the form that was last stored
 	storedAt  time.Time
-	problem   string // the last logged problem
+	problem   string // last logged problem; "" if the last report had none
 }
 
-// newReader returns a reader without positions.
+// newReader returns a reader that has not loaded its positions yet.
 func newReader(o Options, root *os.Root, name string) *reader {
 	return &reader{
 		Options: o, root: root, name: name, logs: map[Container]*log{}, budget: budget{most: streamBytes},
@@ -103,7 +103,7 @@ func newReader(o Options, root *os.Root, name string) *reader {
 	}
 }
 
-// run delivers until ctx ends.
+// run reads and delivers logs until ctx ends.
 func (r *reader) run(ctx context.Context) {
 	if r.retry(ctx, func() error { return r.load(ctx) }) != nil {
 		return
@@ -126,7 +126,7 @@ func (r *reader) run(ctx context.Context) {
 	r.report(r.store(last))
 }
 
-// report logs a problem once.
+// report logs a problem, if it differs from the last report.
 func (r *reader) report(err error) {
 	text := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -156,14 +156,14 @@ func (r *reader) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// selects reports whether the records of a namespace are delivered.
+// selects reports whether the settings select a namespace.
 func (r *reader) selects(namespace string) bool {
 	s := r.Settings
 	return (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) && !slices.Contains(s.Exclude, namespace)
 }
 
-// pass reads new lines of each container in turn (log.turn). more reports whether a container has
-// further lines.
+// pass reads new lines of each container, one turn for each (log.turn). more is true if a container
+// has further lines.
 func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	list, tooMany, err := containers(r.root, r.selects)
 	if err != nil {
@@ -195,7 +195,7 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 			r.touched[c] = true
 		}
 		if err == nil {
-			err = r.room(ctx) // for the records that are no lines
+			err = r.room(ctx) // for notices
 		}
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -208,7 +208,7 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	return more, errors.Join(problems...)
 }
 
-// room delivers the batch if it is full: machined refuses larger requests.
+// room delivers the batch if it is full, because machined rejects larger requests.
 func (r *reader) room(ctx context.Context) error {
 	if r.batch.Records < maxRecords && r.bytes < maxBytes {
 		return ctx.Err()
@@ -216,7 +216,8 @@ func (r *reader) room(ctx context.Context) error {
 	return r.flush(ctx)
 }
 
-// forget drops the containers whose logs the kubelet has deleted.
+// forget drops the containers whose logs the kubelet has deleted, and delivers their incomplete
+// lines.
 func (r *reader) forget(ctx context.Context, present []Container) error {
 	is := map[Container]bool{}
 	names := map[string]bool{}
@@ -245,8 +246,8 @@ func (r *reader) forget(ctx context.Context, present []Container) error {
 	return nil
 }
 
-// scope is the name of the program that makes the records, as their instrumentation scope. The
-// records of the machine have another.
+// scope is the instrumentation scope of the records, which names the program that creates them. The
+// records of the machine have another scope.
 const scope = "github.com/orlop-os/orlop/podlogd"
 
 // add adds a record to the batch.
@@ -283,14 +284,14 @@ func (r *reader) add(c Container, restart int, one record) {
 	r.bytes += len(one.text) + len(one.notice)
 }
 
-// due reports whether to call flush after a pass: the batch is full or old enough, or it is empty.
-// With an empty batch, flush only updates and stores the positions.
+// due reports whether run must call flush after a pass: the batch is full, is older than
+// gatherTime, or is empty. With an empty batch, flush only updates and stores the positions.
 func (r *reader) due() bool {
 	return r.batch.Records == 0 || r.batch.Records >= maxRecords || r.bytes >= maxBytes || time.Since(r.begun) >= gatherTime
 }
 
-// flush delivers the batch, and stores the positions if it is time. It repeats the delivery until
-// the receiver has taken the batch or ctx ends.
+// flush delivers the batch, and retries until the receiver has accepted it or ctx ends. Then it
+// stores the positions if the last write is older than storeTime.
 func (r *reader) flush(ctx context.Context) error {
 	if err := r.retry(ctx, func() error { return r.deliver(ctx) }); err != nil {
 		return err
@@ -301,7 +302,7 @@ func (r *reader) flush(ctx context.Context) error {
 	return r.store(ctx)
 }
 
-// deliver makes one attempt to deliver the batch. On success it advances the positions.
+// deliver tries once to deliver the batch. After a success it advances the positions.
 func (r *reader) deliver(ctx context.Context) error {
 	if r.batch.Records > 0 {
 		body, err := otlp.Encode(r.batch.Data())
@@ -320,7 +321,7 @@ func (r *reader) deliver(ctx context.Context) error {
 	return nil
 }
 
-// store gives machined the positions if they have changed.
+// store sends the positions to machined, if they have changed since the last write.
 func (r *reader) store(ctx context.Context) error {
 	text, err := json.Marshal(positions{r.delivered})
 	if err != nil || bytes.Equal(text, r.stored) {
@@ -333,7 +334,8 @@ func (r *reader) store(ctx context.Context) error {
 	return nil
 }
 
-// load gets the positions from machined. If they are invalid, all lines are delivered again.
+// load gets the positions from machined. If they are damaged, the reader starts without positions
+// and delivers all lines again.
 func (r *reader) load(ctx context.Context) error {
 	text, err := r.call(ctx, http.MethodGet, nil)
 	if err != nil {
@@ -350,12 +352,12 @@ func (r *reader) load(ctx context.Context) error {
 	return nil
 }
 
-// positions are the stored positions of a receiver, by the directory of a container.
+// positions is the stored form of the positions of a receiver, by the directory of a container.
 type positions struct {
 	Containers map[string]Position `json:"containers"`
 }
 
-// call gets or puts the positions.
+// call gets the positions from machined, or sends them.
 func (r *reader) call(ctx context.Context, method string, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

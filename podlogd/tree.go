@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of the directory. The kubelet has at most some hundred pods.
+// Limits of the directory of logs. A kubelet usually has at most some hundred pods.
 const (
 	maxContainers = 2048
-	maxFiles      = 64 // of a container
+	maxFiles      = 64 // files of a container
 )
 
 // Container identifies a container of a pod.
 type Container struct{ Namespace, Pod, UID, Name string }
 
-// dir returns the directory of the container below the directory of all logs.
+// dir returns the directory of the container, relative to the directory of logs.
 func (c Container) dir() string {
 	return c.Namespace + "_" + c.Pod + "_" + c.UID + "/" + c.Name
 }
@@ -37,8 +37,8 @@ var (
 	fileName      = regexp.MustCompile(`^([0-9]{1,9})\.log(?:\.([0-9]{8}-[0-9]{6})(\.gz)?)?$`)
 )
 
-// containers returns the containers with logs in a selection of namespaces, in order. Links are
-// none. more reports whether there are further containers.
+// containers returns the containers with logs in the selected namespaces, sorted by directory.
+// Symbolic links are ignored. more is true if there are more than maxContainers.
 func containers(root *os.Root, selects func(namespace string) bool) (list []Container, more bool, err error) {
 	pods, err := entries(root, ".")
 	if err != nil {
@@ -69,7 +69,7 @@ func containers(root *os.Root, selects func(namespace string) bool) (list []Cont
 	return list, false, nil
 }
 
-// entries returns the entries of a directory by name, at most four times maxContainers.
+// entries returns at most four times maxContainers entries of a directory, sorted by name.
 func entries(root *os.Root, name string) ([]fs.DirEntry, error) {
 	d, err := root.Open(name)
 	if err != nil {
@@ -84,17 +84,18 @@ func entries(root *os.Root, name string) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// logFile is a file of a container.
+// logFile is a log file of a container.
 type logFile struct {
 	name    string
-	restart int    // number of the container in its pod, from 0
-	rotated string // time of the rotation; empty for the present file
+	restart int    // restart count of the container, from 0
+	rotated string // time of the rotation; empty for the file that containerd writes now
 	packed  bool
 }
 
-// files returns the files of a container, the oldest first: by restart, then by rotation. A file
-// that is being compressed exists twice; the plain one counts. Links and files with several names
-// are none: a pod with a volume of the directory could put them there.
+// files returns the log files of a container, the oldest first, by restart count and then by time
+// of rotation. While the kubelet compresses a file, the file exists twice, and files returns the
+// uncompressed one. Symbolic and hard links are ignored, because a pod with a volume in the
+// directory of logs could create them.
 func files(root *os.Root, dir string) (list []logFile, err error) {
 	all, err := entries(root, dir)
 	if err != nil {
@@ -129,13 +130,13 @@ func files(root *os.Root, dir string) (list []logFile, err error) {
 	return list[max(0, len(list)-maxFiles):], nil
 }
 
-// single reports whether a file is a regular file with a single name.
+// single reports whether a file is a regular file without further hard links.
 func single(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() && info.Sys().(*syscall.Stat_t).Nlink == 1
 }
 
-// open opens a regular file with a single name, and no link. os.Root follows links within the
-// directory, so the file is compared with its name.
+// open opens a regular file that is no symbolic link and has no further hard links. os.Root follows
+// symbolic links within the directory, so open compares the opened file with the result of Lstat.
 func open(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -155,10 +156,10 @@ func open(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// errNoFile says that a name is a link, or no file, or that the file has just been renamed.
+// errNoFile means that a name is a link or no regular file, or that the file was renamed just now.
 var errNoFile = errors.New("is no regular file with a single name")
 
-// content returns the text of an open file.
+// content returns a reader of the uncompressed content of an open file.
 func content(f *os.File, packed bool) (io.Reader, error) {
 	if !packed {
 		return f, nil
@@ -166,7 +167,8 @@ func content(f *os.File, packed bool) (io.Reader, error) {
 	return gzip.NewReader(f)
 }
 
-// firstStamp returns the time at the beginning of a file; empty if it has none yet, or is damaged.
+// firstStamp returns the time at the beginning of a file (stamp). It returns "" if the file has no
+// line yet or is damaged.
 func firstStamp(root *os.Root, name string, packed bool) (string, error) {
 	f, _, err := open(root, name)
 	if err != nil {
@@ -176,7 +178,8 @@ func firstStamp(root *os.Root, name string, packed bool) (string, error) {
 	return stampOf(f, packed), nil
 }
 
-// stampOf returns the time at the beginning of an open file; empty if it has none.
+// stampOf returns the time at the beginning of an open file (stamp). It returns "" if the file has
+// no line yet or is damaged.
 func stampOf(f *os.File, packed bool) string {
 	text, err := content(f, packed)
 	if err != nil {

@@ -10,27 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLost is returned when events were lost because the reader was too slow: the caller has to read
-// the whole state again.
+// ErrLost means that events were lost, because the reader was too slow. The caller must read the
+// whole state again.
 var ErrLost = errors.New("device events were lost")
 
-// receiveBuffer has room for some thousand events: a large machine sends that many while modules
-// are loaded.
+// receiveBuffer is the size of the socket buffer, in bytes. It holds some thousand events, as many
+// as a large machine sends while modules are loaded.
 const receiveBuffer = 2 << 20
 
-// kernelGroup is the multicast group of the kernel's messages; udev uses another group.
+// kernelGroup is the multicast group of the events of the kernel. udev uses another group.
 const kernelGroup = 1
 
 // Listener receives events. It is not safe for concurrent use.
 //
-// It uses github.com/mdlayher/socket instead of mdlayher/netlink, because these messages are in
-// netlink packets without the netlink header that the latter requires.
+// It uses github.com/mdlayher/socket and not mdlayher/netlink. mdlayher/netlink requires a netlink
+// header in each message, and device events have none.
 type Listener struct {
 	conn   *socket.Conn
 	buffer []byte
 }
 
-// Listen starts to receive events; no later event is missed. The caller closes the Listener.
+// Listen starts to receive events. Next returns each event that happens after Listen has returned,
+// or ErrLost. The caller must close the Listener.
 func Listen() (*Listener, error) {
 	conn, err := socket.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT, "uevent", nil)
 	if err != nil {
@@ -48,13 +49,13 @@ func Listen() (*Listener, error) {
 // Close stops the Listener.
 func (l *Listener) Close() error { return l.conn.Close() }
 
-// Next waits for the next event. The error is from the context (then the Listener is unusable), or
-// ErrLost (call Next again), or from a broken socket.
+// Next waits for the next event. After an error of ctx or of the socket, the Listener is unusable.
+// After ErrLost, the caller can call Next again.
 func (l *Listener) Next(ctx context.Context) (Event, error) {
-	// The context is not passed to the socket, because with a deadline the socket would wait for it
+	// ctx is not passed to Recvfrom: if ctx had a deadline, Recvfrom would wait for the deadline
 	// even after a cancellation.
 	defer context.AfterFunc(ctx, func() {
-		// fails only if the socket is closed, and then no caller waits
+		// SetReadDeadline fails only if the socket is closed; then no caller waits.
 		_ = l.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	for {
@@ -67,8 +68,8 @@ func (l *Listener) Next(ctx context.Context) (Event, error) {
 		case err != nil:
 			return Event{}, fmt.Errorf("device events: cannot receive: %w", err)
 		}
-		// Only the kernel has port number 0. Any process with enough privileges can send to the
-		// group.
+		// The kernel has port number 0. Messages of other processes, which need privileges to send
+		// to the group, are ignored.
 		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
 			continue
 		}

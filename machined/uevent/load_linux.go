@@ -13,27 +13,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Loader loads the modules for present and new devices.
+// Loader loads the kernel modules for the devices that exist and for new devices.
 type Loader struct {
 	Sys   string // mount point of sysfs, "/sys"
 	Index func() (*kmod.Index, error)
-	// Each is called for every event, in order, from the receiving goroutine. A nil event means
-	// that events were lost: read the whole state again. Each must be quick. It may be nil.
+	// Run calls Each for every event, in order. A nil event means that events were lost; the
+	// receiver must then read the whole state again. Each must return quickly, because Run waits
+	// for it. Each may be nil.
 	Each func(*Event)
-	// Report receives a line for each loaded module and for each failure. It may be nil.
+	// Report receives a message for each load of modules, with its error, and for each failure. It
+	// may be nil.
 	Report func(message string, err error)
 
 	mu        sync.Mutex
-	pending   []string // modaliases without a lookup so far
+	pending   []string // requested modaliases that are not looked up yet
 	tried     map[string]bool
 	requested cell.Signal
 }
 
-// Run loads the modules for the present devices, and then for each new device, until the context
-// ends or the socket breaks. It calls ready (which may be nil) once, after it has loaded the
-// modules of the present devices.
+// Run loads the modules for the present devices, and then for each new device. It returns when ctx
+// ends or the socket fails. It calls ready (which may be nil) once the modules of the present
+// devices are loaded.
 func (l *Loader) Run(ctx context.Context, ready func()) error {
-	listener, err := Listen() // before the walk, so that no device is missed
+	listener, err := Listen() // before coldPlug, so no device is missed
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup
 	loading.Go(func() {
-		// after a panic: the caller of Run learns that no drivers are loaded any more
+		// After a panic, Run must return, because no drivers are loaded any more.
 		defer cancel()
 		_ = panics.Do("loading drivers", func() error {
 			l.coldPlug()
@@ -73,8 +75,9 @@ func (l *Loader) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Start starts Run and returns when it has loaded the modules of the present devices, or its error
-// if it ended before. The error of a later end goes to ended, unless ctx is done.
+// Start starts Run in a goroutine. It returns nil when the modules of the present devices are
+// loaded, or the error of Run if Run ends earlier. If Run ends later, ended gets its error, except
+// after the end of ctx.
 func (l *Loader) Start(ctx context.Context, ended func(error)) error {
 	ready, failed := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -93,7 +96,7 @@ func (l *Loader) Start(ctx context.Context, ended func(error)) error {
 	return nil
 }
 
-// rescan, in place of a modalias, requests another walk of sysfs.
+// rescan is a value of pending, in place of a modalias. It requests a second coldPlug.
 const rescan = ""
 
 func (l *Loader) each(e *Event) {
@@ -115,8 +118,9 @@ func (l *Loader) request(alias string) {
 	l.requested.Wake()
 }
 
-// load serves requests until the context ends. One module can make several devices appear at once,
-// so load looks up simultaneous modaliases together: a lookup reads the whole alias list.
+// load serves the requests until ctx ends. It waits for some milliseconds and serves all requests
+// of this time together: one module can create several devices, and each lookup reads the whole
+// alias list.
 func (l *Loader) load(ctx context.Context) {
 	for {
 		select {
@@ -156,8 +160,8 @@ func (l *Loader) coldPlug() {
 	l.serve(aliases)
 }
 
-// serve loads the modules for the modaliases, each module once per Loader: a failed module would
-// fail again, and a loaded module serves all its devices.
+// serve loads the modules for the modaliases. It loads each module at most once per Loader, because
+// a loaded module serves all its devices, and a module that failed would fail again.
 func (l *Loader) serve(aliases []string) {
 	if len(aliases) == 0 {
 		return
@@ -182,7 +186,7 @@ func (l *Loader) serve(aliases []string) {
 		l.report("cannot plan the modules for devices", err)
 	}
 	if len(steps) == 0 {
-		return // built in
+		return // the modules are built into the kernel
 	}
 	start := time.Now()
 	err = kmod.Load(steps)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestListen makes the kernel send an event by a write to a device's uevent file, like udev's cold
-// plug.
+// TestListen checks that a Loader receives an event of the kernel. The test causes the event by a
+// write to the uevent file of a device, like udev.
 func TestListen(t *testing.T) {
 	const device = "/sys/devices/virtual/mem/null/uevent"
 	if unix.Access(device, unix.W_OK) != nil || os.Getuid() != 0 {
@@ -63,8 +63,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestColdPlug finds the devices of a sysfs in a directory and requests their modules, each once.
-// The module files are invalid, so loading fails, and the errors name them.
+// TestColdPlug checks that coldPlug finds the devices in a directory with the structure of sysfs,
+// and requests each module once. The module files are invalid, so each load fails.
 func TestColdPlug(t *testing.T) {
 	root := t.TempDir()
 	for name, content := range map[string]string{

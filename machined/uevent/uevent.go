@@ -1,10 +1,11 @@
 // Package uevent receives device events from the kernel, and loads the modules for new devices.
 //
-// A device identifies its driver by a modalias ("pci:v00001AF4d…"); pkg/kernel/kmod maps it to a
-// module. A single walk of sysfs finds the devices that existed before the Listener (cold plug).
+// A device identifies its driver by a modalias ("pci:v00001AF4d…"), and pkg/kernel/kmod maps the
+// modalias to a module. The package reads sysfs once for the devices that existed before it started
+// to listen (cold plug).
 //
-// The package creates no device nodes and no links (devtmpfs creates the nodes; code that searches
-// a disk reads sysfs), has no rules and runs no programs.
+// The package creates no device nodes and no links: devtmpfs creates the nodes, and code that
+// searches a disk reads sysfs. It has no rules and runs no programs.
 package uevent
 
 import (
@@ -17,16 +18,16 @@ import (
 // lib/kobject_uevent.c.
 type Event struct {
 	Action    string            // "add", "remove", "change", "bind", …
-	DevPath   string            // below /sys: "/devices/pci0000:00/…"
+	DevPath   string            // path below /sys: "/devices/pci0000:00/…"
 	Subsystem string            // "block", "net", "input", …; empty if the device has none
 	Vars      map[string]string // all variables, including the fields above
 }
 
-// errNotKernel is returned for a message that does not have the kernel's format.
+// errNotKernel means that a message does not have the format of the kernel.
 var errNotKernel = errors.New("not a message of the kernel's")
 
-// Parse parses a message: "add@/devices/…" and then KEY=VALUE pairs, each terminated by a zero
-// byte. It rejects messages of udev, which begin with "libudev".
+// Parse parses a message of the kernel: "add@/devices/…" and then KEY=VALUE pairs that each end
+// with a zero byte. It returns an error for messages of udev, which begin with "libudev".
 func Parse(message []byte) (Event, error) {
 	parts := bytes.Split(bytes.TrimRight(message, "\x00"), []byte{0})
 	action, path, ok := strings.Cut(string(parts[0]), "@")

@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// Load loads the record of the last upgrade. Only if that has not ended, it reads the ESP, before
-// the configuration is loaded, which a rollback replaces.
+// Load loads the record of the last upgrade. If that upgrade has not ended, Load also passes this
+// boot to slot.Step. Load runs before the configuration is loaded, because a rollback replaces the
+// configuration.
 func (c *Controller) Load(ctx context.Context) {
 	if c.deps.storageProblem() != "" {
 		return
@@ -26,14 +27,16 @@ func (c *Controller) Load(ctx context.Context) {
 		return
 	}
 	if err := c.recordBoot(ctx); err != nil {
-		// the entries decide the next boot even if they are unreadable here
+		// The boot continues, because the boot loader counts the tries of a version on trial by
+		// itself.
 		c.deps.Console(err.Error())
 		c.deps.Restarter.Go(c.deps.Running, "the loader's entries", c.retryRecordBoot)
 	}
 }
 
-// ResumeTrial continues a trial without a record: a reset may have wiped STATE meanwhile. A version
-// that is not on trial raises the epoch floor, also if the floor was lost with STATE.
+// ResumeTrial continues a trial if its record is missing, for example because a reset has wiped
+// STATE. If the running version is not on trial, ResumeTrial raises the epoch floor to the epoch of
+// the version. The raise also restores a floor that was lost with STATE.
 func (c *Controller) ResumeTrial(ctx context.Context) {
 	if !c.Record().Phase.Done() {
 		return // Load has handled it
@@ -66,9 +69,11 @@ func (c *Controller) recordBoot(ctx context.Context) error {
 	return c.handle(ctx, slot.Booted{Entries: entries, At: time.Now(), Log: c.deps.records().SavedLog()})
 }
 
-// entriesUnread returns substitute entries if the ESP is unreadable: the trial is watched all the
-// same, or a version that cannot read its disk would never be rolled back. The loader's counter
-// decides (counted, if known), else the unfinished record. Otherwise ok is false.
+// entriesUnread returns substitute entries for slot.Step if the ESP is unreadable. A version on
+// trial that cannot read its disk must be watched, too; otherwise the machine would never roll it
+// back. The running version is on trial if the boot loader has counted this boot (counted, if known
+// is true) or if the record of its upgrade is unfinished. ok is false if the version is not on
+// trial.
 func entriesUnread(running string, r slot.Record, counted slot.Entry, known bool) (entries []slot.Entry, ok bool) {
 	if known && counted.Version == running {
 		return []slot.Entry{counted}, true
@@ -76,11 +81,11 @@ func entriesUnread(running string, r slot.Record, counted slot.Entry, known bool
 	return nil, r.To == running && !r.Phase.Done()
 }
 
-// espRetryInterval is the delay before the ESP is read again after an error.
+// espRetryInterval is the delay before the package tries again to read or write the ESP.
 const espRetryInterval = 10 * time.Second
 
-// retryRecordBoot repeats recordBoot until the ESP is readable: after a rollback the machine gets
-// its configuration back.
+// retryRecordBoot repeats recordBoot until the ESP is readable. If recordBoot then restores the
+// configuration of a rollback, retryRecordBoot activates that configuration.
 func (c *Controller) retryRecordBoot(ctx context.Context) {
 	tick := time.NewTicker(espRetryInterval)
 	defer tick.Stop()
@@ -101,8 +106,9 @@ func (c *Controller) retryRecordBoot(ctx context.Context) {
 	}
 }
 
-// EpochFloor returns the lowest epoch that an operator can install: the highest epoch of a
-// committed version.
+// EpochFloor returns the lowest release epoch that the machine installs. It is the highest epoch of
+// a version that was committed on the machine. If the floor is unreadable, EpochFloor returns the
+// epoch of the running version.
 func (c *Controller) EpochFloor() int {
 	floor, err := c.deps.records().EpochFloor()
 	if err != nil {
@@ -112,12 +118,14 @@ func (c *Controller) EpochFloor() int {
 	return floor
 }
 
-// ReadEpochFloor returns EpochFloor. The error is limits.ErrUnknown if STATE does not answer.
+// ReadEpochFloor returns EpochFloor. Its error is limits.ErrUnknown if the file system STATE does
+// not respond in time.
 func (c *Controller) ReadEpochFloor(ctx context.Context) (int, error) {
 	return limits.Read(ctx, &c.floorReads, "epoch floor", limits.StateTimeout, func(context.Context) (int, error) { return c.EpochFloor(), nil })
 }
 
-// raiseFloor raises the epoch floor to the running version, which is committed.
+// raiseFloor raises the epoch floor to the epoch of the running version. The caller has made sure
+// that this version is committed.
 func (c *Controller) raiseFloor() error {
 	if c.deps.storageProblem() != "" {
 		return nil

@@ -6,8 +6,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestEntriesUnread checks that a version on trial stays on trial without a readable ESP, by the
-// loader's counter or by the record; no other version is.
+// TestEntriesUnread checks which versions are on trial while the ESP is unreadable: the version
+// that the boot loader counts, or the new version of an unfinished record. No other version is on
+// trial.
 func TestEntriesUnread(t *testing.T) {
 	trial := slot.Entry{Version: "2.0.0", Trial: true, Left: 2, Tries: 1}
 	for _, c := range []struct {

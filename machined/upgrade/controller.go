@@ -39,12 +39,13 @@ type Deps struct {
 	Disruption    Disruption
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
-	// Serve sends data to another machine with send, which calls taken after each piece; it ends a
-	// transfer that stalls.
+	// Serve runs the function send, which sends data to another machine. send calls the function
+	// taken after each piece that the receiver has accepted. Serve ends a transfer that stalls.
 	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
-	// Reboot shuts the machine down and boots the version that the loader selects.
+	// Reboot shuts the machine down. At the next boot, the boot loader selects the version. why is
+	// the reason for the log.
 	Reboot func(why string) error
-	// Running is canceled at shutdown.
+	// Running is canceled when the machine shuts down.
 	Running context.Context
 	// Restarter runs the tasks of the package.
 	Restarter panics.Restarter
@@ -56,34 +57,36 @@ type Deps struct {
 
 // Disk is the system disk.
 type Disk struct {
-	// RunningSlot is "A" or "B"; empty if the system runs from memory.
+	// RunningSlot is "A" or "B". It is empty if the system runs from memory.
 	RunningSlot string
 	// Slots returns the partitions of the two slots.
 	Slots func() (Slot, error)
 	// LoadModules loads the kernel modules that mount the ESP.
 	LoadModules func(names ...string) error
-	// StorageProblem returns the reason for which no disk is mounted for storage; empty if a disk
-	// is mounted.
+	// StorageProblem returns the reason for which STATE and DATA are not mounted. It returns "" if
+	// they are mounted.
 	StorageProblem func() string
-	// Firmware checks whether the firmware of the machine would start a boot image.
+	// Firmware checks whether the firmware of the machine accepts a boot image.
 	Firmware Firmware
 }
 
-// Firmware returns an error if the firmware would not start a boot image, or if this is unknown: a
-// file, or its bytes (secureboot.Checker).
+// Firmware checks boot images, as an open file or as bytes. Both methods return an error if the
+// firmware rejects the image, or if the firmware's decision cannot be determined.
+// secureboot.Checker implements the interface.
 type Firmware interface {
 	Check(ctx context.Context, image *os.File) error
 	CheckBytes(ctx context.Context, image []byte) error
 }
 
-// Files are the files of the package, and files of others that it reads.
+// Files are the files that the package owns, and files of other packages that it reads.
 type Files struct {
 	Records Store
 	Inbox   Inbox
 	// ReleaseKeys is the file with the keys that this image trusts.
 	ReleaseKeys string
-	// SBOM is the file with the bill of materials of this image, SystemStatement the file with the
-	// signed statement of a version that runs from memory.
+	// SBOM is the file with the bill of materials of this image. SystemStatement is the file with
+	// the signed statement of the running version; the package reads it if the system runs from
+	// memory.
 	SBOM, SystemStatement string
 	// APICertificate is the file with the certificate that the management API serves.
 	APICertificate string
@@ -93,31 +96,32 @@ type Files struct {
 
 // Configuration is the stored configuration of the machine.
 type Configuration struct {
-	// Confirmed returns the documents that the next boot would load, without a trial; nil if there
-	// are none.
+	// Confirmed returns the documents that the next boot would load, without a configuration on
+	// trial. It returns nil if there are no documents.
 	Confirmed func() ([]byte, error)
 	// DropStaged removes the documents that are staged for the next boot.
 	DropStaged func() error
-	// Restore replaces the stored documents, and retains the present keys.
+	// Restore replaces the stored documents, but retains the present keys.
 	Restore func(documents []byte) error
 	// Reload activates the stored documents.
 	Reload func()
-	// CheckUpgrade returns an error if an upgrade to a version would lose an extension of the
-	// active configuration, and CheckRollback if an extension of saved documents (nil for none) is
-	// missing.
+	// CheckUpgrade returns an error if an extension of the active configuration is missing for a
+	// version. CheckRollback returns an error if an extension of saved documents is missing; nil
+	// documents need no extension.
 	CheckUpgrade  func(version string) error
 	CheckRollback func(documents []byte) error
 }
 
 // Trial is the environment of a version on trial.
 type Trial struct {
-	// Started is the start of init; the deadline of the trial counts from it.
+	// Started is the time at which init started. The deadline of the trial is relative to this
+	// time.
 	Started time.Time
 	// Watch returns a watcher of the machine's health.
 	Watch func() HealthWatcher
 	// Events returns the events since boot.
 	Events func() []Event
-	// Services has the logs of the services.
+	// Services gives access to the logs of the services.
 	Services *supervise.Manager
 	// KernelStart returns the time at which the kernel started.
 	KernelStart func() (time.Time, error)
@@ -125,9 +129,11 @@ type Trial struct {
 
 // Network is the network of the machine.
 type Network struct {
-	// Addresses returns the addresses at which the management API answers with a configuration.
+	// Addresses returns the addresses at which the machine with a given configuration serves the
+	// management API.
 	Addresses func(*config.Config) []netip.Addr
-	// Gateways returns a probe for each gateway, which waits until the gateway answers.
+	// Gateways returns one probe for each gateway. A probe returns nil as soon as its gateway
+	// responds, or an error when its context ends.
 	Gateways func() []func(context.Context) error
 }
 
@@ -135,7 +141,7 @@ type Network struct {
 type Node struct {
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// Egress returns how registries are reached now.
+	// Egress returns the proxy and the CAs by which the machine reaches registries at present.
 	Egress func() egress.Config
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
@@ -147,21 +153,25 @@ type Node struct {
 type Drain interface {
 	// Wanted reports whether the configuration wants a drain.
 	Wanted() bool
-	// Drain drains the node for an operation of an author, if the configuration wants it. It
-	// continues if the author disconnects. After an error the node is as before.
+	// Drain drains the node for an operation that a caller (by) has requested, if the configuration
+	// wants a drain. The drain continues if the caller disconnects. If Drain returns an error, it
+	// has undone the drain.
 	Drain(ctx context.Context, o disruption.Operation, by string) error
-	// Undo makes a drained node schedulable again, because the operation does not happen.
+	// Undo makes a drained node schedulable again when the operation o does not take place.
 	Undo(o disruption.Operation, by string)
 }
 
-// Disruption asks the cluster before the machine is away (package disruption of machined).
+// Disruption gets the permission of the cluster before the machine is away (package disruption of
+// machined).
 type Disruption interface {
-	// Permit takes the turn of the control plane for an operation, or returns the reason for which
-	// it is refused. giveBack returns the turn if the operation does not happen.
+	// Permit takes the turn of the control plane for an operation. If the cluster refuses the
+	// operation, Permit returns the reason as an error. If the operation does not take place, the
+	// caller must return the turn by the function giveBack.
 	Permit(ctx context.Context, r disruption.Request) (giveBack func(), err error)
-	// Confirm checks a permitted operation again.
+	// Confirm checks again whether the cluster still permits the operation.
 	Confirm(ctx context.Context, r disruption.Request) error
-	// Held reports whether the machine has the turn, and Return returns it.
+	// Held reports whether the machine has the turn. Return returns the turn and reports whether it
+	// succeeded.
 	Held() bool
 	Return() bool
 }
@@ -169,13 +179,13 @@ type Disruption interface {
 // State is the state of upgrades: topic "upgrade".
 type State struct {
 	slot.Record
-	Operation  string `json:"operation,omitempty"` // running operation
-	Done       int64  `json:"done,omitempty"`      // bytes done
+	Operation  string `json:"operation,omitempty"` // name of the running operation; "" if none runs
+	Done       int64  `json:"done,omitempty"`      // bytes that the operation has processed
 	Total      int64  `json:"total,omitempty"`
-	WaitingFor string `json:"waitingFor,omitempty"` // missing check of a version on trial
+	WaitingFor string `json:"waitingFor,omitempty"` // first failed check of a trial
 }
 
-// Upgrade are the parts of the package on one machine.
+// Upgrade groups the three objects of the package, and the ESP that they share.
 type Upgrade struct {
 	Controller *Controller
 	Receiver   *Receiver
@@ -183,7 +193,7 @@ type Upgrade struct {
 	ESP        *esp.Partition
 }
 
-// New returns the parts of a machine. It reads no file and starts no goroutine.
+// New returns the objects for a machine. It reads no file and starts no goroutine.
 func New(d Deps) *Upgrade {
 	p := progress{state: cell.New(State{}), event: d.Event}
 	partition := &esp.Partition{
@@ -204,7 +214,7 @@ func New(d Deps) *Upgrade {
 	}
 }
 
-// Controller owns the record of the last upgrade: it passes each event to slot.Step, watches the
+// Controller owns the record of the last upgrade. It passes each event to slot.Step, watches the
 // version on trial, and rolls back. All methods are safe for concurrent use.
 type Controller struct {
 	deps       *Deps
@@ -212,10 +222,11 @@ type Controller struct {
 	esp        *esp.Partition
 	savepoints savepoints
 	probes     probes
-	eventMu    sync.Mutex // at most one event at a time
-	// at most one system is received or written at a time; the Receiver and TryLock share it
+	eventMu    sync.Mutex // serializes handle
+	// writeMu is locked while a version is received or written. The Receiver and TryLock use the
+	// same mutex.
 	writeMu *sync.Mutex
-	// reads for callers of the API
+	// floorReads and restoredReads bound the time and number of file reads for callers of the API.
 	floorReads, restoredReads limits.Bounded
 }
 
@@ -225,8 +236,8 @@ func (c *Controller) State() *cell.Cell[State] { return c.progress.state }
 // Record returns the record of the last upgrade.
 func (c *Controller) Record() slot.Record { return c.progress.record() }
 
-// TryLock excludes upgrades, rollbacks and other callers until unlock; false if a system is being
-// received or written.
+// TryLock excludes upgrades, rollbacks and other callers until the caller calls unlock. ok is false
+// if a version is being received or written.
 func (c *Controller) TryLock() (unlock func(), ok bool) {
 	if !c.writeMu.TryLock() {
 		return nil, false
@@ -242,7 +253,8 @@ func (d *Deps) version() string { return d.Release().Version }
 // records returns the records on STATE.
 func (d *Deps) records() Store { return d.Files.Records }
 
-// storageProblem returns the reason for which the package stores nothing; empty if it stores.
+// storageProblem returns the reason for which STATE and DATA are not mounted. It returns "" if the
+// package can store files.
 func (d *Deps) storageProblem() string { return d.Disk.StorageProblem() }
 
 // progress reports the progress of upgrades.
@@ -262,7 +274,8 @@ func (p progress) setRecord(r slot.Record) {
 	p.state.Update(func(s State) State { s.Record = r; return s })
 }
 
-// begin sets the running operation of an upgrade and its size in bytes; empty: none.
+// begin sets the name of the running operation and its size in bytes. An empty name means that no
+// operation runs.
 func (p progress) begin(operation string, total int64) {
 	p.state.Update(func(s State) State { s.Operation, s.Done, s.Total = operation, 0, total; return s })
 	if operation != "" {
@@ -270,10 +283,10 @@ func (p progress) begin(operation string, total int64) {
 	}
 }
 
-// setDone sets the number of bytes done.
+// setDone sets the number of bytes that the running operation has processed.
 func (p progress) setDone(bytes int64) {
 	p.state.Update(func(s State) State { s.Done = bytes; return s })
 }
 
-// failure reports a failure.
+// failure adds an event of kind "failure".
 func (p progress) failure(why string) { p.event("failure", why) }

@@ -13,50 +13,53 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// How the cluster is asked before an upgrade or a rollback (docs/decisions/0087-disruptions.md).
-// An upgrade is checked several times:
+// How a machine asks the cluster for permission before an upgrade or a rollback
+// (docs/decisions/0087-disruptions.md). An upgrade is checked several times:
 //
-//  1. When the statement of its bundle has arrived, before the rest is transferred.
-//  2. When the bundle is complete, if it changes the minor version of Kubernetes: the boot image
-//     names that version. Nothing was written to the other slot yet.
-//  3. Before the boot loader knows the version: the cluster can have changed meanwhile.
-//  4. After the drain, which can take an hour. So is a rollback.
+//  1. When the statement of the bundle has arrived, before the rest is transferred.
+//  2. When the bundle is complete, if it changes the minor version of Kubernetes. Only the boot
+//     image names that version. The machine has not written to the other slot yet.
+//  3. Before the boot entry is added, because the cluster can have changed meanwhile.
+//  4. After the drain, because a drain can take an hour.
 
-// question is the question of an upgrade to the cluster.
-type question struct {
+// disruptionRequest asks the cluster whether this machine may be away for an upgrade or a rollback.
+// It also holds the turn that the cluster has granted.
+type disruptionRequest struct {
 	with Disruption
 	disruption.Request
-	source   string // of the bundle, for Receiver.sources; empty: the caller named the only source
-	giveBack func() // nil before the upgrade is permitted
+	source   string // of the bundle, for Receiver.sources; empty: not counted
+	giveBack func() // returns the turn; nil before the upgrade is permitted
 }
 
-// ask returns the question of an upgrade for a caller.
-func (r *Receiver) ask(force bool, by string) *question {
-	return &question{with: r.deps.Disruption, Request: disruption.Request{Operation: disruption.Upgrade, Force: force, By: by}}
+// ask returns the request of an upgrade. by names the caller. It does not send the request to the
+// cluster.
+func (r *Receiver) ask(force bool, by string) *disruptionRequest {
+	return &disruptionRequest{with: r.deps.Disruption, Request: disruption.Request{Operation: disruption.Upgrade, Force: force, By: by}}
 }
 
-// permit takes the turn, or returns the reason for which the upgrade is refused.
-func (q *question) permit(ctx context.Context) (err error) {
+// permit takes the turn. If the cluster refuses the operation, permit returns the reason.
+func (q *disruptionRequest) permit(ctx context.Context) (err error) {
 	q.giveBack, err = q.with.Permit(ctx, q.Request)
 	return err
 }
 
-// confirm checks the upgrade again.
-func (q *question) confirm(ctx context.Context) error { return q.with.Confirm(ctx, q.Request) }
+// confirm checks whether the cluster still permits the operation.
+func (q *disruptionRequest) confirm(ctx context.Context) error { return q.with.Confirm(ctx, q.Request) }
 
-// end returns the turn after an upgrade that ended before the reboot.
-func (q *question) end() {
+// end returns the turn of an operation that has ended before the reboot. It can be called several
+// times.
+func (q *disruptionRequest) end() {
 	if q.giveBack != nil {
 		q.giveBack()
 	}
-	q.giveBack = nil // the next call does nothing
+	q.giveBack = nil // another call of end returns no turn
 }
 
-// confirmVersion checks the boot image of the received bundle: whether the firmware would start it,
-// and its version of Kubernetes. The first check cannot be overridden: a machine whose firmware
-// refuses an image stays in the firmware, and does not reboot into the former version
-// (docs/decisions/0117-secure-boot.md).
-func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question) error {
+// confirmVersion checks the boot image of the received bundle: first whether the firmware would
+// start it, then its version of Kubernetes. force does not override the check of the firmware. If
+// the firmware rejects a boot image, the machine stays in the firmware and does not boot the former
+// version (docs/decisions/0117-secure-boot.md).
+func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptionRequest) error {
 	f, err := r.deps.Files.Inbox.Open()
 	if err != nil {
 		return err
@@ -67,12 +70,13 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *question)
 		return err
 	}
 	if err := r.deps.Disk.Firmware.CheckBytes(ctx, uki); err != nil {
-		// Another attempt with the same bundle succeeds once the firmware has its key.
+		// The error is no Refusal, because the same bundle is accepted once the firmware has its
+		// key.
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))
-	q.Forgets = q.Kubernetes == "" // as in a rollback
-	// A worker needs less.
+	q.Forgets = q.Kubernetes == "" // the same rule as in askRollback
+	// The checks for a control-plane machine include all checks for a worker.
 	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true}
 	if !disruption.NeedsVersions(m, q.Request) && !disruption.NeedsLevel(m, q.Request) {
 		return nil
@@ -92,8 +96,9 @@ func bootImageIn(f *os.File, trust bundle.Trust) ([]byte, error) {
 	return b.UKI()
 }
 
-// kubernetesOf returns the version of Kubernetes of a boot image; empty if it does not name it. A
-// boot image of an unknown form was signed, and boots or is rolled back.
+// kubernetesOf returns the version of Kubernetes that a boot image names; empty if the image names
+// none or cannot be parsed. An image that cannot be parsed is not an error here, because it was
+// signed, and because a version that does not boot is rolled back.
 func kubernetesOf(uki io.ReaderAt) string {
 	version, err := esp.KubernetesVersion(uki)
 	if err != nil {
@@ -102,20 +107,21 @@ func kubernetesOf(uki io.ReaderAt) string {
 	return version
 }
 
-// askRollback returns the question of a rollback to a version.
-func (c *Controller) askRollback(version string, force bool, by string) (*question, error) {
+// askRollback returns the request of a rollback to a version, with the Kubernetes version of its
+// boot image.
+func (c *Controller) askRollback(version string, force bool, by string) (*disruptionRequest, error) {
 	r := disruption.Request{Operation: disruption.Rollback, Force: force, By: by}
 	err := c.esp.Version(version, func(uki *os.File, _ []byte) error {
 		r.Kubernetes = kubernetesOf(uki)
-		r.Forgets = r.Kubernetes == "" // the version is older than the turn
+		r.Forgets = r.Kubernetes == "" // the version is so old that it does not know the turn
 		return nil
 	})
-	return &question{with: c.deps.Disruption, Request: r}, err
+	return &disruptionRequest{with: c.deps.Disruption, Request: r}, err
 }
 
-// drainFor drains the node for a rollback that the cluster permits before and after. An error
-// leaves the node, and the turn, as they were before.
-func (c *Controller) drainFor(ctx context.Context, q *question) error {
+// drainFor drains the node for a rollback. It asks the cluster before and after the drain. If it
+// returns an error, it has undone the drain and returned the turn.
+func (c *Controller) drainFor(ctx context.Context, q *disruptionRequest) error {
 	if err := q.permit(ctx); err != nil {
 		return err
 	}
@@ -131,8 +137,9 @@ func (c *Controller) drainFor(ctx context.Context, q *question) error {
 	return nil
 }
 
-// drain drains the node, if the configuration wants it. It continues if the operator disconnects.
-func (c *Controller) drain(q *question) error {
+// drain drains the node, if the configuration wants a drain. The drain continues if the caller
+// disconnects.
+func (c *Controller) drain(q *disruptionRequest) error {
 	if !c.deps.Node.Drain.Wanted() {
 		return nil
 	}
@@ -142,7 +149,7 @@ func (c *Controller) drain(q *question) error {
 }
 
 // commit handles the success of all checks. It returns the turn before the status says that the
-// upgrade has ended: an operator continues with the next machine then.
+// upgrade has ended, because an operator may then continue with the next machine.
 func (c *Controller) commit(ctx context.Context, e slot.ChecksPassed) error {
 	if !c.deps.Disruption.Held() {
 		return c.handle(ctx, e)
@@ -151,7 +158,7 @@ func (c *Controller) commit(ctx context.Context, e slot.ChecksPassed) error {
 	defer c.progress.begin("", 0)
 	err := c.handle(ctx, e)
 	if err == nil {
-		c.deps.Disruption.Return() // if it fails, the turn is returned later, or ends
+		c.deps.Disruption.Return() // after a failure, the lease of the turn expires
 	}
 	return err
 }

@@ -20,11 +20,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fakeDisruption records its calls, and refuses an upgrade to another version of Kubernetes.
+// fakeDisruption records its calls. Its Confirm refuses an operation that names a version of
+// Kubernetes, unless the operation is forced.
 type fakeDisruption struct {
 	calls []string
 	held  bool
-	// operation returns the progress of the upgrade at a call of Return.
+	// operation returns the name of the running operation; Return records this name.
 	operation func() string
 }
 
@@ -50,7 +51,7 @@ func (f *fakeDisruption) Return() bool {
 	return true
 }
 
-// bootImageOf is a boot image with an os-release; empty: without a section.
+// bootImageOf returns a boot image with an os-release section.
 func bootImageOf(t *testing.T, osRelease string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -65,9 +66,8 @@ func bootImageOf(t *testing.T, osRelease string) []byte {
 	return append(append(b.Bytes(), make([]byte, 512-b.Len())...), osRelease...)
 }
 
-// TestConfirmVersion checks that the version of Kubernetes in a received bundle is checked before
-// the upgrade writes to a slot, if it has another minor version, and that an upgrade which ends
-// returns the turn.
+// TestConfirmVersion checks that confirmVersion asks the cluster only about a bundle with another
+// minor version of Kubernetes, and that abort returns the turn.
 func TestConfirmVersion(t *testing.T) {
 	for _, test := range []struct {
 		osRelease string
@@ -86,7 +86,7 @@ func TestConfirmVersion(t *testing.T) {
 		m.Receiver.deps.Release = func() buildinfo.Release { return buildinfo.Release{Kubernetes: "v1.36.3"} }
 		trust := receivedBundle(t, m.Receiver.deps.Files.Inbox, bootImageOf(t, test.osRelease))
 		q := m.Receiver.ask(test.force, "dora")
-		q.end() // it was not permitted yet
+		q.end() // returns no turn, because Permit was not called yet
 		if err := q.permit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -100,8 +100,8 @@ func TestConfirmVersion(t *testing.T) {
 	}
 }
 
-// TestConfirmFirmware checks that a bundle that the firmware would not start is refused before any
-// write, with and without force, and that it stays in the inbox for another attempt.
+// TestConfirmFirmware checks that a bundle is refused before any write if the firmware would not
+// start its boot image, also with force. The bundle stays in the inbox for another attempt.
 func TestConfirmFirmware(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		for _, test := range []struct {
@@ -131,8 +131,9 @@ func TestConfirmFirmware(t *testing.T) {
 	}
 }
 
-// TestConfirmUnnamed checks that a bundle without the version of Kubernetes, as of the releases
-// before levels, is checked against the level: that version would drop the data of a machine alone.
+// TestConfirmUnnamed checks a bundle of a release before levels: its boot image names no version of
+// Kubernetes. The cluster is asked about its level, because this release would drop the etcd data
+// of a machine without other control-plane machines.
 func TestConfirmUnnamed(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	cluster := &fakeDisruption{}
@@ -148,13 +149,14 @@ func TestConfirmUnnamed(t *testing.T) {
 	}
 }
 
-// receivedBundle stores a bundle with a boot image in the inbox, and returns its keys.
+// receivedBundle stores a bundle with a boot image in the inbox, and returns the keys that its
+// signature needs.
 func receivedBundle(t *testing.T, in Inbox, uki []byte) bundle.Trust {
 	t.Helper()
 	return receivedBundleWith(t, in, uki, "root")
 }
 
-// receivedBundleWith is receivedBundle with a description of the root.
+// receivedBundleWith is receivedBundle with the verity parameters of the root partition.
 func receivedBundleWith(t *testing.T, in Inbox, uki []byte, root string) bundle.Trust {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "uki")
@@ -184,8 +186,9 @@ func receivedBundleWith(t *testing.T, in Inbox, uki []byte, root string) bundle.
 	return trust
 }
 
-// TestCommitReturnsTurn checks that a committed version returns the turn before the status says
-// that the upgrade has ended, and that a version which cannot be committed retains it.
+// TestCommitReturnsTurn checks that a commit returns the turn while an operation still runs, so the
+// status does not show the end of the upgrade before. If the commit fails, the machine retains the
+// turn.
 func TestCommitReturnsTurn(t *testing.T) {
 	for _, test := range []struct {
 		record slot.Record
@@ -226,13 +229,13 @@ func (d *fakeDrain) Drain(context.Context, disruption.Operation, string) error {
 
 func (d *fakeDrain) Undo(disruption.Operation, string) { *d.calls = append(*d.calls, "uncordon") }
 
-// TestAskAfterDrain checks that a rollback or an upgrade which is refused after its drain returns
-// the turn, makes the node schedulable again, and does not happen; and that a caller reads the
-// refusal as it is.
+// TestAskAfterDrain checks a rollback and an upgrade that the cluster refuses after the drain. The
+// node is schedulable again, the turn is returned, and the operation does not take place. The
+// caller gets the error of the cluster without a prefix.
 func TestAskAfterDrain(t *testing.T) {
 	for name, test := range map[string]struct {
 		kubernetes string
-		blocked    bool // a pod stays
+		blocked    bool // the drain fails
 		want       []string
 		says       string
 	}{
@@ -248,7 +251,7 @@ func TestAskAfterDrain(t *testing.T) {
 			drain.err = errors.New("drain not complete within 1m0s: pod web")
 		}
 		m.Controller.deps.Node = Node{Drain: drain}
-		q := &question{with: cluster, Request: disruption.Request{Operation: disruption.Rollback, Kubernetes: test.kubernetes}}
+		q := &disruptionRequest{with: cluster, Request: disruption.Request{Operation: disruption.Rollback, Kubernetes: test.kubernetes}}
 		err := m.Controller.drainFor(t.Context(), q)
 		if got := fmt.Sprint(err); got != test.says && (err != nil || test.says != "") || !slices.Equal(cluster.calls, test.want) {
 			t.Errorf("%s: %v, %q", name, err, cluster.calls)

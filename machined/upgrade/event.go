@@ -24,8 +24,8 @@ func (c *Controller) handle(ctx context.Context, e slot.Event) error {
 		return err
 	}
 	if after.Phase == slot.Committed {
-		// After the entry: a version on trial must not raise the floor. After a power cut in
-		// between, the next boot raises it.
+		// The floor rises after perform has renamed the boot entry, because a version on trial must
+		// not raise it. If the power fails before this line, the next boot raises the floor.
 		if err := c.raiseFloor(); err != nil {
 			return err
 		}
@@ -47,12 +47,14 @@ func (c *Controller) handle(ctx context.Context, e slot.Event) error {
 	return c.performLate(ctx, late, failedAction, before)
 }
 
-// order returns the actions before and after the new record is stored:
+// order splits the actions of an event: early actions run before the new record is stored, late
+// actions run after it. The last column says what the order guarantees if the power fails between
+// the record and the action:
 //
-//	action                order   so that after a power cut in between
+//	action                order   guarantee
 //	RestoreConfiguration  before  the next boot restores the configuration again
-//	Rename, at a commit   before  no record says committed while the entry is on trial: the other
-//	                              version must not start any more
+//	Rename, at a commit   before  if the record says committed, the entry is committed, too, and
+//	                              the boot loader does not start the other version any more
 //	any other             after   the record has the reason for the next boot
 func order(after slot.Phase, actions []slot.Action) (early, late []slot.Action) {
 	for _, a := range actions {
@@ -65,7 +67,7 @@ func order(after slot.Phase, actions []slot.Action) (early, late []slot.Action) 
 	return early, late
 }
 
-// reaction is the reaction to an error.
+// reaction says how handle continues after an error.
 type reaction int
 
 const (
@@ -74,16 +76,17 @@ const (
 	revert                  // restore the previous record, unless the action was performed
 )
 
-// reactions returns the reaction if the record of an event is not stored, and if an action fails:
+// reactions returns two reactions to errors of an event: withoutRecord if the record cannot be
+// stored, and failedAction if an action fails:
 //
 //	event               without record  failed action
 //	Booted,             proceed         stop     the entries are authoritative; the record only
-//	ChecksPassed                                 holds the reason
-//	ChecksFailed        proceed         proceed  a version that failed its checks is left even if
-//	                                             its entry cannot be renamed: the loader continues
-//	                                             to count
-//	RollbackRequested   stop            revert   if the entry was not renamed, no rollback was
-//	                                             started, and no version is on trial
+//	ChecksPassed                                 explains them
+//	ChecksFailed        proceed         proceed  reboot even if the entry of the failed version
+//	                                             cannot be renamed: the boot loader still counts
+//	                                             the tries of this version
+//	RollbackRequested   stop            revert   if the entry was not renamed, no rollback has
+//	                                             started, and the record must not show a trial
 //	any other           stop            stop     no action was performed yet
 func reactions(e slot.Event) (withoutRecord, failedAction reaction) {
 	switch e.(type) {
@@ -97,8 +100,8 @@ func reactions(e slot.Event) (withoutRecord, failedAction reaction) {
 	return stop, stop
 }
 
-// performEarly performs the actions before the record is stored. A rollback is complete also
-// without its configuration, so that error is only reported.
+// performEarly performs the actions before the record is stored. If RestoreConfiguration fails,
+// performEarly only prints the error, because the rollback itself is complete.
 func (c *Controller) performEarly(ctx context.Context, actions []slot.Action) error {
 	for _, a := range actions {
 		err := c.perform(ctx, a)
@@ -113,8 +116,8 @@ func (c *Controller) performEarly(ctx context.Context, actions []slot.Action) er
 	return nil
 }
 
-// performLate performs the actions after the record is stored. The record before the event is
-// before.
+// performLate performs the actions after the record is stored. failed is the reaction to an action
+// that fails, and before is the record before the event.
 func (c *Controller) performLate(ctx context.Context, actions []slot.Action, failed reaction, before slot.Record) error {
 	var all error
 	for _, a := range actions {
@@ -133,8 +136,8 @@ func (c *Controller) performLate(ctx context.Context, actions []slot.Action, fai
 	return all
 }
 
-// unperformed reports whether an action is a Rename of which the entries show that it was not
-// performed.
+// unperformed reports whether an action is a Rename and the ESP does not contain the new entry, so
+// the Rename was certainly not performed.
 func (c *Controller) unperformed(a slot.Action) bool {
 	mark, is := a.(slot.Rename)
 	if !is {
@@ -160,8 +163,8 @@ func (c *Controller) perform(ctx context.Context, a slot.Action) error {
 	return nil
 }
 
-// dropOutdated removes the files that a phase makes useless: the log of an earlier trial, and the
-// bundle of a committed version.
+// dropOutdated removes the files that the new phase makes useless. A commit removes the received
+// bundle and the log of the trial. The start of an upgrade removes the log of an earlier trial.
 func (c *Controller) dropOutdated(phase slot.Phase) {
 	var err error
 	switch phase {
@@ -175,7 +178,7 @@ func (c *Controller) dropOutdated(phase slot.Phase) {
 	}
 }
 
-// saveRecord stores a changed record; most boots change nothing.
+// saveRecord stores the record if the event has changed it and STATE is mounted.
 func (c *Controller) saveRecord(before, after slot.Record) error {
 	if c.deps.storageProblem() != "" || reflect.DeepEqual(after, before) {
 		return nil
@@ -192,8 +195,9 @@ func describe(r slot.Record) string {
 	return text
 }
 
-// saveConfiguration saves the active configuration for the running version. A configuration on
-// trial ends with this boot, so the previous configuration is saved instead.
+// saveConfiguration saves the configuration for the running version. If the active configuration is
+// on trial, saveConfiguration saves the previous configuration instead, because the trial does not
+// survive the reboot.
 func (c *Controller) saveConfiguration() error {
 	text, err := c.deps.Configuration.Confirmed()
 	if err != nil || text == nil {
@@ -202,8 +206,8 @@ func (c *Controller) saveConfiguration() error {
 	return c.deps.records().SaveConfiguration(c.deps.version(), text)
 }
 
-// restoreConfiguration restores the configuration with which a version was committed. The staged
-// documents belong to the failed version.
+// restoreConfiguration restores the configuration that was saved for a version. It also removes the
+// staged documents, because an operator staged them for the failed version.
 func (c *Controller) restoreConfiguration(version string) error {
 	if err := c.deps.Configuration.DropStaged(); err != nil {
 		return err

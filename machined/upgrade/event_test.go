@@ -20,16 +20,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/supervise"
 )
 
-// testMachine is a machine that runs version 2.0.0 of epoch 7, without a disk: every access to the
-// ESP fails.
+// testMachine is a machine without a disk that runs version 2.0.0 with release epoch 7. Every
+// access to its ESP fails.
 type testMachine struct {
 	*Upgrade
 	records Store
-	steps   []string // calls of Deps that change the machine, with the phase in the record file
+	steps   []string // calls of Deps that change the machine, each with the stored phase
 	restore error    // result of Configuration.Restore
 }
 
-// fakeFirmware refuses boot images that contain a text; empty: none.
+// fakeFirmware rejects boot images that contain the text refuses. If refuses is empty, it accepts
+// all images.
 type fakeFirmware struct{ refuses string }
 
 var errFirmware = errors.New("the firmware would not start it")
@@ -79,7 +80,7 @@ func newTestMachine(t *testing.T, r slot.Record) *testMachine {
 	return m
 }
 
-// blockRecord makes the record unwritable, so that saving it fails.
+// blockRecord puts a file in the place of the directory of the records, so saving a record fails.
 func (m *testMachine) blockRecord(t *testing.T) {
 	t.Helper()
 	if err := os.RemoveAll(m.records.Dir); err != nil {
@@ -97,7 +98,8 @@ var (
 	failed    = slot.Entry{Version: "3.0.0", Trial: true, Tries: 1}
 )
 
-// TestHandle checks the order of the actions of an event and the reaction to an error.
+// TestHandle checks the order in which handle performs the actions of an event, and its reactions
+// to errors.
 func TestHandle(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -106,8 +108,8 @@ func TestHandle(t *testing.T) {
 		blocked bool // the record cannot be stored
 		restore error
 		steps   []string
-		phase   slot.Phase // afterwards
-		err     string     // a part of it; empty: none
+		phase   slot.Phase // phase after the event
+		err     string     // part of the error; empty: no error
 	}{
 		{
 			name: "the entry is written", record: upgrading, event: slot.EntryWritten{},
@@ -180,9 +182,9 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// fakeHealth is the health of a machine that changes with every wait.
+// fakeHealth is a HealthWatcher that returns another result after each Wait.
 type fakeHealth struct {
-	failed []string // first failed check; the last remains
+	failed []string // results of Failed, one after the other; the last result stays
 	panics string
 }
 

@@ -15,19 +15,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// findTimeout bounds the search for a bundle in a registry, or at a peer, which reads all of it
-// first.
+// findTimeout is the longest time to find a bundle in a registry or at a peer. A peer reads the
+// whole bundle before it answers.
 const findTimeout = 5 * time.Minute
 
 // bundleSource is a bundle in a registry or at a peer.
 type bundleSource interface {
 	SHA256() string // lower-case hexadecimal
 	Size() int64    // bytes
-	// Reader reads from an offset, until ctx ends.
+	// Reader returns a reader of the bundle that starts at an offset (at). Reads fail after the end
+	// of ctx.
 	Reader(ctx context.Context, at int64) io.Reader
 }
 
-// find finds the bundle of a request.
+// find returns the source of the bundle that a request names.
 func (r *Receiver) find(ctx context.Context, request *api.FetchBundleRequest) (bundleSource, error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
@@ -41,7 +42,8 @@ func (r *Receiver) find(ctx context.Context, request *api.FetchBundleRequest) (b
 	return r.findPeer(ctx, request.Peer)
 }
 
-// Fetch fetches a bundle for a caller, and returns when the upgrade has started.
+// Fetch fetches a bundle for a caller (by). It returns when the upgrade has started; the rest of
+// the transfer and the installation continue in a goroutine.
 func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, by string) (*api.UpgradeStarted, error) {
 	i, err := r.installer(request.WithoutSavepoint)
 	if err != nil {
@@ -57,18 +59,19 @@ func (r *Receiver) Fetch(ctx context.Context, request *api.FetchBundleRequest, b
 	return r.started(), nil
 }
 
-// start fetches and installs a bundle that was found, and returns when the upgrade has started.
-func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *question) error {
+// start fetches and installs the bundle of a source. It returns nil when the upgrade has started.
+func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *disruptionRequest) error {
 	if !r.writeMu.TryLock() {
 		return errBusy
 	}
 	b, err := r.beginUpload(f.SHA256(), f.Size())
 	if err != nil {
 		r.writeMu.Unlock()
-		r.sources.failed(q.source) // it may describe a bundle that no machine accepts
+		r.sources.failed(q.source) // the source may describe a bundle that no machine accepts
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	started := make(chan error, 2) // nil once the upgrade has started, then its error
+	// started receives nil when the upgrade has started, and an error when the transfer fails.
+	started := make(chan error, 2)
 	go r.fetch(i, f, b, q, started)
 	select {
 	case err := <-started:
@@ -81,15 +84,16 @@ func (r *Receiver) start(ctx context.Context, i Installer, f bundleSource, q *qu
 	return nil
 }
 
-// fetch receives the missing bytes of a bundle and installs it.
-func (r *Receiver) fetch(i Installer, f bundleSource, b Bundle, q *question, started chan<- error) {
+// fetch receives the missing bytes of a bundle and installs it. It sends the start or the failure
+// of the upgrade on the channel started.
+func (r *Receiver) fetch(i Installer, f bundleSource, b Bundle, q *disruptionRequest, started chan<- error) {
 	ctx, cancel := context.WithCancel(r.deps.Running)
-	defer cancel() // the connection
+	defer cancel() // closes the connection
 	err := panics.Do("fetching a bundle", func() error {
 		return r.receive(i, b, f.Reader(ctx, b.Have), q, func() { started <- nil })
 	})
 	if err != nil {
-		q.end() // it may have panicked
+		q.end() // after a panic, receive has not returned the turn
 		r.writeMu.Unlock()
 		started <- err
 		return

@@ -11,13 +11,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// finalizeTimeout bounds the command, which blocks upgrades. It exceeds all attempts of the command
-// (orchestrator/etcd/raise.go), each with bounded calls of etcd.
+// finalizeTimeout is the longest time of the command raise-level, during which no upgrade can
+// start. It is longer than all attempts of the command together (orchestrator/etcd/raise.go).
 const finalizeTimeout = 5 * time.Minute
 
-// Finalize raises the level of the cluster for a caller (docs/decisions/0096-two-phases.md), and
-// returns the level before and after. The cluster decides (orchestrator raise-level), and this
-// machine about its own upgrade: a machine alone has no turn that would show it.
+// Finalize raises the level of the cluster for a caller (by), and returns the level before and
+// after (docs/decisions/0096-two-phases.md). The orchestrator's command raise-level checks the
+// other machines. Finalize itself checks that no upgrade of this machine is undecided, because the
+// command does not see that on a machine without other control-plane machines.
 func (c *Controller) Finalize(ctx context.Context, by string) (from, to string, err error) {
 	config := c.deps.Node.Config()
 	if config == nil || !config.IsControlPlane() {
@@ -31,7 +32,7 @@ func (c *Controller) Finalize(ctx context.Context, by string) (from, to string, 
 	if err := c.Record().Undecided(); err != nil {
 		return "", "", status.Errorf(codes.FailedPrecondition, "finalize refused: %v (`orlopctl upgrade status --wait`)", err)
 	}
-	// The level may be stored although the caller has disconnected.
+	// The command continues if the caller disconnects, because the new level may already be stored.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
 	defer cancel()
 	raised, err := nodespec.Run[nodespec.LevelRaised](ctx, c.deps.Node.Command, paths.UserAPI, "raise-level", nodespec.RaiseLevel{By: by})

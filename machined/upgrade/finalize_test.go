@@ -19,8 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestFinalize checks that a control-plane machine without an undecided upgrade raises the level,
-// also for a caller that disconnects, and that every other call is refused without a command.
+// TestFinalize checks that Finalize raises the level, also for a caller that disconnects. A machine
+// that is no control-plane machine or has an undecided upgrade refuses the call and runs no
+// command.
 func TestFinalize(t *testing.T) {
 	old, next := emulation.Minor{Major: 1, Minor: 36}, emulation.Minor{Major: 1, Minor: 37}
 	raised, broken := nodespec.LevelRaised{From: old, To: next}, error(nil)
@@ -42,7 +43,7 @@ func TestFinalize(t *testing.T) {
 	}).Controller
 	ctx, disconnect := context.WithCancel(t.Context())
 	disconnect()
-	for range 2 { // the level is an event only when it is raised
+	for range 2 { // only the first call raises the level and adds an event
 		from, to, err := c.Finalize(ctx, "dora")
 		if err != nil || from != raised.From.String() || to != "1.37" {
 			t.Errorf("%s, %s, %v", from, to, err)

@@ -16,23 +16,23 @@ import (
 
 // How a machine fetches the running version of a peer:
 //
-//  1. The machine that fetches (Fetch) dials the peer with its certificate of the machine CA. That
-//     permits DescribeBundle and Download, and no other call of this service.
+//  1. The fetching machine (Fetch) connects to the peer with its certificate of the machine CA. The
+//     certificate permits only the calls DescribeBundle and Download of this service.
 //  2. The peer makes a bundle of the files on its disk: the running root, its boot image, and their
-//     signed statement. It reads all of them before, and serves only a bundle that matches the
+//     signed statement. It first reads all files, and serves the bundle only if they match the
 //     statement (server.go).
-//  3. From there on it is a bundle like any other (receive.go).
+//  3. The fetching machine treats the bundle like any other bundle (receive.go).
 
-// dialTimeout bounds the connection to another machine.
+// dialTimeout is the longest time to connect to a peer.
 const dialTimeout = 20 * time.Second
 
-// peer is a peer with the bundle that it serves.
+// peer is a bundleSource: another machine, with the description of the bundle that it serves.
 type peer struct {
 	endpoint client.Endpoint
 	bundle   *api.DescribeBundleResponse
 }
 
-// findPeer requests the description of a peer's bundle.
+// findPeer requests the description of the bundle that the peer at an address serves.
 func (r *Receiver) findPeer(ctx context.Context, address string) (*peer, error) {
 	p := new(peer)
 	var err error
@@ -60,12 +60,12 @@ func (p *peer) Reader(ctx context.Context, at int64) io.Reader {
 	return transfer.ResumingReader(at, p.bundle.Size, func(at int64) (io.ReadCloser, error) { return p.open(ctx, at) })
 }
 
-// failed names the peer that sent an error.
+// failed returns an error of the peer with the address of the peer.
 func (p *peer) failed(err error) error {
 	return fmt.Errorf("machine %s: %s", p.endpoint.Address, status.Convert(err).Message())
 }
 
-// open connects to the peer and downloads its bundle from an offset.
+// open connects to the peer and downloads its bundle from an offset (at).
 func (p *peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (p *peer) open(ctx context.Context, at int64) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	// the reader may stop without a Close
+	// the caller may end ctx without a call of Close
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	stream, err := c.Upgrade.Download(ctx, &api.DownloadBundleRequest{Sha256: p.bundle.Sha256, Offset: at})
 	if err != nil {

@@ -24,27 +24,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// Inbox is the directory on DATA that holds one bundle: the current or last received bundle. Only
-// one caller may use it at a time.
+// Inbox is the directory on DATA that holds one bundle: the bundle that is being received, or the
+// last received bundle. It permits one caller at a time.
 type Inbox struct {
 	Dir string
-	// Free returns the free bytes of a directory's file system.
+	// Free returns the free bytes of the file system of a directory.
 	Free func(dir string) (int64, error)
 	// StallTimeout is the maximum time without data from a source.
 	StallTimeout time.Duration
 }
 
-// Bundle describes the file of the inbox.
+// Bundle describes the bundle in the Inbox.
 type Bundle struct {
 	SHA256 string `json:"sha256"` // lower-case hexadecimal
 	Size   int64  `json:"size"`   // bytes
-	// bytes from its beginning that are on the disk and survive a power cut
+	// number of bytes, from the beginning, that are on the disk and survive a power cut
 	Have int64  `json:"have"`
 	Hash []byte `json:"hash"` // state of SHA-256 after these bytes; empty: no bytes received yet
 }
 
-// Refusal is the reason why a bundle cannot be installed. To receive it again would not help, so it
-// is not retained.
+// Refusal is the reason for which this machine cannot install a bundle. Another transfer of the
+// same bundle would fail, too, so the machine does not retain the bundle.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return "upgrade refused, nothing was written: " + r.Err.Error() }
@@ -64,13 +64,13 @@ func (u Unfinished) Error() string {
 func (u Unfinished) Unwrap() error { return u.Err }
 
 const (
-	// reserve is the space that a bundle leaves free on DATA, in bytes, for etcd, logs and other
-	// data.
+	// reserve is the space on DATA, in bytes, that a bundle must leave free for etcd, logs and
+	// other data.
 	reserve = 512 << 20
-	// flushBytes is the number of bytes between two flushes: at most so many must be transferred
-	// again after a power cut.
+	// flushBytes is the number of bytes between two flushes. After a power cut, a source sends at
+	// most this number of bytes again.
 	flushBytes = 16 << 20
-	// pieceSize is the number of bytes per read from a source; two pieces are in memory.
+	// pieceSize is the number of bytes per read from a source. Two pieces are in memory at a time.
 	pieceSize = 256 << 10
 )
 
@@ -85,16 +85,16 @@ func FreeSpace(dir string) (int64, error) {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Offer prepares the inbox for a bundle and returns how much of it is already stored. A different
-// bundle replaces the last bundle. If DATA has too little space, Offer returns an error and changes
-// nothing.
+// Offer prepares the Inbox for a bundle and returns its description with the number of bytes that
+// are already stored. If the Inbox holds another bundle, Offer deletes that bundle. If DATA has too
+// little space, Offer returns an error and changes nothing.
 func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	if !digestForm.MatchString(sha256) || size <= 0 {
 		return Bundle{}, fmt.Errorf("upgrade refused: a bundle of %d bytes with SHA-256 %q is invalid", size, sha256)
 	}
 	last, err := in.Bundle()
 	if err != nil {
-		last = Bundle{} // it is replaced
+		last = Bundle{} // the new record replaces an unreadable one
 	}
 	offered := Bundle{SHA256: sha256, Size: size}
 	if last.SHA256 == sha256 && last.Size == size {
@@ -120,10 +120,11 @@ func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	return offered, in.saveRecord(offered)
 }
 
-// mebibytes rounds up.
+// mebibytes converts bytes to MiB and rounds up.
 func mebibytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// Bundle returns the last offered bundle; the zero Bundle if there is none.
+// Bundle returns the description of the bundle in the Inbox. It returns the zero Bundle if there is
+// no bundle.
 func (in Inbox) Bundle() (Bundle, error) {
 	var b Bundle
 	text, err := os.ReadFile(in.record())
@@ -149,11 +150,11 @@ func (in Inbox) Drop() error {
 	return nil
 }
 
-// Receive appends data from a source until the bundle is complete and matches the offer. Once the
-// head is complete, and before it reads more, it calls admit to check the head. After that it calls
-// done from time to time with the number of stored bytes. The received data is on the disk when
-// Receive returns, with or without an error. Receive may still read from the source after that; the
-// caller must close the source.
+// Receive appends data from a source until the bundle is complete and has the offered digest. Once
+// the head is stored, the function admit checks it and returns an error to reject the bundle. After
+// that, Receive reports the number of stored bytes by the function done from time to time. The
+// received data is on the disk when Receive returns, also with an error. A goroutine may still read
+// from the source afterwards, so the caller must close the source.
 func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.Reader) error, done func(have int64)) (err error) {
 	b, err := in.Bundle()
 	if err != nil {
@@ -231,8 +232,8 @@ type piece struct {
 	err     error
 }
 
-// readAhead reads a source ahead by one piece, until the source or the context ends. A piece is
-// valid until the next piece is taken.
+// readAhead returns a channel with the pieces of a source, and reads one piece ahead. It ends with
+// the source or with ctx. The content of a piece is valid until the receiver takes the next piece.
 func readAhead(ctx context.Context, from io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {
@@ -253,7 +254,7 @@ func readAhead(ctx context.Context, from io.Reader) <-chan piece {
 	return pieces
 }
 
-// next returns the next piece, or an error after the timeout.
+// next returns the next piece. It returns an error if no piece arrives within StallTimeout.
 func (in Inbox) next(ctx context.Context, pieces <-chan piece) ([]byte, error) {
 	late := time.NewTimer(in.StallTimeout)
 	defer late.Stop()
@@ -279,14 +280,14 @@ func (in Inbox) Open() (*os.File, error) {
 	return f, nil
 }
 
-// digest is a hash with a serializable state, as in the standard library (crypto/sha256).
+// digest is a hash that can store its state. The SHA-256 of crypto/sha256 implements the interface.
 type digest interface {
 	hash.Hash
 	encoding.BinaryMarshaler
 	encoding.BinaryUnmarshaler
 }
 
-// flush flushes the received data and records its size.
+// flush writes the received data to the disk and then stores the number of bytes in the record.
 func (in Inbox) flush(f *os.File, b Bundle, sum digest) (err error) {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("upgrade: cannot store the bundle: %w", err)

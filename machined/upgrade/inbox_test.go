@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// emptyInbox has this much room for bundles.
+// emptyInbox returns an Inbox on a file system with space for bundles; room is in bytes.
 func emptyInbox(t *testing.T, room int64) Inbox {
 	return Inbox{Dir: t.TempDir() + "/inbox", StallTimeout: time.Minute, Free: func(string) (int64, error) { return room + reserve, nil }}
 }
@@ -35,7 +35,7 @@ func welcome(io.Reader) error { return nil }
 
 func quiet(int64) {}
 
-// breaking is a source that ends with an error.
+// breaking returns a source that delivers content and then fails with err.
 func breaking(content []byte, err error) io.Reader {
 	return io.MultiReader(bytes.NewReader(content), failing{err})
 }
@@ -44,8 +44,9 @@ type failing struct{ err error }
 
 func (e failing) Read([]byte) (int, error) { return 0, e.err }
 
-// TestReceiveResumes checks that a transfer that breaks at any byte continues from that byte, with
-// any Inbox of the directory, and completes. After a power cut it continues from the last flush.
+// TestReceiveResumes interrupts a transfer after several numbers of bytes. Another Inbox on the
+// same directory continues after these bytes and completes the bundle. Bytes beyond the recorded
+// size, as after a power cut, are overwritten.
 func TestReceiveResumes(t *testing.T) {
 	lost := errors.New("the line is dead")
 	const size = flushBytes + 3*pieceSize + 7
@@ -64,7 +65,7 @@ func TestReceiveResumes(t *testing.T) {
 		if err != nil || b.Have != int64(cut) {
 			t.Fatalf("cut at %d: %d bytes are there, %v", cut, b.Have, err)
 		}
-		// Bytes after the last flush may be arbitrary.
+		// After a power cut, the file can have arbitrary bytes beyond the recorded size.
 		f, err := os.OpenFile(again.file(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +90,8 @@ func TestReceiveResumes(t *testing.T) {
 	}
 }
 
-// TestReceiveFlushes checks that the number of bytes on the disk is recorded during the transfer.
+// TestReceiveFlushes checks that the record is updated during the transfer, and not only at its
+// end.
 func TestReceiveFlushes(t *testing.T) {
 	const size = flushBytes + 2*pieceSize
 	content, digest := some(t, size)
@@ -98,7 +100,7 @@ func TestReceiveFlushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := make(chan Bundle, 1)
-	// all data except the piece that is still in progress
+	// The function reads the record after all pieces except the last.
 	from := io.MultiReader(bytes.NewReader(content[:size-pieceSize]), asked(func() {
 		b, _ := in.Bundle()
 		last <- b
@@ -116,9 +118,9 @@ type asked func()
 
 func (a asked) Read([]byte) (int, error) { a(); return 0, io.EOF }
 
-// TestAdmit checks that admit sees the head and that no data is read beyond the piece that
-// completes it. admit runs again for a resumed transfer, and for a smaller bundle when it is
-// complete.
+// TestAdmit checks that admit gets the head, and that Receive reads little more than the head of a
+// rejected bundle. admit runs again for a resumed transfer. For a bundle smaller than the head,
+// admit runs when the bundle is complete.
 func TestAdmit(t *testing.T) {
 	const size = 4 << 20
 	content, digest := some(t, size)
@@ -128,7 +130,7 @@ func TestAdmit(t *testing.T) {
 	}
 	no := Refusal{errors.New("not here")}
 	from := bytes.NewReader(content)
-	for range 2 { // from the beginning, and with the head present
+	for range 2 { // first from the beginning, then with the head already stored
 		seen := []byte(nil)
 		err := in.Receive(t.Context(), from, func(head io.Reader) (err error) {
 			seen, err = io.ReadAll(head)
@@ -151,7 +153,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestWrongBundle checks that a bundle that differs from the offer is rejected.
+// TestWrongBundle checks that Receive rejects a bundle with another digest or with more bytes than
+// the offer. A bundle with fewer bytes is unfinished.
 func TestWrongBundle(t *testing.T) {
 	const size = 1<<20 - 1
 	content, digest := some(t, size)
@@ -184,8 +187,8 @@ func TestWrongBundle(t *testing.T) {
 	}
 }
 
-// TestStalled checks that a source without data is abandoned, and that its earlier data is
-// retained.
+// TestStalled checks that Receive stops when a source sends no data for StallTimeout, and that the
+// received data is retained.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		content, digest := some(t, 1<<20)
@@ -209,7 +212,7 @@ func TestStalled(t *testing.T) {
 	})
 }
 
-// trickle delivers a byte each 10 s.
+// trickle is a source that delivers a byte every 10 s.
 type trickle struct{}
 
 func (trickle) Read(p []byte) (int, error) {
@@ -217,8 +220,8 @@ func (trickle) Read(p []byte) (int, error) {
 	return copy(p, "x"), nil
 }
 
-// TestSlow checks that a source which delivers a byte now and then is abandoned, and that its data
-// is retained.
+// TestSlow checks that Receive stops if a source is slower than the minimum pace, and that the
+// received data is retained.
 func TestSlow(t *testing.T) {
 	_, digest := some(t, 1<<20)
 	synctest.Test(t, func(t *testing.T) {
@@ -234,12 +237,12 @@ func TestSlow(t *testing.T) {
 		if took := time.Since(began); took > time.Minute {
 			t.Errorf("it took %s", took)
 		}
-		time.Sleep(time.Minute) // until the read ahead ends
+		time.Sleep(time.Minute) // until the goroutine of readAhead has ended
 	})
 }
 
-// TestOffer checks that a rejected offer changes nothing, and that a replaced bundle frees its
-// space.
+// TestOffer checks that a rejected offer changes nothing, and that the space of a replaced bundle
+// is available to its successor.
 func TestOffer(t *testing.T) {
 	const room = 10 << 20
 	in := emptyInbox(t, room)

@@ -19,17 +19,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// Slot is the location of a machine's systems.
+// Slot describes the system disk and the slot that is not running.
 type Slot struct {
 	Disk   string // "/dev/vda"
 	ESP    string // "/dev/vda1"
-	Root   string // the root partition that is not running: "/dev/vda3"
-	Label  string // its label: ROOT-A or ROOT-B
-	Number int    // its number in the table
-	Size   int64  // bytes
-	// UUID is the GUID of that partition, by which its boot image finds it.
+	Root   string // root partition of the other slot, "/dev/vda3"
+	Label  string // partition label of Root: ROOT-A or ROOT-B
+	Number int    // number of Root in the partition table
+	Size   int64  // of Root, in bytes
+	// UUID is the partition GUID of Root. The boot image of a version finds its root partition by
+	// this GUID.
 	UUID uuid.UUID
-	// Running is the running root partition: "/dev/vda2".
+	// Running is the root partition of the running version, "/dev/vda2".
 	Running string
 }
 
@@ -38,36 +39,39 @@ type Installer struct {
 	Running string // the running version
 	Profile string // the profile of the running image
 	Trust   bundle.Trust
-	// Only is the only version that is accepted; empty: any version.
+	// Only is the single version that Check accepts. If it is empty, Check accepts any version.
 	Only string
 	Slot Slot
 	ESP  *esp.Partition
-	// TakeSavepoint takes the savepoint of the cluster's data for the running version, before any
-	// other operation; nil: no savepoint.
+	// TakeSavepoint takes a savepoint of the etcd data for the running version, before any other
+	// operation. It is nil if the upgrade takes no savepoint.
 	TakeSavepoint func(context.Context) error
-	// DropSavepoint removes the outdated savepoint of an earlier upgrade if this upgrade takes
-	// none; nil: there is no such savepoint.
+	// DropSavepoint removes the savepoint of an earlier upgrade. It is set if this upgrade takes no
+	// savepoint, although etcd runs on the machine; otherwise it is nil.
 	DropSavepoint func() error
-	// SaveConfiguration stores the active configuration for the running version, as the last
-	// operation before the boot loader knows the new version.
+	// SaveConfiguration stores the active configuration for the running version. It runs before the
+	// boot entry of the new version is added.
 	SaveConfiguration func() error
-	// Confirm asks the cluster again, before the boot loader knows the new version, and after the
-	// drain, which can take an hour.
+	// Confirm checks whether the cluster still permits the upgrade. It runs before the boot entry
+	// is added, and again after the drain, because a drain can take an hour.
 	Confirm func(context.Context) error
-	// Drain drains the node before the machine shuts down; nil: the pods stay. An error aborts the
-	// upgrade.
+	// Drain drains the node before the machine shuts down. If it is nil, the pods are not evicted.
+	// An error aborts the upgrade.
 	Drain func(context.Context) error
-	// Uncordon makes the node schedulable again if the upgrade is refused after Drain.
+	// Uncordon makes the node schedulable again if the cluster refuses the upgrade after Drain.
 	Uncordon func()
-	// CheckExtensions returns an error if an extension is missing for a version.
+	// CheckExtensions returns an error if an extension of the configuration is not stored for a
+	// version.
 	CheckExtensions func(version string) error
 	// Begin reports the start of each operation with its size in bytes (0: unknown). Done reports
-	// progress in bytes from time to time.
+	// the bytes that the operation has processed so far.
 	Begin func(operation string, total int64)
 	Done  func(bytes int64)
 }
 
-// Check reads the head of a bundle, and rejects it if this machine cannot install it.
+// Check reads the head of a bundle and returns its statement. It returns an error if this machine
+// cannot install the bundle. The error is a Refusal if another attempt with the same bundle would
+// fail, too.
 func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	r, err := bundle.Open(head, i.Trust)
 	if err != nil {
@@ -87,7 +91,8 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 		return s, Refusal{fmt.Errorf("version %s can follow %s or newer, this machine runs %s; upgrade to that one first", s.Version, s.MinimumVersion, i.Running)}
 	}
 	if err := i.CheckExtensions(s.Version); err != nil {
-		// Another attempt with the same bundle succeeds once the extension is stored.
+		// The error is no Refusal, because the same bundle is accepted once the extension is
+		// stored.
 		return s, fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	if s.RootImage.Size > i.Slot.Size {
@@ -103,11 +108,12 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 	return s, nil
 }
 
-// espReserve is a generous estimate of the space for FAT's own tables, in bytes.
+// espReserve is the space that FAT needs for its own tables, in bytes, estimated generously.
 const espReserve = 1 << 20
 
-// Install writes a checked bundle. If it returns nil, the boot loader knows the new version. After
-// an error the running version is the only version.
+// Install writes a bundle that Check has accepted into the other slot. If it returns nil, the ESP
+// has a boot entry of the new version. If it returns an error, it has removed all boot entries
+// except that of the running version.
 func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	r, err := bundle.Open(from, i.Trust)
 	if err != nil {
@@ -156,13 +162,14 @@ func (i Installer) Install(ctx context.Context, from io.Reader) error {
 		all = append(all, operation{"drain the node", 0, func() error { return i.Drain(ctx) }}, operation{"ask the cluster after the drain", 0, func() error { return i.confirmDrained(ctx) }})
 	}
 	if err := i.do(ctx, all); err != nil {
-		// The new entry may already exist.
+		// The entry of the new version may already be in the ESP.
 		return errors.Join(err, i.ESP.RemoveOthers(i.Running))
 	}
 	return nil
 }
 
-// confirmDrained asks the cluster after the drain.
+// confirmDrained checks after the drain whether the cluster still permits the upgrade. If the
+// cluster refuses the upgrade, confirmDrained makes the node schedulable again.
 func (i Installer) confirmDrained(ctx context.Context) error {
 	err := i.Confirm(ctx)
 	if err != nil {
@@ -171,14 +178,14 @@ func (i Installer) confirmDrained(ctx context.Context) error {
 	return err
 }
 
-// operation is a single change of the disk.
+// operation is a step of the installation.
 type operation struct {
 	name string
-	size int64 // bytes reported to Done; 0 if it reports none
+	size int64 // in bytes; 0 if the operation never calls Done
 	do   func() error
 }
 
-// do runs operations in order until an operation fails.
+// do runs the operations in order and stops at the first error or at the end of ctx.
 func (i Installer) do(ctx context.Context, all []operation) error {
 	for _, op := range all {
 		if err := ctx.Err(); err != nil {
@@ -197,8 +204,8 @@ func (i Installer) do(ctx context.Context, all []operation) error {
 }
 
 // VerifySlot reads the whole version in the other slot, and returns an error if that version would
-// not boot. Without this check, a manual rollback could make the machine try the version forever,
-// because its entry has no limit of tries.
+// not boot. Without this check, a manual rollback to a damaged version could reboot the machine
+// forever, because the entry of a committed version has no limit of tries.
 func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	root, err := os.Open(p.Root)
 	if err != nil {
@@ -229,8 +236,9 @@ func (p Slot) VerifySlot(version string, from *esp.Partition) error {
 	return nil
 }
 
-// Epochs returns the epochs of the versions that the boot loader knows, from their statements. A
-// version without a statement has none: it predates epochs, or was built without a bundle.
+// Epochs returns the release epoch of each version that has a boot entry, read from the signed
+// statements. A version without a statement is not in the map: it is older than release epochs, or
+// was built without a bundle.
 func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 	epochs := map[string]int{}
 	for _, e := range entries {
@@ -251,5 +259,5 @@ func Epochs(entries []slot.Entry, from *esp.Partition) (map[string]int, error) {
 	return epochs, nil
 }
 
-// ErrNoSlots is returned when the machine does not run from a disk with two slots.
+// ErrNoSlots means that the machine does not run from a disk with two slots.
 var ErrNoSlots = errors.New("this machine does not run from a disk with two slots; install it first")

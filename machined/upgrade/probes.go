@@ -16,19 +16,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The upgrade probes: checks that a version on trial runs itself once its configuration is active
-// and its services are ready.
+// The upgrade probes: a version on trial runs these checks against itself once its configuration is
+// active and its services are ready.
 
 // probes runs the upgrade probes.
 type probes struct{ deps *Deps }
 
-// probeTimeout bounds one run of all probes. A failed probe is repeated until the deadline of the
-// upgrade.
+// probeTimeout is the longest time of one run of all probes. After a failure, the probes run again
+// until the deadline of the upgrade.
 const probeTimeout = time.Minute
 
-// run runs each probe once and returns the first error: the management API over the machine's own
-// addresses, the gateway if the former version reached it (reached), and a pod sandbox if the
-// machine runs pods.
+// run runs each probe once and returns the first error. The first probe connects to the management
+// API at each address of the machine. The second probe checks the gateway, if the previous version
+// has reached its gateway (reached). The third probe creates a pod sandbox if the machine runs
+// pods.
 func (p probes) run(ctx context.Context, active *config.Config, reached bool) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -55,8 +56,8 @@ func (p probes) run(ctx context.Context, active *config.Config, reached bool) er
 	return nil
 }
 
-// api checks that apid answers at an address with this machine's certificate. It makes no call and
-// sends no certificate: apid admits no call on this connection.
+// api checks that apid answers at an address with the certificate of this machine. It only performs
+// the TLS handshake: without a client certificate, apid would reject every call.
 func (p probes) api(ctx context.Context, at netip.AddrPort) error {
 	text, err := os.ReadFile(p.deps.Files.APICertificate)
 	if err != nil {
@@ -68,7 +69,7 @@ func (p probes) api(ctx context.Context, at netip.AddrPort) error {
 	}
 	d := tls.Dialer{Config: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, // no CA is used: the callback compares the certificate itself
+		InsecureSkipVerify: true, // the callback compares the certificate itself, without a CA
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !bytes.Equal(s.PeerCertificates[0].Raw, own.Bytes) {
 				return errors.New("another server answers")
@@ -83,24 +84,25 @@ func (p probes) api(ctx context.Context, at netip.AddrPort) error {
 	return conn.Close()
 }
 
-// gatewayReached reports whether this version reaches its gateway now.
+// gatewayReached reports whether a gateway of the machine responds at present.
 func (p probes) gatewayReached() bool {
 	return p.gateways(p.deps.Running) == nil
 }
 
-// gatewayTimeout is the time for a gateway to answer; the kernel itself sends three requests, a
-// second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and retrans_time_ms).
+// gatewayTimeout is the longest time for a gateway to respond. The kernel sends three ARP or NDP
+// requests, one second apart (Documentation/networking/ip-sysctl.rst, neigh mcast_solicit and
+// retrans_time_ms).
 const gatewayTimeout = 4 * time.Second
 
-// gateways checks that a gateway of the machine answers.
+// gateways returns nil if at least one gateway of the machine responds.
 func (p probes) gateways(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gatewayTimeout)
 	defer cancel()
 	return firstGateway(ctx, p.deps.Network.Gateways())
 }
 
-// firstGateway probes all gateways in parallel, and waits for the first answer: a dead gateway uses
-// the whole timeout.
+// firstGateway probes all gateways in parallel and returns nil at the first response, because the
+// probe of a dead gateway lasts for the whole timeout.
 func firstGateway(ctx context.Context, gateways []func(context.Context) error) error {
 	if len(gateways) == 0 {
 		return errors.New("network: no gateway, but the previous version had one")

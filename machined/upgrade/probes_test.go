@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestFirstGateway checks that a dead gateway does not delay the answer of another gateway.
+// TestFirstGateway checks that a gateway that does not respond does not delay the success of
+// another gateway.
 func TestFirstGateway(t *testing.T) {
 	dead, alive := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.1.1")
 	probe := func(ctx context.Context, via netip.Addr) error {
@@ -34,7 +35,7 @@ func TestFirstGateway(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if test.want != "" {
-			cancel() // the time is up
+			cancel() // the deadline has passed
 		}
 		err := firstGateway(ctx, probes)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {

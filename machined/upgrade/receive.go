@@ -22,12 +22,13 @@ import (
 
 // How a bundle is received:
 //
-//  1. A client begins an upload with size and digest, and DATA has space for it (Inbox).
-//  2. The bytes are written into a file on DATA. Once the statement is complete the machine accepts
-//     or rejects the version, and the record says that the upgrade has started. An interrupted
-//     upload continues after the last byte.
-//  3. The bundle is complete and verified. From here on no client is needed: it is written
-//     (install).
+//  1. A client begins an upload with the size and digest of the bundle. The Inbox checks that DATA
+//     has space for it.
+//  2. The machine writes the bytes into a file on DATA. Once the statement is complete, the machine
+//     accepts or rejects the version, and stores in the record that the upgrade has started. An
+//     interrupted upload continues after the last stored byte.
+//  3. The bundle is complete and verified. The client is no longer needed, and the machine writes
+//     the version into the other slot (install).
 //
 // The caller of each step holds writeMu.
 
@@ -43,7 +44,8 @@ type Receiver struct {
 	sources    sources
 }
 
-// installer returns the installer of a bundle, or why no upgrade is possible.
+// installer returns the Installer of an upgrade, or the reason for which the machine cannot be
+// upgraded.
 func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 	if why := r.deps.storageProblem(); why != "" {
 		return Installer{}, fmt.Errorf("upgrade refused: no storage for its record: %s", why)
@@ -70,8 +72,8 @@ func (r *Receiver) installer(withoutSavepoint bool) (Installer, error) {
 	return i, nil
 }
 
-// ReleaseKeys returns the keys that this image trusts to sign versions and extensions; the error is
-// fs.ErrNotExist if it trusts none.
+// ReleaseKeys returns the keys that this image trusts to sign versions and extensions. The error is
+// fs.ErrNotExist if the image trusts no keys.
 func (r *Receiver) ReleaseKeys() (bundle.Trust, error) { return r.deps.releaseKeys() }
 
 // releaseKeys returns the keys that this image trusts to sign versions, with the required number of
@@ -91,9 +93,10 @@ func (d *Deps) releaseKeys() (bundle.Trust, error) {
 	return trust, nil
 }
 
-// receive receives the rest of a bundle and returns when it is complete and verified. It calls
-// started when the upgrade has started: from then on the record holds the result.
-func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *question, started func()) error {
+// receive receives the rest of a bundle and returns nil when the bundle is complete and verified.
+// It calls the function started as soon as the upgrade has started. After that the record shows the
+// result of the upgrade.
+func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *disruptionRequest, started func()) error {
 	hasStarted := false
 	err := r.deps.Files.Inbox.Receive(r.deps.Running, from, func(head io.Reader) error {
 		s, err := i.Check(head)
@@ -127,10 +130,10 @@ func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *question, s
 	return nil
 }
 
-// install writes the bundle into the other slot and reboots. It releases writeMu only after the
-// record contains the new version: the next upgrade starts by the removal of all versions without a
-// record.
-func (r *Receiver) install(i Installer, q *question) {
+// install writes the bundle into the other slot and reboots. It unlocks writeMu only after the
+// record contains the new version. Otherwise another upgrade could start, and its first operation
+// removes the entries of all versions except the running version.
+func (r *Receiver) install(i Installer, q *disruptionRequest) {
 	defer r.writeMu.Unlock()
 	panics.Guarded("end of an upgrade", func() {
 		i.Confirm = q.confirm
@@ -146,8 +149,9 @@ func (r *Receiver) install(i Installer, q *question) {
 	})()
 }
 
-// enterVersion installs the version and records its boot entry; then the machine shuts down. If it
-// fails, neither the loader nor the record has the version.
+// enterVersion installs the version and records its boot entry, which starts the reboot. If
+// enterVersion fails, the ESP contains no entry of the version, and the record does not say that it
+// is written.
 func (r *Receiver) enterVersion(i Installer) error {
 	f, err := r.deps.Files.Inbox.Open()
 	if err != nil {
@@ -157,7 +161,8 @@ func (r *Receiver) enterVersion(i Installer) error {
 	if err := i.Install(r.deps.Running, f); err != nil {
 		return err
 	}
-	// Again: a client may have applied a configuration during the drain.
+	// Install has saved the configuration already, but a client may have applied another
+	// configuration during the drain.
 	err = r.controller.saveConfiguration()
 	if err == nil {
 		err = r.controller.handle(r.deps.Running, slot.EntryWritten{})
@@ -171,13 +176,13 @@ func (r *Receiver) enterVersion(i Installer) error {
 	return nil
 }
 
-// abort ends an upgrade that is not on the disk.
-func (r *Receiver) abort(hasStarted bool, why error, q *question) {
+// abort ends an upgrade that has no boot entry. why is the reason for the record and the events.
+func (r *Receiver) abort(hasStarted bool, why error, q *disruptionRequest) {
 	defer q.end()
 	r.sources.failed(q.source)
 	r.progress.failure(why.Error())
 	r.progress.begin("", 0)
-	// another attempt would not help
+	// A bundle that is damaged or that the machine refuses is useless for another attempt.
 	if errors.As(why, new(Refusal)) || errors.Is(why, bundle.ErrDamaged) {
 		if err := r.deps.Files.Inbox.Drop(); err != nil {
 			r.progress.failure(err.Error())
@@ -190,7 +195,8 @@ func (r *Receiver) abort(hasStarted bool, why error, q *question) {
 	}
 }
 
-// BeginUpload prepares an upload for a client, and returns the number of bytes that are present.
+// BeginUpload prepares an upload for a client, and returns the number of bytes that the machine
+// already has.
 func (r *Receiver) BeginUpload(sha256 string, size int64) (have int64, err error) {
 	if _, err := r.installer(false); err != nil {
 		return 0, status.Error(codes.FailedPrecondition, err.Error())
@@ -206,9 +212,11 @@ func (r *Receiver) BeginUpload(sha256 string, size int64) (have int64, err error
 	return b.Have, nil
 }
 
-// beginUpload reserves space for a bundle, and returns the number of bytes that are present.
+// beginUpload checks that DATA has space for a bundle. It returns the description of the bundle
+// with the number of bytes that the machine already has.
 func (r *Receiver) beginUpload(sha256 string, size int64) (Bundle, error) {
-	// that upgrade was interrupted: no call holds writeMu
+	// A record in phase Writing is of an interrupted upgrade, because the caller holds writeMu.
+	// This record does not prevent another upgrade.
 	if now := r.progress.record(); now.Phase != slot.Writing {
 		if err := now.Undecided(); err != nil {
 			return Bundle{}, fmt.Errorf("upgrade refused: %w", err)
@@ -217,8 +225,8 @@ func (r *Receiver) beginUpload(sha256 string, size int64) (Bundle, error) {
 	return r.deps.Files.Inbox.Offer(sha256, size)
 }
 
-// Upload receives a bundle from a client, and returns when it is complete and verified; then it is
-// installed.
+// Upload receives a bundle from a client. It returns when the bundle is complete and verified, and
+// a goroutine then installs the bundle.
 func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), by string) (*api.UpgradeStarted, error) {
 	i, err := r.installer(first.WithoutSavepoint)
 	if err != nil {
@@ -229,7 +237,7 @@ func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.Uplo
 	}
 	q := r.ask(first.Force, by)
 	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, q) }); err != nil {
-		q.end() // it may have panicked
+		q.end() // after a panic, receive has not returned the turn
 		r.writeMu.Unlock()
 		return nil, err
 	}
@@ -238,14 +246,15 @@ func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.Uplo
 	return started, nil
 }
 
-// started returns the versions of an upgrade that has started.
+// started returns the versions of the upgrade that has started, as the answer to the client.
 func (r *Receiver) started() *api.UpgradeStarted {
 	now := r.progress.record()
 	return &api.UpgradeStarted{From: now.From, To: now.To}
 }
 
-// receiveUpload receives the data of a client until the bundle is complete.
-func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), q *question) error {
+// receiveUpload receives the data of a client and returns nil when the bundle is complete and
+// verified.
+func (r *Receiver) receiveUpload(i Installer, first *api.UploadBundleRequest, next func() (*api.UploadBundleRequest, error), q *disruptionRequest) error {
 	b, err := r.deps.Files.Inbox.Bundle()
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

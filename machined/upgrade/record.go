@@ -13,12 +13,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Store is the directory on STATE with the record of the last upgrade, and the configuration that
-// each version was committed with.
+// Store is the directory on STATE with the record of the last upgrade, the epoch floor, the log of
+// a trial, and the saved configuration of a version.
 type Store struct{ Dir string }
 
-// Load reads the record; a missing record is the zero record. An unreadable record is an error with
-// the zero record: the record only explains the past, and the machine boots without it.
+// Load reads the record. A missing record is the zero record without an error. If the record is
+// unreadable, Load returns the zero record and an error; the machine boots without a record,
+// because it only explains the past.
 func (s Store) Load() (slot.Record, error) {
 	text, err := os.ReadFile(s.record())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +35,7 @@ func (s Store) Load() (slot.Record, error) {
 	return r, nil
 }
 
-// Save stores the record atomically, also across a power cut.
+// Save stores the record atomically: after a power cut, the file has the old or the new record.
 func (s Store) Save(r slot.Record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -43,7 +44,8 @@ func (s Store) Save(r slot.Record) error {
 	return s.write(s.record(), text)
 }
 
-// EpochFloor returns the highest epoch of a committed version; 0 if no version was committed.
+// EpochFloor returns the highest release epoch of a committed version; 0 if no version was
+// committed.
 func (s Store) EpochFloor() (int, error) {
 	text, err := os.ReadFile(s.floor())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,13 +64,13 @@ func (s Store) EpochFloor() (int, error) {
 	return f.Epoch, nil
 }
 
-// floor is the content of its file.
+// floor is the content of floor.json.
 type floor struct {
 	Epoch int `json:"epoch"`
 }
 
-// RaiseEpochFloor raises the floor to at least an epoch, and returns when it is on the disk. It
-// never lowers the floor. It replaces an unreadable floor.
+// RaiseEpochFloor raises the epoch floor to an epoch, and returns when the file is on the disk. It
+// never lowers the floor. It replaces an unreadable file.
 func (s Store) RaiseEpochFloor(epoch int) error {
 	if now, err := s.EpochFloor(); err == nil && now >= epoch {
 		return nil
@@ -82,10 +84,10 @@ func (s Store) RaiseEpochFloor(epoch int) error {
 
 func (s Store) floor() string { return filepath.Join(s.Dir, "floor.json") }
 
-// SaveConfiguration stores the configuration that a version works with, and removes the
-// configurations of all other versions. The machine calls it for the running version after the
-// other slot has been overwritten, so there is no third version for a rollback. Without the removal
-// the configurations would fill STATE and retain replaced keys.
+// SaveConfiguration stores the configuration of a version, and removes the configurations of all
+// other versions. The machine calls SaveConfiguration for the running version after the other slot
+// was overwritten. A later rollback can then only return to the running version. Without the
+// removal, the configurations would fill STATE and retain replaced keys.
 func (s Store) SaveConfiguration(version string, configuration []byte) error {
 	kept := s.configuration(version)
 	if err := s.write(kept, configuration); err != nil {
@@ -128,7 +130,7 @@ func (s Store) SavedConfigurations() (all [][]byte, err error) {
 	return all, nil
 }
 
-// SaveLog stores the end of the log of a version on trial before the machine shuts down.
+// SaveLog stores the end of the log of a version on trial.
 func (s Store) SaveLog(lines []string) error {
 	return s.write(s.log(), []byte(strings.Join(lines, "\n")))
 }
@@ -139,11 +141,11 @@ func (s Store) SavedLog() []string {
 	if err != nil || len(text) == 0 {
 		return nil
 	}
-	// an earlier version may have stored invalid UTF-8
+	// an earlier version of this program may have stored invalid UTF-8
 	return strings.Split(strings.ToValidUTF8(string(text), "\uFFFD"), "\n")
 }
 
-// DropLog removes the stored log.
+// DropLog removes the stored log. A missing log is not an error.
 func (s Store) DropLog() error {
 	err := os.Remove(s.log())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -38,7 +38,7 @@ func TestStore(t *testing.T) {
 	if text, err := s.SavedConfiguration("1"); string(text) != "a: b" || err != nil {
 		t.Errorf("%q, %v", text, err)
 	}
-	for _, text := range []string{"a: c", "a: d"} { // it is stored again after the drain
+	for _, text := range []string{"a: c", "a: d"} { // stored before and after the drain
 		if err := s.SaveConfiguration("2", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestStore(t *testing.T) {
 	if text, err := s.SavedConfiguration("1"); text != nil || err != nil {
 		t.Errorf("of a version whose slot was written over: %q, %v", text, err)
 	}
-	// the record, which is garbage here, is not removed with it
+	// SaveConfiguration has not removed the record, which is garbage here.
 	if r, err := s.Load(); err == nil {
 		t.Errorf("%+v", r)
 	}
@@ -67,8 +67,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestEpochFloor checks that the floor rises and never falls, is the last complete write, and is
-// not 0 if it is unreadable.
+// TestEpochFloor checks that RaiseEpochFloor never lowers the floor, that the floor survives a
+// change of the record, and that an unreadable floor is an error and not 0.
 func TestEpochFloor(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "upgrade")}
 	for _, c := range []struct{ raise, want int }{{0, 0}, {2, 2}, {1, 2}, {2, 2}, {5, 5}, {0, 5}} {

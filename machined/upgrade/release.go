@@ -17,21 +17,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// How the machine changes to the release that its own object of Kubernetes names
-// (docs/decisions/0095-machine-objects-on-the-node.md). The checks are the same as for an
-// operator's upgrade or rollback. A refusal of the cluster cannot be overridden.
+// How the machine changes to the release that its machine object names
+// (docs/decisions/0095-machine-objects-on-the-node.md). The checks are the same as for an upgrade
+// or rollback by an operator, but a refusal of the cluster cannot be overridden.
 
-// Release is a version with the places that have its bundle.
+// Release is a version with the sources of its bundle.
 type Release struct {
-	Version string // the only version that is accepted
-	// Image is the OCI reference of the bundle with its digest; empty: only peers have it.
+	Version string // the bundle must contain this version
+	// Image is the OCI reference of the bundle with its digest. If it is empty, only peers have the
+	// bundle.
 	Image string
-	// Peers are the addresses of machines of the cluster that run the version.
+	// Peers are the addresses of the machines of the cluster that run the version.
 	Peers []string
 }
 
-// ChangeRelease starts a release, and returns when the release is accepted. A newer version comes
-// from a peer or the registry; an older version has to be in the other slot.
+// ChangeRelease starts the upgrade or rollback to a release, and returns nil when it has started. A
+// newer version is fetched from a peer or the registry. An older version must be in the other slot.
 func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) error {
 	if slot.Compare(to.Version, u.Receiver.deps.version()) < 0 {
 		_, err := u.Controller.rollback(ctx, to.Version, false, by)
@@ -51,8 +52,8 @@ func (u *Upgrade) ChangeRelease(ctx context.Context, to Release, by string) erro
 	return u.Receiver.start(ctx, i, f, q)
 }
 
-// findRelease finds the bundle of a release: at the first peer that serves it, or in the registry,
-// and returns the source, too. Sources that failed before come last.
+// findRelease finds the bundle of a release: at the first peer that serves it, or in the registry.
+// It also returns the source. It tries the sources with earlier failures after the other sources.
 func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource, source string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
@@ -68,7 +69,7 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource,
 		}
 		problems = append(problems, err)
 		r.sources.failed(source)
-		if ctx.Err() != nil { // this source took the time of the others
+		if ctx.Err() != nil { // this source used up the time for all sources
 			break
 		}
 	}
@@ -78,7 +79,7 @@ func (r *Receiver) findRelease(ctx context.Context, to Release) (f bundleSource,
 	return nil, "", fmt.Errorf("version %s was not found: %w", to.Version, errors.Join(problems...))
 }
 
-// findAt finds the bundle of a release at a source.
+// findAt finds the bundle of a release at one source.
 func (r *Receiver) findAt(ctx context.Context, source string, to Release) (bundleSource, error) {
 	if source == registrySource {
 		f, err := RegistrySource(r.deps.Node.Config(), r.deps.Node.Egress(), to.Image).Find(ctx, bundle.TypeArchive)
@@ -97,9 +98,9 @@ func (r *Receiver) findAt(ctx context.Context, source string, to Release) (bundl
 	return f, nil
 }
 
-// RegistrySource returns the artifact of an OCI reference, with the access data of its registry
-// from the configuration (nil for none). Access data belong to a registry, so an object of
-// Kubernetes contains none. e says how registries are reached.
+// RegistrySource returns the source for an OCI reference. The credentials of the registry come from
+// the configuration c (nil: no credentials), so an object of Kubernetes needs to contain none. The
+// parameter e has the proxy and CAs by which the machine reaches registries.
 func RegistrySource(c *config.Config, e egress.Config, image string) registry.Source {
 	from := registry.Source{Reference: image, Egress: e}
 	if c == nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// TestReleaseSource checks that the access data of a registry come from the configuration, and are
-// sent to no other registry.
+// TestReleaseSource checks that the credentials of a registry come from the configuration, and that
+// no other registry gets them.
 func TestReleaseSource(t *testing.T) {
 	made, err := pki.NewCA("registry", time.Hour)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestReleaseSource(t *testing.T) {
 	}
 }
 
-// TestChangeRelease checks the errors of a release that cannot be had.
+// TestChangeRelease checks the errors for releases that the machine cannot install.
 func TestChangeRelease(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -77,8 +77,8 @@ func TestChangeRelease(t *testing.T) {
 	}
 }
 
-// TestFindRelease checks that each place of a release is tried, and that the error names all of
-// them.
+// TestFindRelease checks that findRelease tries each source of a release, and that its error names
+// all of them.
 func TestFindRelease(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	m.Receiver.deps.PeerEndpoint = func(address string) (client.Endpoint, error) {
@@ -100,8 +100,8 @@ func TestFindRelease(t *testing.T) {
 	}
 }
 
-// TestOnly checks that a bundle with another version than the wanted version is rejected, although
-// its signature is valid.
+// TestOnly checks that Installer.Check rejects a bundle of another version than Installer.Only,
+// although its signature is valid.
 func TestOnly(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	in := m.Receiver.deps.Files.Inbox
@@ -120,7 +120,8 @@ func TestOnly(t *testing.T) {
 }
 
 // TestMissingExtension checks that a version for which an extension is missing is refused before
-// any operation, and that the received bundle stays for another attempt.
+// any operation. The received bundle is retained for another attempt, because the error is no
+// Refusal.
 func TestMissingExtension(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	in := m.Receiver.deps.Files.Inbox
@@ -138,14 +139,15 @@ func TestMissingExtension(t *testing.T) {
 	if err == nil || err.Error() != "upgrade refused, nothing was written: extension gvisor is not stored for version 3.0.0; add its image" || errors.As(err, new(Refusal)) || asked != "3.0.0" {
 		t.Errorf("%v, asked for %s", err, asked)
 	}
-	// The same if the configuration changes after the check of the head: no operation runs.
+	// Install checks again, because the configuration may have changed since Check. It runs no
+	// operation.
 	i.Begin = func(operation string, _ int64) { t.Errorf("performed %s", operation) }
 	if err := i.Install(t.Context(), bytes.NewReader(content)); err == nil || !strings.Contains(err.Error(), "upgrade refused, nothing was written: extension gvisor") {
 		t.Error(err)
 	}
 }
 
-// TestSavedConfigurations checks that the configurations of all versions are returned.
+// TestSavedConfigurations checks that SavedConfigurations returns each stored configuration.
 func TestSavedConfigurations(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	if all, err := s.SavedConfigurations(); err != nil || len(all) > 0 {

@@ -15,8 +15,9 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedRecords checks the record of an upgrade in each phase, with the configuration and the
-// log of a version on trial.
+// TestReleasedRecords reads the files that version 0.1.0 has written in each phase of an upgrade:
+// the record, and the configuration and log of a version on trial. Files that the present version
+// writes must be identical.
 func TestReleasedRecords(t *testing.T) {
 	for dir, phase := range map[string]slot.Phase{
 		"writing": slot.Writing, "written": slot.Written, "trial": slot.Trial,
@@ -41,7 +42,8 @@ func TestReleasedRecords(t *testing.T) {
 	}
 }
 
-// TestReleasedInbox checks that an upload that version 0.1.0 has begun continues.
+// TestReleasedInbox checks that the present version continues an upload that version 0.1.0 has
+// begun.
 func TestReleasedInbox(t *testing.T) {
 	in := Inbox{Dir: releasedtest.Copy(t, "inbox"), Free: func(string) (int64, error) { return 1 << 40, nil }, StallTimeout: time.Minute}
 	b, err := in.Bundle()
@@ -56,7 +58,7 @@ func TestReleasedInbox(t *testing.T) {
 	if b, err = in.Offer(b.SHA256, b.Size); err != nil || b.Have != 300 {
 		t.Fatalf("%+v, %v", b, err)
 	}
-	// The digest in the offer is not the digest of the content, so the end is a refusal.
+	// The digest of the offer does not match the content, so Receive ends with a Refusal.
 	rest := bytes.NewReader([]byte(strings.Repeat("orlop", 40)))
 	err = in.Receive(t.Context(), rest, func(io.Reader) error { return nil }, func(int64) {})
 	if want := "has SHA-256 "; err == nil || !strings.Contains(err.Error(), want) {

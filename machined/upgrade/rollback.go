@@ -12,13 +12,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Rollback returns to the other version for a caller. It returns that version, and the machine
-// reboots. force overrides a refusal by the cluster.
+// Rollback returns to the other version for a caller (by). It returns the name of that version
+// after it has started the reboot. force overrides a refusal by the cluster.
 func (c *Controller) Rollback(ctx context.Context, force bool, by string) (version string, err error) {
 	return c.rollback(ctx, "", force, by)
 }
 
-// rollback is Rollback to a version; empty: the other version, whichever it is.
+// rollback is Rollback with a target version (to). If to is empty, the target is the version in the
+// other slot.
 func (c *Controller) rollback(ctx context.Context, to string, force bool, by string) (version string, err error) {
 	entries, err := c.esp.Entries()
 	if errors.Is(err, ErrNoSlots) {
@@ -37,7 +38,7 @@ func (c *Controller) rollback(ctx context.Context, to string, force bool, by str
 	}
 	event := slot.RollbackRequested{Entries: entries, To: to, Reason: "rollback asked by " + by, At: time.Now(), Epochs: epochs, Floor: c.EpochFloor()}
 	next, _, err := slot.Step(c.deps.version(), c.Record(), event)
-	if err != nil { // before any pod is evicted
+	if err != nil { // check the request before the drain
 		return "", status.Errorf(codes.FailedPrecondition, "rollback: %v", err)
 	}
 	where, err := c.deps.Disk.Slots()

@@ -16,14 +16,15 @@ import (
 )
 
 // Savepoints of the etcd data for upgrades. The orchestrator owns etcd and its files
-// (orchestrator/etcd/savepoint.go): it takes a savepoint before an upgrade, and restores it by
-// itself after a rollback if this version cannot read the data.
+// (orchestrator/etcd/savepoint.go). It takes a savepoint before an upgrade when machined runs its
+// command. After a rollback it restores the savepoint by itself if the old version cannot read the
+// data.
 
 // savepoints takes and removes the savepoints of a machine.
 type savepoints struct{ deps *Deps }
 
-// savepointTimeout bounds a savepoint: etcd holds at most 4 GiB, which a slow disk writes in
-// minutes.
+// savepointTimeout is the longest time to take a savepoint. etcd holds at most 4 GiB, and a slow
+// disk needs minutes to write them.
 const savepointTimeout = 10 * time.Minute
 
 // runsEtcd reports whether etcd runs on this machine.
@@ -43,8 +44,8 @@ func (s savepoints) take(ctx context.Context) error {
 	return nil
 }
 
-// drop removes the savepoint of this version from an earlier upgrade: its data are old,
-// and a rollback would restore them as the state before this upgrade.
+// drop removes the savepoint that an earlier upgrade took for this version. Its data are outdated,
+// but a rollback would restore them as the data before the present upgrade.
 func (s savepoints) drop() error {
 	err := os.Remove(filepath.Join(s.deps.Files.EtcdSnapshots, nodespec.SavepointFile(s.deps.version())))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,12 +54,12 @@ func (s savepoints) drop() error {
 	return err
 }
 
-// restored returns the data loss of a restored savepoint since a time; the zero value if
-// none was restored.
+// restored returns the data loss by the restore of a savepoint, if a savepoint was restored after
+// since. It returns the zero value if none was restored.
 func (s savepoints) restored(since time.Time) (lost nodespec.SavepointRestored) {
-	// some hundred bytes are written
+	// The file has some hundred bytes.
 	const most = 4 << 10
-	// the orchestrator owns the directory
+	// ReadUntrusted, because the orchestrator can write to the directory.
 	text, err := safefile.ReadUntrusted(s.deps.Files.EtcdSnapshots, nodespec.RestoredFile, most)
 	if err != nil || json.Unmarshal(text, &lost) != nil || lost.At.Before(since) {
 		return nodespec.SavepointRestored{}

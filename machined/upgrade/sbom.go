@@ -18,22 +18,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// How a client gets the bill of materials of the running version: its bytes are a file of the
+// How a client gets the bill of materials of the running version. The document is a file of the
 // verity root, and the signed statement of the version has its digest. This machine compares the
-// two. The client repeats the comparison and verifies the signatures, because a machine trusts the
-// keys of later versions, and not necessarily the keys of its own version.
+// document with the digest. The client repeats the comparison and also verifies the signatures,
+// because a machine knows the keys for later versions, but not always the keys of its own version.
 
 const (
-	// sbomChunk is the size of a message with a part of the bill of materials, in bytes.
+	// sbomChunk is the largest size of a part of the document in a message, in bytes.
 	sbomChunk = 64 << 10
-	// maxSBOMReads and maxSBOMReadsPerCaller bound concurrent reads: each has a buffer of sbomChunk
-	// in PID 1.
+	// maxSBOMReads and maxSBOMReadsPerCaller bound the concurrent reads, because each read has a
+	// buffer of sbomChunk in PID 1.
 	maxSBOMReads          = 4
 	maxSBOMReadsPerCaller = 2
 )
 
-// ReadSBOM sends the bill of materials of the running version to a caller (by), after the signed
-// statement. It sends nothing of a document that does not match the statement.
+// ReadSBOM sends the signed statement and the bill of materials of the running version to a caller
+// (by). If the document does not match the statement, ReadSBOM sends nothing and returns an error.
 func (s *Server) ReadSBOM(ctx context.Context, by string, send func(*api.ReadSBOMResponse) error) error {
 	leave, _, why := s.sbomReads.Acquire(by)
 	if why != nil {
@@ -48,7 +48,7 @@ func (s *Server) ReadSBOM(ctx context.Context, by string, send func(*api.ReadSBO
 	})
 }
 
-// sendSBOM sends the bill of materials if it matches the statement.
+// sendSBOM compares the document with the statement, and sends both if they match.
 func (s *Server) sendSBOM(ctx context.Context, send func(*api.ReadSBOMResponse) error) error {
 	file := s.deps.Files.SBOM
 	statement, err := limits.Read(ctx, &s.statementReads, "statement", limits.StateTimeout, s.readStatement)
@@ -83,8 +83,8 @@ func (s *Server) sendSBOM(ctx context.Context, send func(*api.ReadSBOMResponse) 
 	return chunks.Flush()
 }
 
-// checkSBOM compares a file with the digest in the signed statement of a version; nil for none. The
-// error is a status.
+// checkSBOM returns a status error if a file does not have the digest in the signed statement of a
+// version. A nil statement permits every file.
 func checkSBOM(file string, statement []byte, version string) error {
 	if statement == nil {
 		return nil
@@ -109,7 +109,7 @@ func checkSBOM(file string, statement []byte, version string) error {
 
 // readStatement returns the signed statement of the running version; nil if there is none.
 func (s *Server) readStatement(context.Context) (statement []byte, err error) {
-	if s.deps.Disk.RunningSlot == "" { // from memory
+	if s.deps.Disk.RunningSlot == "" { // the system runs from memory
 		statement, err = os.ReadFile(s.deps.Files.SystemStatement)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// sbomServer is a machine that runs version 1.0.0 from memory, with a bill of materials of several
-// chunks. It returns the document and the signed statement, too.
+// sbomServer returns the Server of a machine that runs version 1.0.0 from memory, with its bill of
+// materials and its signed statement. The document has several chunks.
 func sbomServer(t *testing.T) (s *Server, document, statement []byte) {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func sbomServer(t *testing.T) (s *Server, document, statement []byte) {
 	return newServer(d, progress{state: cell.New(State{})}, nil), document, statement
 }
 
-// readSBOM returns the document and the statement that a caller gets.
+// readSBOM returns the document and the statement that ReadSBOM sends to a caller.
 func readSBOM(t *testing.T, s *Server) (document, statement []byte, err error) {
 	t.Helper()
 	err = s.ReadSBOM(t.Context(), "rosa", func(r *api.ReadSBOMResponse) error {
@@ -58,8 +58,8 @@ func readSBOM(t *testing.T, s *Server) (document, statement []byte, err error) {
 	return document, statement, err
 }
 
-// TestReadSBOM checks that a caller gets the document and the statement, and that nothing of a
-// document is sent that does not match the statement.
+// TestReadSBOM checks that a caller gets the document and the statement. If the document does not
+// match the statement, the caller gets nothing of it.
 func TestReadSBOM(t *testing.T) {
 	s, document, statement := sbomServer(t)
 	if got, signed, err := readSBOM(t, s); err != nil || !bytes.Equal(got, document) || !bytes.Equal(signed, statement) {
@@ -101,14 +101,14 @@ func TestReadSBOM(t *testing.T) {
 	}
 }
 
-// TestReadSBOMLimits checks that a caller at its limit is refused, that a call that ends makes room
-// for the next, and that a call ends with its caller.
+// TestReadSBOMLimits checks that a caller at its limit is rejected, that the end of a call permits
+// the next call, and that ReadSBOM stops when its caller disconnects.
 func TestReadSBOMLimits(t *testing.T) {
 	s, _, _ := sbomServer(t)
 	gone := errors.New("gone")
 	running, refused := 0, 0
 	var call func(*api.ReadSBOMResponse) error
-	call = func(*api.ReadSBOMResponse) error { // another call while this one runs
+	call = func(*api.ReadSBOMResponse) error { // makes another call while this call runs
 		running++
 		if err := s.ReadSBOM(t.Context(), "rosa", call); status.Code(err) == codes.ResourceExhausted {
 			refused++

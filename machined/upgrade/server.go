@@ -23,12 +23,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/transfer"
 )
 
-// servedBundle is the running version, as served to peers.
+// servedBundle describes the bundle of the running version that the machine serves to peers.
 type servedBundle struct {
-	statement []byte // with its signatures
-	root, uki string // files
-	sha256    string // of the bundle, lower-case hexadecimal
-	size      int64  // bytes
+	statement []byte // the statement with its signatures
+	root, uki string // paths of the root partition and of the copy of the boot image
+	sha256    string // of the bundle, in lower-case hexadecimal
+	size      int64  // of the bundle, in bytes
 }
 
 // Server serves the running version to peers, and its bill of materials to clients. All methods
@@ -39,16 +39,16 @@ type Server struct {
 	esp       *esp.Partition
 	downloads *limits.Limiter // limits downloads
 	sbomReads *limits.Limiter // limits ReadSBOM
-	// statementReads are the reads of the statement for callers of ReadSBOM.
+	// statementReads bounds the time and number of reads of the statement for callers of ReadSBOM.
 	statementReads limits.Bounded
 
-	// makeBundle makes the bundle that this machine serves.
+	// makeBundle makes the bundle; tests replace it.
 	makeBundle func() (*servedBundle, error)
 
-	mu     sync.Mutex    // guards the fields below; no file is read under it
-	making chan struct{} // closed at the end of the running attempt; nil if none runs
-	bundle *servedBundle // nil before the first call
-	err    error         // why there is none, since failed
+	mu     sync.Mutex    // guards the fields below; its holder reads no file
+	making chan struct{} // closed when the running attempt ends; nil if no attempt runs
+	bundle *servedBundle // nil until an attempt has succeeded
+	err    error         // error of the last attempt; nil after a success
 	failed time.Time
 }
 
@@ -61,13 +61,14 @@ func newServer(d *Deps, p progress, partition *esp.Partition) *Server {
 	return s
 }
 
-// bootImage is the name of the copy of the boot image for peers, beside the received bundle: the
-// ESP is mounted only for the time of the copy.
+// bootImage is the file name of the copy of the boot image that the machine serves to peers. The
+// file is in the directory of the received bundle. The machine copies the boot image, because the
+// ESP is mounted only for a short time.
 const bootImage = "given.efi"
 
-// servedBundle returns the bundle that this machine serves, or an error. The bundle is made at the
-// first call and retained until shutdown: the running version does not change. A caller waits for
-// it until ctx ends; the attempt continues without the caller.
+// servedBundle returns the bundle that this machine serves, or an error. The first call starts an
+// attempt to make the bundle, and the Server retains the bundle until shutdown. A caller waits for
+// the attempt until ctx ends; the attempt continues without the caller.
 func (s *Server) servedBundle(ctx context.Context) (*servedBundle, error) {
 	if now := s.progress.record(); now.Phase == slot.Trial && now.To == s.deps.version() {
 		return nil, fmt.Errorf("version %s is on trial here; try again after its commit", s.deps.version())
@@ -95,7 +96,7 @@ func (s *Server) servedBundle(ctx context.Context) (*servedBundle, error) {
 	return s.bundle, s.err
 }
 
-// attempt makes the bundle, and ends the wait of the callers.
+// attempt makes the bundle, stores the bundle or the error, and wakes the waiting callers.
 func (s *Server) attempt() {
 	var made *servedBundle
 	err := panics.Do("bundle for peers", func() (err error) { made, err = s.makeBundle(); return err })
@@ -108,7 +109,8 @@ func (s *Server) attempt() {
 	s.making = nil
 }
 
-// bundleRetryInterval is the delay after a failure: each attempt reads all of the files.
+// bundleRetryInterval is the delay after a failed attempt. The delay limits the load, because an
+// attempt reads all files of the bundle.
 const bundleRetryInterval = time.Minute
 
 // readBundle makes the bundle from the files of the running version.
@@ -152,8 +154,8 @@ func (s *Server) copyBootImage(name string) (signed []byte, err error) {
 	return signed, errors.Join(err, f.Close())
 }
 
-// with opens the files for do, and stops reads once ctx has ended: an open file on DATA would block
-// its unmount.
+// with opens the files of the bundle and calls do. All reads fail after the end of ctx, because a
+// file that is open at shutdown would block the unmount of DATA.
 func (g *servedBundle) with(ctx context.Context, do func(bundle.Copy) error) error {
 	root, err := os.Open(g.root)
 	if err != nil {
@@ -168,7 +170,7 @@ func (g *servedBundle) with(ctx context.Context, do func(bundle.Copy) error) err
 	return do(bundle.Copy{Envelope: g.statement, Root: stoppable{ctx, root}, UKI: stoppable{ctx, uki}})
 }
 
-// stoppable ends with its context.
+// stoppable is an io.ReaderAt. Its reads fail after the end of its context.
 type stoppable struct {
 	ctx context.Context
 	io.ReaderAt
@@ -190,7 +192,7 @@ func (s *Server) DescribeBundle(ctx context.Context) (*api.DescribeBundleRespons
 	return &api.DescribeBundleResponse{Version: s.deps.version(), Sha256: g.sha256, Size: g.size}, nil
 }
 
-// cannotServe returns the status for a caller that gets no bundle.
+// cannotServe returns the status error for a caller that gets no bundle because of err.
 func cannotServe(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
@@ -199,13 +201,15 @@ func cannotServe(ctx context.Context, err error) error {
 }
 
 const (
-	// maxDownloads bounds concurrent downloads: each uses some buffers of transfer.ChunkSize in PID
-	// 1. A peer that lost its connection may call again before the loss is noticed.
+	// maxDownloads bounds the concurrent downloads. PID 1 holds some buffers of transfer.ChunkSize
+	// for each download. After a broken connection, a peer can call again before this machine
+	// notices the break, so each machine may have two downloads.
 	maxDownloads           = 4
 	maxDownloadsPerMachine = 2
 )
 
-// Download sends the bundle of this machine to a peer (by) from an offset, in pieces.
+// Download sends the bundle of this machine to a peer (by), in pieces. The request has the offset
+// at which it starts.
 func (s *Server) Download(ctx context.Context, r *api.DownloadBundleRequest, by string, send func(piece []byte) error) error {
 	g, err := s.servedBundle(ctx)
 	if err != nil {
@@ -230,7 +234,7 @@ func (s *Server) Download(ctx context.Context, r *api.DownloadBundleRequest, by 
 	})
 }
 
-// send sends the bundle from an offset, in pieces.
+// send passes the pieces of the bundle after an offset to the function to.
 func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) error) error {
 	pieces := bufio.NewWriterSize(&skipWriter{skip: offset, to: to}, transfer.ChunkSize)
 	if err := g.with(ctx, func(c bundle.Copy) error { return c.Write(pieces) }); err != nil {
@@ -239,7 +243,7 @@ func (g *servedBundle) send(ctx context.Context, offset int64, to func([]byte) e
 	return pieces.Flush()
 }
 
-// skipWriter calls a function with each piece, without the first skip bytes.
+// skipWriter calls a function with the written data, but drops the first skip bytes.
 type skipWriter struct {
 	skip int64
 	to   func([]byte) error

@@ -34,7 +34,7 @@ func seal(t *testing.T, source bundle.Source) (statement []byte, key bundle.Key)
 	return statement, key
 }
 
-// wrapped is a version on a disk, and the complete bundle that is made of it.
+// wrapped returns the files of a version on a disk, and the complete bundle that they form.
 func wrapped(t *testing.T) (*servedBundle, []byte) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,8 +57,8 @@ func wrapped(t *testing.T) (*servedBundle, []byte) {
 	return g, all.Bytes()
 }
 
-// TestDownloadFromAnywhere checks that a download from any offset contains exactly the rest, in
-// pieces that fit a message.
+// TestDownloadFromAnywhere checks that a download from any offset has exactly the bytes after the
+// offset, in pieces of at most transfer.ChunkSize.
 func TestDownloadFromAnywhere(t *testing.T) {
 	g, all := wrapped(t)
 	for _, offset := range []int{0, 1, 511, 512, 5_000, 1 << 20, len(all) - 1, len(all)} {
@@ -76,7 +76,8 @@ func TestDownloadFromAnywhere(t *testing.T) {
 	}
 }
 
-// TestDownloadStops checks that a download ends with its caller, also before the first byte.
+// TestDownloadStops checks that a download ends when its caller disconnects, also before the first
+// byte.
 func TestDownloadStops(t *testing.T) {
 	g, all := wrapped(t)
 	gone := errors.New("gone")
@@ -90,8 +91,9 @@ func TestDownloadStops(t *testing.T) {
 	}
 }
 
-// TestServedBundle checks that one attempt makes the bundle for all callers, that a caller stops to
-// wait with its context and then delays no other, and that a failure is retried later.
+// TestServedBundle checks that one attempt makes the bundle for all callers, and that a failure is
+// retried after bundleRetryInterval. A caller that disconnects stops waiting, and the other callers
+// still get the result.
 func TestServedBundle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made, attempts := make(chan error), 0

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// sources counts the failures of each source since boot: the address of a peer, or registrySource.
-// A source that claims to have a release, and sends other bytes or sends them too slowly, is
-// therefore the last that the next attempt uses; so is a source that does not answer, or describes
-// a bundle that no machine accepts. Without the count, such a peer would be used again and again,
-// because the first source that answers is used.
+// sources counts the failures of each source since boot. A source is the address of a peer, or
+// registrySource. The next attempt uses the sources with the fewest failures first, because an
+// attempt takes the first source that answers. Without the count, a malicious peer that offers a
+// release and then sends wrong or slow data could block all attempts.
 type sources struct {
 	mu       sync.Mutex
 	failures map[string]int
 }
 
-// registrySource is the registry of a release among the sources.
+// registrySource is the name of the registry among the sources of a release.
 const registrySource = "registry"
 
-// failed counts a failure; an empty source is a client, which sends the bundle itself.
+// failed counts a failure of a source. An empty source is a client that uploaded the bundle; its
+// failures are not counted.
 func (s *sources) failed(source string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +31,8 @@ func (s *sources) failed(source string) {
 	}
 }
 
-// inOrder returns sources by their failures, fewest first, else in the given order.
+// inOrder returns the sources in ascending order of their failures. Sources with the same number of
+// failures stay in the given order.
 func (s *sources) inOrder(all []string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

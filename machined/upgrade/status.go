@@ -14,9 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// ReleaseCheck adds a warning to the health if the version has expired, or if its epoch is lower
-// than that of a committed version. The warning does not make the machine unhealthy: its behavior
-// has not changed.
+// ReleaseCheck adds a warning to the health if the version has expired, or if its release epoch is
+// lower than the epoch floor. The machine stays healthy, because the services still work.
 func ReleaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, now time.Time) {
 	warn := func(detail string, since time.Time) {
 		health.Checks = append(health.Checks, &api.HealthCheck{Name: "release", Ok: true, Detail: "warning: " + detail, Since: timestamppb.New(since)})
@@ -29,7 +28,7 @@ func ReleaseCheck(health *api.HealthResponse, r buildinfo.Release, floor int, no
 	}
 }
 
-// Status converts a state to the form of the API.
+// Status converts a State to the message of the API.
 func (c *Controller) Status(s State) *api.UpgradeStatus {
 	out := &api.UpgradeStatus{
 		Running: c.deps.version(), From: s.From, To: s.To, Phase: string(s.Phase), Tries: uint32(s.Tries), Reason: s.Reason, Log: s.Log,

@@ -9,14 +9,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
-// TestReleaseCheck checks that an old version warns, and is healthy.
+// TestReleaseCheck checks that an expired version or a version with a low epoch causes a warning,
+// and that the machine stays healthy.
 func TestReleaseCheck(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name    string
 		r       buildinfo.Release
 		floor   int
-		warning string // a part of it; empty: none
+		warning string // part of the warning; empty: no warning
 	}{
 		{"says nothing", buildinfo.Release{Version: "1"}, 0, ""},
 		{"mended", buildinfo.Release{Version: "1", Expires: now.Unix() + 1}, 0, ""},

@@ -12,22 +12,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// savedLines is the number of log lines that are saved of a failed boot.
+// savedLines is the number of log lines of a failed boot that the package saves.
 const savedLines = 200
 
-// probeInterval is the delay after a failed upgrade probe.
+// probeInterval is the delay after a failed upgrade probe before all probes run again.
 const probeInterval = 2 * time.Second
 
 // HealthWatcher watches the health of the machine. A single goroutine uses it.
 type HealthWatcher interface {
-	// Failed returns the active configuration (nil for none) and the first failed check; "" if all
-	// passed.
+	// Failed returns the active configuration (nil for none) and the name of the first failed
+	// check. failed is "" if all checks pass.
 	Failed() (active *config.Config, failed string)
-	// Panic returns the reason for which a version that panicked fails; empty if it has not
+	// Panic returns the message of a panic of this version. It returns "" if the version has not
 	// panicked.
 	Panic() string
-	// Wait waits until Failed or Panic may return another result than they did last, or ctx ends,
-	// with its error.
+	// Wait returns nil when the results of Failed or Panic may have changed since their last calls.
+	// It returns the error of ctx when ctx ends.
 	Wait(ctx context.Context) error
 }
 
@@ -37,7 +37,8 @@ type Event struct {
 	Source, Text string
 }
 
-// startTrial starts the watch over the running version.
+// startTrial starts the goroutines that watch the running version and save its log. They do not end
+// with ctx.
 func (c *Controller) startTrial(ctx context.Context) {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.deps.Restarter.Go(watching, "log of a trial", c.saveLog)
@@ -47,8 +48,8 @@ func (c *Controller) startTrial(ctx context.Context) {
 	}()
 }
 
-// watchTrial waits until all checks of this version have passed, or the deadline has passed, and
-// ends the trial.
+// watchTrial waits until all checks of this version have passed or the trial has failed. Then it
+// commits the version or rolls back.
 func (c *Controller) watchTrial(ctx context.Context) {
 	for watch := c.deps.Trial.Watch(); ; {
 		e := c.awaitResult(ctx, watch)
@@ -59,19 +60,19 @@ func (c *Controller) watchTrial(ctx context.Context) {
 		} else {
 			err = c.handle(ctx, e)
 		}
-		// The loader would start the other version at the next boot: a rollback now restores its
-		// configuration too.
+		// The ESP has no entry of this version, so the boot loader would start the other version at
+		// the next boot. A rollback now also restores the configuration of the other version.
 		if passed && errors.Is(err, esp.ErrNoEntry) {
 			passed, err = false, c.handle(ctx, slot.ChecksFailed{Reason: err.Error(), Log: c.lastLines()})
 		}
 		if err == nil {
 			return
 		}
-		c.deps.Console(err.Error()) // the loader continues to count
+		c.deps.Console(err.Error()) // the boot loader still counts the tries
 		if !passed {
 			return
 		}
-		select { // the checks passed, but the entry is not renamed yet
+		select { // the checks passed, but the ESP cannot be written at present
 		case <-time.After(espRetryInterval):
 		case <-ctx.Done():
 			return
@@ -79,8 +80,8 @@ func (c *Controller) watchTrial(ctx context.Context) {
 	}
 }
 
-// awaitResult waits until all checks of this version have passed, or have failed: at the deadline,
-// or by a panic.
+// awaitResult returns ChecksPassed once all checks of this version pass. It returns ChecksFailed at
+// the deadline, or as soon as the version panics.
 func (c *Controller) awaitResult(ctx context.Context, watch HealthWatcher) slot.Event {
 	for {
 		active, failed := watch.Failed()
@@ -103,7 +104,7 @@ func (c *Controller) awaitResult(ctx context.Context, watch HealthWatcher) slot.
 	}
 }
 
-// deadline returns the time from the start of init to the end of a trial.
+// deadline returns the longest duration of a trial. The trial counts from the start of init.
 func deadline(active *config.Config) time.Duration {
 	if active == nil {
 		return config.DefaultUpgradeDeadline
@@ -111,8 +112,8 @@ func deadline(active *config.Config) time.Duration {
 	return time.Duration(active.Machine.Spec.Upgrade.Deadline)
 }
 
-// awaitChange waits until the health has changed, or a probe is due (retry; 0: none). It returns
-// false at the deadline of the trial.
+// awaitChange returns true when the health may have changed, or when retry has passed (0: no
+// retry). It returns false when the trial has reached its deadline.
 func (c *Controller) awaitChange(ctx context.Context, watch HealthWatcher, deadline, retry time.Duration) bool {
 	trial, cancel := context.WithDeadline(ctx, c.deps.Trial.Started.Add(deadline))
 	defer cancel()
@@ -127,8 +128,8 @@ func (c *Controller) awaitChange(ctx context.Context, watch HealthWatcher, deadl
 // saveLogInterval is the interval at which a version on trial saves the end of its log.
 const saveLogInterval = 5 * time.Second
 
-// saveLog saves the end of the log of a version on trial, in case it ends without a message: after
-// the rollback the old version shows it.
+// saveLog saves the end of the log of a version on trial every saveLogInterval. If the version
+// crashes without a message, the old version shows this log after the rollback.
 func (c *Controller) saveLog(ctx context.Context) {
 	tick := time.NewTicker(saveLogInterval)
 	defer tick.Stop()
@@ -145,8 +146,8 @@ func (c *Controller) saveLog(ctx context.Context) {
 	}
 }
 
-// lastLines returns the end of the logs of this boot, a third each of the events, the services'
-// logs and the kernel log.
+// lastLines returns the end of the logs of this boot: one third events, one third logs of services,
+// and one third kernel log.
 func (c *Controller) lastLines() []string {
 	const third = savedLines / 3
 	var lines []string

@@ -18,10 +18,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// The tests of this file show refusals of attacks; docs/updates.md has the table.
+// The tests of this file check the defenses against attacks on upgrades. docs/updates.md lists the
+// attacks.
 
-// TestMaliciousSource checks that a peer whose bundle could not be installed is asked last by the
-// next attempt, so that it cannot keep a machine from an update that another source has.
+// TestMaliciousSource checks that the next attempt asks a source last if its bundle could not be
+// installed. A malicious source therefore cannot block an upgrade that another source offers.
 func TestMaliciousSource(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	r := m.Receiver
@@ -34,7 +35,7 @@ func TestMaliciousSource(t *testing.T) {
 	r.deps.Node.Egress = func() egress.Config { return egress.Config{} }
 	to := Release{Version: "3.0.0", Peers: []string{"10.0.0.8", "10.0.0.9"}, Image: "registry.example.com/orlop@sha256:" + strings.Repeat("0", 64)}
 	for _, c := range []struct {
-		failed string // source of the last upgrade; empty: a client sent the bundle
+		failed string // source of the last failed upgrade; empty: a client uploaded the bundle
 		want   []string
 	}{
 		{"", []string{"10.0.0.8", "10.0.0.9", registrySource}},
@@ -53,8 +54,8 @@ func TestMaliciousSource(t *testing.T) {
 	}
 }
 
-// TestUselessSource checks that a peer which takes all of the time for its answer, or describes a
-// bundle that no machine accepts, is asked last by the next attempt.
+// TestUselessSource checks that the next attempt asks a peer last if it did not answer before the
+// deadline, or described a bundle that no machine accepts.
 func TestUselessSource(t *testing.T) {
 	for name, fail := range map[string]func(r *Receiver, to Release){
 		"no answer": func(r *Receiver, to Release) {
@@ -62,7 +63,7 @@ func TestUselessSource(t *testing.T) {
 			defer cancel()
 			var asked []string
 			r.deps.PeerEndpoint = func(address string) (client.Endpoint, error) {
-				cancel() // as the deadline does
+				cancel() // as at the deadline
 				asked = append(asked, address)
 				return client.Endpoint{}, ctx.Err()
 			}
@@ -90,8 +91,9 @@ func TestUselessSource(t *testing.T) {
 	}
 }
 
-// TestFastForward checks that a failed upgrade to a version with the highest epoch does not raise
-// the floor, nor does a version on trial: no later release becomes impossible.
+// TestFastForward checks that neither a failed upgrade nor a version on trial raises the epoch
+// floor, even if the version has the highest possible epoch. Otherwise the machine could install no
+// later release.
 func TestFastForward(t *testing.T) {
 	for name, events := range map[string][]slot.Event{
 		"not written":     {slot.Started{To: "99.0.0", Epoch: bundle.MaxEpoch}, slot.WriteFailed{Reason: "no trusted key has signed it"}},
@@ -117,8 +119,8 @@ func TestFastForward(t *testing.T) {
 	}
 }
 
-// TestWrongSoftware checks that a signed version that is not for this machine is refused at its
-// head, before the rest is received.
+// TestWrongSoftware checks that a signed version for another machine is rejected at the head of its
+// bundle, before the rest is received.
 func TestWrongSoftware(t *testing.T) {
 	m := newTestMachine(t, slot.Record{})
 	in := m.Receiver.deps.Files.Inbox

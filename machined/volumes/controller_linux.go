@@ -23,34 +23,35 @@ import (
 
 // Deps is the environment of a Controller.
 type Deps struct {
-	// Disks reads all disks, sorted by path. fresh waits for a new examination of each.
+	// Disks returns all disks, sorted by path. With fresh, it examines each disk again before it
+	// returns.
 	Disks func(ctx context.Context, fresh bool) ([]Disk, error)
-	// Changes reports that a disk was added or removed, or that its examination ended.
+	// Changes changes when a disk is added or removed, or when the examination of a disk ends.
 	Changes cell.View[struct{}]
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
 	// Run runs a program until it exits.
 	Run mkfs.Runner
-	// Busy reports that services of the node run, or start, which use the parts of DATA.
+	// Busy reports whether services of the node run or start. They use the parts of DATA.
 	Busy func() bool
 	// Records is the file with the records, on STATE.
 	Records string
-	// InMemory reports that the system is not installed. StorageProblem says why STATE is not
-	// mounted; empty if it is.
+	// InMemory is true if the system runs from memory and is not installed. StorageProblem returns
+	// the reason for which STATE is not mounted; "" if it is mounted.
 	InMemory       bool
 	StorageProblem func() string
 	// Event adds an event.
 	Event func(kind, message string)
 }
 
-// State is the state of the volumes.
+// State is the published state of the volumes.
 type State struct {
 	Volumes []VolumeState
-	Problem string // why the state is unknown; empty if it is known
+	Problem string // reason for which the state is unknown; "" if it is known
 
-	config  Config // to which the state belongs
-	settled bool   // the operations for config have been tried
-	swap    uint64 // bytes of all swap in use, as the kubelet counts it
+	config  Config // configuration to which the state belongs
+	settled bool   // true after the operations for config have been tried
+	swap    uint64 // size of all swap in use, in bytes, as the kubelet counts it
 	parts   map[config.VolumeUse]string
 	missing []string
 }
@@ -59,30 +60,31 @@ type State struct {
 type VolumeState struct {
 	Name string           `json:"name"`
 	Use  config.VolumeUse `json:"use"`
-	// path of its directory for pods or the system
+	// path of the directory that pods or the system use
 	Path      string `json:"path,omitempty"`
 	Partition string `json:"partition,omitempty"` // "/dev/vdb1"
-	Disk      string `json:"disk,omitempty"`      // present or last known disk
+	Disk      string `json:"disk,omitempty"`      // present or last known disk, for operators
 	Size      uint64 `json:"size,omitempty"`      // of the partition, bytes
-	Mounted   bool   `json:"mounted"`             // or in use as swap
-	// Document is false if only the record is left: the document was removed.
+	Mounted   bool   `json:"mounted"`             // mounted, or in use as swap
+	// Document is false if the configuration has no document of the volume any more, only the
+	// record.
 	Document bool   `json:"document"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// Controller leads the volumes to the configuration.
+// Controller performs the operations that bring the volumes to the configured state.
 type Controller struct {
 	deps   Deps
 	config *cell.Cell[*Config] // nil until the first configuration
 	state  *cell.Cell[State]
-	list   *cell.Cell[[]VolumeState] // of state
+	list   *cell.Cell[[]VolumeState] // the volumes of state
 	began  time.Time
 
-	mu   sync.Mutex // at most one change at a time; a check of a file system can take hours
-	have Have       // the last reading; guarded by mu
+	mu   sync.Mutex // serializes changes; a check of a file system can hold it for hours
+	have Have       // last state that was read; guarded by mu
 
-	// cancel ends the operations in progress. With resetting, no operation starts any more: the
-	// records are for the boot after a reset.
+	// cancel ends the operations in progress. If resetting is true, no operation starts any more,
+	// because PrepareReset has changed the records for the boot after the reset.
 	stopping  sync.Mutex
 	cancel    context.CancelFunc
 	resetting bool
@@ -91,18 +93,18 @@ type Controller struct {
 	evaluated evaluated
 }
 
-// New returns a controller that has read nothing.
+// New returns a Controller. It reads nothing before Run.
 func New(d Deps) *Controller {
 	return &Controller{deps: d, config: cell.New[*Config](nil), state: cell.New(State{}), list: cell.New([]VolumeState{}), began: time.Now()}
 }
 
-// State holds the state of the volumes.
+// State returns the cell with the state of the volumes.
 func (c *Controller) State() *cell.Cell[State] { return c.state }
 
-// List holds the states of the volumes: topic "volumes".
+// List returns the cell with the volumes: topic "volumes".
 func (c *Controller) List() *cell.Cell[[]VolumeState] { return c.list }
 
-// Set sets the configuration.
+// Set sets the desired configuration. It does nothing if the configuration has not changed.
 func (c *Controller) Set(want Config) {
 	if have, _ := c.config.Get(); have == nil || !reflect.DeepEqual(*have, want) {
 		c.config.Set(&want)
@@ -113,12 +115,13 @@ func (c *Controller) Set(want Config) {
 const (
 	minBackoff = 10 * time.Second
 	maxBackoff = 5 * time.Minute
-	// examination is the time for which a missing disk may still be examined after the start.
+	// examination is the time after the start during which the examination of a disk may still run.
+	// Until then, a volume may be on a disk that is not examined yet.
 	examination = 20 * time.Second
 )
 
-// Run performs the operations when the configuration or the disks change, and again after a
-// problem.
+// Run performs the operations whenever the configuration or the disks change. After a problem, it
+// retries with back-off. It returns when ctx ends.
 func (c *Controller) Run(ctx context.Context) {
 	configs, disks := c.config.Watch(), c.deps.Changes.Watch()
 	failures := 0
@@ -155,12 +158,13 @@ func (s State) retry() bool {
 	return s.Problem != "" || !s.settled
 }
 
-// maxRounds bounds the rounds of a convergence: a volume needs two, its partition and the rest.
+// maxRounds is the largest number of rounds in which settle must converge. A volume needs two: one
+// for its partition, and one for the rest.
 const maxRounds = 8
 
-// converge performs the operations for a configuration. The parts of DATA and swap come first,
-// because the services of the node wait for them, and the check of another volume can take hours.
-// Only new partitions are created in the order of the plan.
+// converge performs the operations for a configuration. It first prepares the parts of DATA and
+// swap, because the services of the node wait for them, and the check of another volume can take
+// hours. While partitions must be created, all volumes follow the order of the plan instead.
 func (c *Controller) converge(ctx context.Context, want Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +182,8 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 	}
 }
 
-// start returns a context for operations, unless a reset was requested.
+// start returns a context for operations. The bool is false after a request for a reset; no
+// operation may start then.
 func (c *Controller) start(ctx context.Context) (context.Context, bool) {
 	c.stopping.Lock()
 	defer c.stopping.Unlock()
@@ -189,8 +194,9 @@ func (c *Controller) start(ctx context.Context) (context.Context, bool) {
 	return ctx, !c.resetting
 }
 
-// settle performs the operations of some volumes and publishes the state. A failure of a volume
-// ends its operations only. It reports whether the state is known.
+// settle performs the operations of the volumes that now selects, and publishes the state. After a
+// failed operation, settle skips the remaining operations of the same volume and records the error
+// in failed. It returns true if it has published the state.
 func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) bool, failed map[string]string) bool {
 	for range maxRounds {
 		have, err := c.read(ctx, want)
@@ -206,7 +212,7 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 		creating := slices.ContainsFunc(planned.Volumes, func(v Planned) bool { return v.Usable && v.Partition.Path == "" })
 		turn := slices.DeleteFunc(slices.Clone(planned.Volumes), func(v Planned) bool { return failed[v.Name] != "" || !creating && !now(v) })
 		if slices.ContainsFunc(turn, func(v Planned) bool { return moves(d.volume(v)) }) && c.unsettle() {
-			continue // services may have started since the reading
+			continue // services may have started after c.read
 		}
 		for _, v := range turn {
 			n, err := c.perform(ctx, d.volume(v))
@@ -223,13 +229,13 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 	return false
 }
 
-// moves reports whether operations move data of DATA.
+// moves reports whether one of the operations moves data from DATA to a volume.
 func moves(ops []reconcile.Op) bool {
 	return slices.ContainsFunc(ops, func(op reconcile.Op) bool { _, move := op.(Move); return move })
 }
 
-// unsettle holds back the services of the node until the next publication: none may start during a
-// move. It reports whether they were free to start.
+// unsettle prevents the start of services of the node until the next publish, because no service
+// may use data while they move. free reports whether services could start before the call.
 func (c *Controller) unsettle() (free bool) {
 	c.state.Update(func(s State) State {
 		free, s.settled = s.settled, false
@@ -238,7 +244,8 @@ func (c *Controller) unsettle() (free bool) {
 	return free
 }
 
-// perform performs operations up to the first failure, and returns how many succeeded.
+// perform performs operations up to the first failure. It returns the number of operations that
+// succeeded.
 func (c *Controller) perform(ctx context.Context, ops []reconcile.Op) (done int, err error) {
 	for _, op := range ops {
 		began, err := time.Now(), ctx.Err()
@@ -259,7 +266,7 @@ func (c *Controller) tools() Tools {
 	return Tools{Run: c.deps.Run, Examine: c.examine, Records: c.deps.Records}
 }
 
-// examine reads a disk again before a write.
+// examine examines a disk again, immediately before a write.
 func (c *Controller) examine(ctx context.Context, path string) (Disk, error) {
 	disks, err := c.deps.Disks(ctx, true)
 	if err != nil {
@@ -276,11 +283,12 @@ func (c *Controller) examine(ctx context.Context, path string) (Disk, error) {
 // publish sets the state after the operations.
 func (c *Controller) publish(want Config, have Have, planned Want, failed map[string]string) {
 	s := State{Volumes: []VolumeState{}, config: want, settled: true, parts: map[config.VolumeUse]string{}, missing: planned.missing(failed)}
-	// a disk that the kernel found, and that is not examined yet, may have a volume
+	// A disk that is not examined yet may have a volume, so the services wait.
 	if unexamined(have.Disks) != "" && time.Since(c.began) < examination {
 		s.settled = false
 	}
-	// whether or not its disk is examined: while a machine swaps, that can take long
+	// All swap counts, also on a disk that is not examined: the examination can take long while a
+	// machine swaps.
 	for _, a := range have.Areas {
 		s.swap += a.Size
 	}
@@ -306,7 +314,8 @@ func (c *Controller) publish(want Config, have Have, planned Want, failed map[st
 	c.list.Set(s.Volumes)
 }
 
-// missing returns why the node cannot run: the parts etcd and images.
+// missing returns the reasons for which the node cannot run: the problems of the volumes for etcd
+// and images.
 func (w Want) missing(failed map[string]string) []string {
 	lines := w.Missing(config.UseEtcd, config.UseImages)
 	for _, v := range w.Volumes {
@@ -317,7 +326,8 @@ func (w Want) missing(failed map[string]string) []string {
 	return lines
 }
 
-// DryRun returns the operations for a configuration, and the problems of its volumes.
+// DryRun returns the operations that a configuration would cause, and the problems of its volumes.
+// It changes nothing.
 func (c *Controller) DryRun(ctx context.Context, want Config) (ops []reconcile.Op, problems []string, err error) {
 	have, err := c.read(ctx, want)
 	if err != nil {
@@ -332,23 +342,24 @@ func (c *Controller) DryRun(ctx context.Context, want Config) (ops []reconcile.O
 	return Diff(have, planned, Tools{}), problems, nil
 }
 
-// Parts returns the volume of each part of DATA that is on one.
+// Parts returns the name of the volume for each part of DATA that is on a volume.
 func (c *Controller) Parts() map[config.VolumeUse]string {
 	s, _ := c.state.Get()
 	return s.parts
 }
 
-// Swap returns the size of the swap in use, in bytes; 0: none.
+// Swap returns the size of the swap in use, in bytes; 0 if no swap is in use.
 func (c *Controller) Swap() uint64 {
 	s, _ := c.state.Get()
 	return s.swap
 }
 
-// errPreparing holds services back until the parts of DATA are in their places.
+// errPreparing means that the services must wait until the parts of DATA are on their volumes.
 var errPreparing = errors.New("the volumes of the configuration are being prepared")
 
-// Hold returns why the services of a node with this configuration cannot start; nil if they can.
-// Only parts of DATA hold them, and swap until its first attempt.
+// Hold returns the reason for which the services of a node with this configuration cannot start;
+// nil if they can start. The services wait for the parts of DATA, and for the first attempt to use
+// swap. They do not wait for other volumes.
 func (c *Controller) Hold(want Config) error {
 	records, err := readRecords(c.deps.Records)
 	if err != nil {
@@ -359,7 +370,7 @@ func (c *Controller) Hold(want Config) error {
 	}
 	s, _ := c.state.Get()
 	switch {
-	// another volume, which may be in a long check, does not count
+	// only the awaited volumes are compared, because the check of another volume can take hours
 	case !s.settled || !reflect.DeepEqual(s.config.awaited(), want.awaited()):
 		if s.Problem != "" {
 			return errors.New(s.Problem)
@@ -371,7 +382,8 @@ func (c *Controller) Hold(want Config) error {
 	return nil
 }
 
-// CheckMatch rejects a configuration with an expression of a volume that cannot be evaluated.
+// CheckMatch returns an error for a configuration in which the match expression of a volume cannot
+// be evaluated.
 func (c *Controller) CheckMatch(ctx context.Context, next *config.Config) error {
 	for _, v := range next.Volumes {
 		if v.Spec.Disk.Match == "" {
@@ -388,7 +400,7 @@ func (c *Controller) CheckMatch(ctx context.Context, next *config.Config) error 
 	return nil
 }
 
-// HealthProblem returns the problems of all volumes in one line, for the health; empty if there are
+// HealthProblem returns the problems of all volumes in one line for the health; "" if there are
 // none.
 func (s State) HealthProblem() string {
 	var lines []string

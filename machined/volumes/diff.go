@@ -13,22 +13,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Tools are the dependencies of the operations. The zero value is enough to print them.
+// Tools has the functions and paths that the operations need to run. The zero value is sufficient
+// to print operations.
 type Tools struct {
 	Run mkfs.Runner
-	// Examine reads a disk again, by path: a disk is written only after that.
+	// Examine examines the disk with a path again. CreatePartition calls it before it writes.
 	Examine func(ctx context.Context, path string) (Disk, error)
 	// Records is the file with the records.
 	Records string
 }
 
-// Diff returns the operations of each usable volume, in order, and the operations that unmount
-// volumes without a document. The list is empty if all usable volumes are mounted and in their
-// places.
+// Diff returns the operations that prepare the usable volumes, in order, and the operations that
+// unmount volumes without a document. The list is empty if all usable volumes are mounted and in
+// use.
 //
-// With Tools.Examine, the operations of a volume end with the creation of its partition: the next
-// reading of the disks, by the sandboxed process, finds the partition. Without, the list is for a
-// dry run and contains the later operations, too.
+// If Tools.Examine is set, the operations of a volume end with the creation of its partition,
+// because the next read of the disks must find the partition first. If Tools.Examine is nil, the
+// list is for a dry run and contains the later operations, too.
 func Diff(have Have, want Want, t Tools) []reconcile.Op {
 	d := newDiffer(have, want, t)
 	var ops []reconcile.Op
@@ -38,7 +39,8 @@ func Diff(have Have, want Want, t Tools) []reconcile.Op {
 	return ops
 }
 
-// volume returns the operations of a volume, which do not depend on those of the other volumes.
+// volume returns the operations of one volume. They do not depend on the operations of other
+// volumes.
 func (d differ) volume(v Planned) []reconcile.Op {
 	switch {
 	case !v.Document:
@@ -58,16 +60,17 @@ func newDiffer(have Have, want Want, t Tools) differ {
 	return d
 }
 
-// differ is the state of a diff.
+// differ has the input of a diff that all volumes share.
 type differ struct {
 	have  Have
 	tools Tools
-	known []uuid.UUID // the machine's own partitions
-	swaps bool        // a document describes swap
+	known []uuid.UUID // GUIDs of the partitions that the machine has created
+	swaps bool        // true if a document describes a volume for swap
 }
 
-// leave unmounts a volume without a document. A part of DATA stays mounted until the next boot, and
-// its links, which then lead nowhere, stay: no program can write to DATA in its place.
+// leave returns the operations that unmount a volume without a document. A part of DATA stays
+// mounted until the next boot. Its links on DATA stay until the volume is wiped, so no program can
+// write to DATA in place of the volume.
 func (d differ) leave(v Planned) (ops []reconcile.Op) {
 	if v.Use.IsPart() && v.Record.Placed {
 		return nil
@@ -92,7 +95,8 @@ func (d differ) leave(v Planned) (ops []reconcile.Op) {
 	return ops
 }
 
-// prepare returns the operations from the record to the places of a volume.
+// prepare returns the operations of a volume with a document: from the record and the partition to
+// the directories on DATA.
 func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 	record := v.Record
 	if !v.Recorded {
@@ -124,7 +128,7 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 		ops = append(ops, d.set(record))
 	}
 	if !mounted {
-		// e2fsck checks no file system that is mounted elsewhere, for example in a pod
+		// e2fsck must not check a file system that is still mounted elsewhere, for example in a pod
 		if formatted && !mountedFrom(d.have.Mounts, v.Partition.Path) {
 			ops = append(ops, Check{Name: v.Name, Device: v.Partition.Path, run: d.tools.Run})
 		}
@@ -137,7 +141,7 @@ func (d differ) prepare(v Planned) (ops []reconcile.Op) {
 	return append(ops, d.inPlace(v, record)...)
 }
 
-// prepareSwap returns the operations from the partition to the use of a volume for swap.
+// prepareSwap returns the operations of a volume for swap, after its partition exists.
 func (d differ) prepareSwap(v Planned, record Record) (ops []reconcile.Op) {
 	c, device, using := v.Partition.Content, v.Partition.Path, v.Mounted
 	formatted := c.Kind == swapArea && c.UUID == record.Filesystem
@@ -149,7 +153,7 @@ func (d differ) prepareSwap(v Planned, record Record) (ops []reconcile.Op) {
 		if using {
 			ops, using = append(ops, SwapOff{Name: v.Name, Device: device}), false
 		}
-		record.Complete = false // a power cut can leave a blank partition
+		record.Complete = false // a power cut during Format can leave a blank partition
 		ops = append(ops, d.set(record), format)
 	}
 	if !record.Complete {
@@ -180,8 +184,9 @@ func (d differ) mount(v Planned) Mount {
 	return m
 }
 
-// inPlace returns the operations that make the places on DATA lead to the volume. Data in a place
-// move first. The record comes last: until then, the data of the next place still move.
+// inPlace returns the operations that replace directories of DATA by the volume. The data in a
+// directory move to the volume first. The record is marked as placed at the end: after a power cut
+// before this mark, the remaining directories still move.
 func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
 	for _, at := range places(v.Volume) {
 		have, to := d.have.Places[at.path], target(v.Name, at)
@@ -190,7 +195,7 @@ func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
 		case there && have.Moved:
 			ops = append(ops, RemoveMoved{Path: at.path})
 		case there:
-		case at.bind && d.have.Busy: // pods have open logs on DATA; the next boot mounts it
+		case at.bind && d.have.Busy: // pods have open logs; the next boot mounts it
 			return ops
 		case !have.Empty && have.Link == "" && !(at.bind && record.Placed):
 			ops = append(ops, Move{Name: v.Name, From: at.path, To: to, Directory: at.bind})
@@ -226,15 +231,15 @@ func (s SetRecord) String() string {
 	return fmt.Sprintf("record volume %s on %s", s.Name, s.Disk)
 }
 
-// CreatePartition adds a partition to a disk, and writes a new table to a blank disk. It examines
-// the disk again before it writes.
+// CreatePartition adds a partition to a disk. It writes a new partition table to a blank disk. It
+// examines the disk again before it writes.
 type CreatePartition struct {
 	Disk     string // path
 	Name     string
 	GUID     uuid.UUID
-	Size     uint64 // bytes; 0: the largest free space
+	Size     uint64 // in bytes; 0: the largest free space
 	NewTable bool
-	known    []uuid.UUID // partitions that may be on the disk
+	known    []uuid.UUID // GUIDs of the partitions that the disk may have
 	examine  func(ctx context.Context, path string) (Disk, error)
 }
 
@@ -261,7 +266,7 @@ func (g GrowPartition) String() string {
 	return fmt.Sprintf("partition %s: grow %s to %s", g.Disk, g.Name, layout.FormatSize(g.Size))
 }
 
-// Format creates the file system of a volume, or the header of swap.
+// Format creates the file system of a volume, or the header of a swap area.
 type Format struct {
 	Name       string
 	Disk       string
@@ -275,25 +280,27 @@ func (f Format) String() string {
 	return fmt.Sprintf("format volume %s on %s as %s", f.Name, f.Disk, f.Kind)
 }
 
-// SwapOn starts the use of swap. It fails if the system's own memory could be swapped.
+// SwapOn starts the use of a swap area. It fails if the kernel could swap the memory of the
+// system's own processes.
 type SwapOn struct {
 	Name    string
 	Disk    string
 	Device  string // of the partition
-	Discard bool   // report freed pages to the disk at once
+	Discard bool   // discard freed pages on the disk at once
 }
 
 func (s SwapOn) String() string { return fmt.Sprintf("use volume %s (%s) as swap", s.Name, s.Disk) }
 
-// SwapOff ends the use of swap: the kernel reads all pages back, or fails without the memory for
-// them.
+// SwapOff ends the use of a swap area. The kernel reads all its pages back into memory, and SwapOff
+// fails if the memory is too small for them.
 type SwapOff struct{ Name, Device string }
 
 func (s SwapOff) String() string {
 	return "end the use of volume " + s.Name + " (" + s.Device + ") as swap"
 }
 
-// SetZswap sets the share of the memory for compressed pages; 0 turns zswap off.
+// SetZswap sets the percentage of the memory that zswap may use for compressed pages; 0 turns zswap
+// off.
 type SetZswap struct{ Percent int }
 
 func (s SetZswap) String() string {
@@ -303,7 +310,7 @@ func (s SetZswap) String() string {
 	return fmt.Sprintf("turn zswap on, with %d %% of the memory", s.Percent)
 }
 
-// Check replays the journal and performs the repairs that need no confirmation.
+// Check runs e2fsck, which replays the journal and makes the repairs that need no confirmation.
 type Check struct {
 	Name   string
 	Device string
@@ -312,7 +319,7 @@ type Check struct {
 
 func (c Check) String() string { return "check volume " + c.Name + " (" + c.Device + ")" }
 
-// Dir is a directory of a volume.
+// Dir is a directory that Mount creates in a volume.
 type Dir struct {
 	Name string // relative to the root of the volume
 	Mode uint32
@@ -347,18 +354,19 @@ func (g GrowFilesystem) String() string {
 	return fmt.Sprintf("grow the file system of volume %s to %s", g.Name, layout.FormatSize(g.Size))
 }
 
-// Move copies a directory of DATA to a volume, compares the copy, and then removes the original:
-// one of both is complete at any time.
+// Move copies a directory of DATA to a volume, compares the copy, and renames the original out of
+// the way. At any time, the original or the copy is complete.
 type Move struct {
 	Name     string
 	From, To string
-	// Directory: an empty directory takes the place of the original; else nothing does
+	// If Directory is true, an empty directory replaces the original; otherwise the path does not
+	// exist after the move.
 	Directory bool
 }
 
 func (m Move) String() string { return fmt.Sprintf("move %s to volume %s", m.From, m.Name) }
 
-// RemoveMoved removes the original that a move has left.
+// RemoveMoved removes the renamed original after a Move.
 type RemoveMoved struct{ Path string }
 
 func (r RemoveMoved) String() string { return "remove the rest of " + r.Path + ", which has moved" }
@@ -381,15 +389,15 @@ type Unlink struct{ Path string }
 
 func (u Unlink) String() string { return "remove the link " + u.Path }
 
-// Detach removes a mount after its device was disconnected: the disk is connected again under
-// another name. Open files of the old mount stay unusable.
+// Detach removes the mount of a disconnected device, because the disk is connected again under
+// another name. Files that programs have open in the old mount stay unusable.
 type Detach struct{ Name, Source string }
 
 func (d Detach) String() string {
 	return "detach volume " + d.Name + " from " + d.Source + ", which was disconnected"
 }
 
-// Unmount unmounts a volume. Pods that have it mounted keep it until they end.
+// Unmount unmounts a volume. Pods in which the volume is mounted keep their mounts until they end.
 type Unmount struct{ Name, Target string }
 
 func (u Unmount) String() string { return "unmount volume " + u.Name + " (" + u.Target + ")" }

@@ -1,31 +1,36 @@
-// Package volumes manages the volumes of the configuration: partitions with ext4 on disks other
-// than the system disk, for hostPath volumes, for a StorageClass, or for a part of DATA; or with
-// swap (docs/decisions/0109-swap.md).
+// Package volumes manages the volumes of the configuration. A volume is a partition on another disk
+// than the system disk. It has ext4, for hostPath volumes, for a StorageClass or for a part of
+// DATA, or it has swap (docs/decisions/0109-swap.md).
 //
-//	plan.go             selects the disk of each volume, or says why it has none
+//	plan.go             selects the disk of each volume, or returns why it has none
 //	diff.go             lists the operations, in order
 //	ops_linux.go        performs each operation
-//	record.go           the record on STATE of the partitions that this machine has created
-//	read_linux.go       reads mounts, swap in use and places
+//	record.go           stores on STATE which partitions this machine has created
+//	read_linux.go       reads the mounts, the swap in use and the directories on DATA
 //	controller_linux.go runs the operations when the configuration or the disks change
-//	wipe_linux.go       erases a volume or a disk, on the call of an operator
+//	wipe_linux.go       erases a volume or a disk for an operator
 //
-// A volume is found by the random GUIDs of its partition and of its file system, which the record
-// holds; a label is only for operators. A disk with copied GUIDs beside the original makes the
-// volume ambiguous, and then neither disk is used. Only a blank disk
-// (docs/decisions/0082-blank-disks.md), or free space on a disk with nothing but recorded
-// partitions, gets a new partition. A partition is formatted only before its first use.
+// The record has a random GUID for the partition and a random UUID for the file system. The machine
+// finds a volume by them; a label is only for operators. If a copy of the disk is connected beside
+// the original, the volume is ambiguous, and the machine uses neither disk.
 //
-// A power cut leaves each volume whole or repeatable. The record comes first, then the partition
-// with the recorded GUID, then the file system with the recorded UUID, then the mark in the record
-// that the file system was complete. Without the mark, the content of the recorded partition is of
-// an interrupted mke2fs, and is formatted again; with the mark, it never is.
+// A new partition is created only on a blank disk (docs/decisions/0082-blank-disks.md), or in the
+// free space of a disk that has only recorded partitions. A partition is formatted only before its
+// first use.
 //
-// The mount point is below /run, which is empty after a boot. A symbolic link on DATA leads to it:
-// if the disk is missing, the link leads nowhere, and no program can write to DATA in its place.
+// After a power cut, a volume is either complete or can be prepared again. The operations run in
+// this order: store the record, create the partition with the recorded GUID, create the file system
+// with the recorded UUID, mark the record as complete. Without this mark, an interrupted mke2fs has
+// left the content of the partition, and the partition is formatted again. With the mark, it is
+// never formatted again.
 //
-// A part of DATA with data moves while no service uses it: copy, comparison, rename of the copy,
-// rename of the original, link. Until the rename of the original, the original counts.
+// The mount point is below /run, which is empty after a boot. A symbolic link on DATA points to it.
+// If the disk is missing, the target of the link does not exist, so no program can write to DATA in
+// its place.
 //
-// The package parses no foreign disk (pkg/diskprobe does).
+// The data of a part of DATA move to a volume while no service uses them: copy, compare, rename the
+// copy, rename the original, create the link. Until the rename of the original, the original is
+// valid and the copy is not used.
+//
+// The package parses no foreign disk; pkg/diskprobe does.
 package volumes

@@ -11,11 +11,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Config is the desired volumes, in the order of the documents.
+// Config has the desired volumes, in the order of their documents.
 type Config struct{ Volumes []Volume }
 
-// awaited returns the volumes for which the services of the node wait: the parts of DATA, and swap:
-// the kubelet reads its size only once.
+// awaited returns the volumes for which the services of the node wait. These are the parts of DATA,
+// and swap, because the kubelet reads the size of the swap only once.
 func (c Config) awaited() (all []Volume) {
 	for _, v := range c.Volumes {
 		if v.awaited() {
@@ -36,15 +36,15 @@ type Volume struct {
 	Swap  Swap   // for the use swap
 }
 
-// Swap are the settings of a volume for swap.
+// Swap has the settings of a volume for swap.
 type Swap struct {
-	Discard      bool // report freed pages to the disk at once
-	ZswapPercent int  // share of the memory for compressed pages; 0: none
+	Discard      bool // discard freed pages on the disk at once
+	ZswapPercent int  // percentage of the memory for compressed pages; 0: no zswap
 }
 
 func (v Volume) awaited() bool { return v.Use.IsPart() || v.Use == config.UseSwap }
 
-// content returns the kind of content of a volume.
+// content returns the kind of content that a volume must have: "ext4" or "swap".
 func (v Volume) content() string {
 	if v.Use == config.UseSwap {
 		return swapArea
@@ -55,8 +55,8 @@ func (v Volume) content() string {
 // Have is the actual state.
 type Have struct {
 	Disks []Disk // all disks, sorted by path
-	// Matches is the result of the expression of each volume: by name, then by path. Without
-	// an entry the expression has not been evaluated.
+	// Matches has the results of the match expressions, by the name of the volume and then by the
+	// path of the disk. A volume without an entry has an expression that was not evaluated.
 	Matches map[string]map[string]bool
 	Records []Record // sorted by name
 	Mounts  []mount.Mount
@@ -64,7 +64,7 @@ type Have struct {
 	Zswap   swap.Zswap
 	// Places is the state of the directories on DATA that volumes replace, by path.
 	Places map[string]Place
-	// Busy reports that programs use the parts of DATA: services of the node run.
+	// Busy is true if services of the node run, which use the parts of DATA.
 	Busy bool
 }
 
@@ -72,9 +72,10 @@ type Have struct {
 type Disk struct {
 	diskmatch.Disk
 	Boot bool // the system disk
-	// Table is "gpt", "" for a blank disk, else a description of the content.
+	// Table is "gpt", or "" for a blank disk, or a description of other content.
 	Table string
-	// First and End limit the space for partitions, which start at multiples of Alignment. Bytes.
+	// First and End limit the space for partitions, in bytes. A partition starts at a multiple of
+	// Alignment, in bytes.
 	First, End, Alignment uint64
 	Partitions            []Partition
 }
@@ -89,7 +90,7 @@ type Partition struct {
 	Content Content
 }
 
-// Content is the content of a partition, as far as its signature identifies it.
+// Content is the content of a partition, as far as pkg/diskprobe can identify it by a signature.
 type Content struct {
 	Kind string // "" if blank, "ext4", "swap", another file system, or "unknown data"
 	UUID uuid.UUID
@@ -99,14 +100,15 @@ type Content struct {
 // Place is the state of a path on DATA.
 type Place struct {
 	Link  string // target of a symbolic link; empty for other files
-	Empty bool   // missing, or a directory without an entry
-	Moved bool   // the original that a move has left is beside it
+	Empty bool   // the path is missing, or is an empty directory
+	Moved bool   // the renamed original of a Move exists beside the path
 }
 
-// movedSuffix ends the name of an original after its move.
+// movedSuffix is the end of the name to which Move renames an original.
 const movedSuffix = ".moved"
 
-// String names a disk for operators: "/dev/vdb (8 GiB, QEMU HARDDISK, serial disk1)".
+// String returns a description of the disk for operators: "/dev/vdb (8 GiB, QEMU HARDDISK, serial
+// disk1)".
 func (d Disk) String() string {
 	s := d.Path + " (" + layout.FormatSize(uint64(d.Size))
 	for _, f := range []struct{ before, value string }{{"", d.Model}, {"serial ", d.Serial}, {"wwid ", d.WWID}} {
@@ -119,67 +121,72 @@ func (d Disk) String() string {
 
 // Want is the plan of all volumes.
 type Want struct {
-	Volumes []Planned // in the order of their creation, then volumes without a document
+	// Volumes has the volumes with a document in the order of their creation, and then the volumes
+	// with only a record.
+	Volumes []Planned
 }
 
 // Planned is the plan of a volume.
 type Planned struct {
 	Volume
-	// Document is false for a recorded volume after the removal of its document.
+	// Document is false if only the record of the volume exists, because its document was removed.
 	Document bool
 	Record   Record
-	// Recorded reports that the record is stored already.
+	// Recorded is true if the record is already stored.
 	Recorded bool
-	// Disk is the disk of the volume; its path is empty if there is none because of Problem.
+	// Disk is the disk of the volume. If its path is empty, there is no usable disk, and Problem
+	// has the reason.
 	Disk Disk
-	// Partition is the partition; its path is empty until it exists.
+	// Partition is the partition of the volume. Its path is empty until the partition exists.
 	Partition Partition
-	// NewTable permits a new partition table on the blank disk.
+	// NewTable is true if a new partition table must be written to the blank disk.
 	NewTable bool
-	// Grow is the size to which the partition grows; 0: it does not.
-	Grow    uint64
-	Problem string // why the volume cannot be used, or only with a remark; empty: it can
-	// Usable reports that the volume can be mounted, perhaps with Problem as a remark.
+	// Grow is the size in bytes to which the partition must grow; 0 if it must not grow.
+	Grow uint64
+	// Problem is the reason for which the volume cannot be used, or a remark about a usable volume;
+	// "" for none.
+	Problem string
+	// Usable is true if the volume can be mounted; Problem is then only a remark.
 	Usable bool
-	// OnData reports that the use of the volume is blocked by data on DATA, which stay in use.
+	// OnData is true if data on DATA prevent the use of the volume. The data on DATA stay in use.
 	OnData bool
-	// Mounted reports that the file system is mounted, or the swap in use, at present.
+	// Mounted is true if the file system is mounted, or the swap is in use, at present.
 	Mounted bool
 }
 
 // root returns the mount point of the file system of a volume.
 func root(name string) string { return paths.VolumeMounts + "/" + name }
 
-// place is a directory on DATA that leads to a directory of a volume.
+// place is a directory on DATA that a directory of a volume replaces.
 type place struct {
 	path string // on DATA
 	dir  string // in the file system of the volume
 	mode uint32
-	// bind: the directory is mounted over the path, because programs see the path through other
-	// mounts; else the path is a symbolic link
+	// bind is true if the directory of the volume is mounted over the path, because programs see
+	// the path through other mounts. Otherwise the path becomes a symbolic link.
 	bind bool
 }
 
-// places returns the directories on DATA that a volume replaces. No program renames files between
-// two of them.
+// places returns the directories on DATA that a volume replaces. A rename between two of them works
+// only if the places are links to one mount.
 func places(v Volume) []place {
 	switch v.Use {
 	case config.UseMount:
 		return []place{{path: paths.HostMnt + "/" + v.Name, dir: "data", mode: 0o755}}
-	case config.UseEtcd: // etcd's restore renames between the two: links lead to a single mount
+	case config.UseEtcd: // links lead to one mount, so etcd can rename between them
 		return []place{{path: paths.EtcdData, dir: "etcd", mode: 0o700}, {path: paths.EtcdSnapshots, dir: "etcd-kept", mode: 0o700}}
 	case config.UseImages:
 		return []place{{path: paths.ContainerdData, dir: "containerd", mode: 0o711}}
 	case config.UseVolumes:
 		return []place{{path: paths.LocalVolumes, dir: "local-volumes", mode: 0o700}}
-	case config.UseLogs: // collectors mount /var/log into their pods
+	case config.UseLogs: // log collectors mount /var/log into their pods, so a link would not work
 		return []place{{path: paths.PodLogs, dir: "pods", mode: 0o755, bind: true}, {path: paths.AuditLog, dir: "kube-audit", mode: 0o700, bind: true}}
 	}
-	return nil // storageClass: the driver uses the directory itself; swap has no directory
+	return nil // a storageClass volume is used directly by its driver; swap has no directory
 }
 
-// ClassDir returns the directory of a volume with a StorageClass, in which the driver has its
-// volumes (orchestrator/localvolumes).
+// ClassDir returns the directory in a volume with a StorageClass in which the driver creates
+// PersistentVolumes (orchestrator/localvolumes).
 func ClassDir(name string) string { return root(name) + "/" + classDir }
 
 const classDir = "local-volumes"

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestMove moves a directory, after interrupted attempts too. At any time the original or the copy
-// is complete under its name.
+// TestMove moves a directory, also after interrupted attempts. After each attempt, the original or
+// the copy must be complete under its name.
 func TestMove(t *testing.T) {
 	for name, prepare := range map[string]func(from, to string) error{
 		"first attempt":             func(_, to string) error { return os.Mkdir(to, 0o700) },
@@ -54,8 +54,9 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestMoveMakesRoom checks that copies of earlier attempts are gone before the free space is read,
-// that a copy has to fit, and that nothing is removed for an original that does not exist.
+// TestMoveMakesRoom checks that makeRoom removes the copies of earlier attempts before it reads the
+// free space, and returns an error if the copy does not fit. If the original does not exist, it
+// removes nothing.
 func TestMoveMakesRoom(t *testing.T) {
 	dir := t.TempDir()
 	m := Move{Name: "i", From: filepath.Join(dir, "containerd"), To: filepath.Join(dir, "volume/containerd")}
@@ -88,8 +89,8 @@ func TestMoveMakesRoom(t *testing.T) {
 	}
 }
 
-// TestMoveDirectory checks that an empty directory with the same mode takes the place of the
-// original, over which the volume is mounted.
+// TestMoveDirectory checks that Move with Directory leaves an empty directory with the same mode,
+// over which the volume is mounted.
 func TestMoveDirectory(t *testing.T) {
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "pods"), filepath.Join(dir, "volume/pods")
@@ -108,7 +109,7 @@ func TestMoveDirectory(t *testing.T) {
 	}
 }
 
-// TestLinkKeepsData checks that a link replaces no directory with an entry.
+// TestLinkKeepsData checks that Link does not replace a directory that has an entry.
 func TestLinkKeepsData(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd")
 	if err := os.MkdirAll(path+"/member", 0o700); err != nil {
@@ -122,7 +123,7 @@ func TestLinkKeepsData(t *testing.T) {
 	}
 }
 
-// TestUnlink checks that only a link is removed.
+// TestUnlink checks that Unlink removes a link and no directory.
 func TestUnlink(t *testing.T) {
 	dir := t.TempDir()
 	link, other := filepath.Join(dir, "link"), filepath.Join(dir, "dir")

@@ -39,8 +39,8 @@ func (s SetRecord) Do(context.Context) error {
 	return writeRecords(s.file, with(records, s.Record))
 }
 
-// Do examines the disk, wipes the place of the partition, and writes the table, backup first. The
-// kernel knows the partition before Do returns.
+// Do examines the disk, wipes the space of the new partition, and writes the partition table, the
+// backup copy first. The kernel knows the partition when Do returns.
 func (c CreatePartition) Do(ctx context.Context) error {
 	d, err := c.examine(ctx, c.Disk)
 	if err == nil {
@@ -55,7 +55,8 @@ func (c CreatePartition) Do(ctx context.Context) error {
 	return nil
 }
 
-// check rejects a disk with content that is not the machine's own, and the system disk.
+// check returns an error for the system disk, and for a disk that has other content than the
+// machine's own partitions.
 func (c CreatePartition) check(d Disk) error {
 	switch {
 	case d.Boot:
@@ -116,10 +117,10 @@ func (c CreatePartition) write() error {
 	return table.Write()
 }
 
-// checkPlace returns an error if the new partition, at the index made of the list after, changed
-// the number of another partition or shares space with one. The library does both in some tables
-// (findings/gpt-partition-order.sh). Indexes are numbers of partitions minus 1; unused entries are
-// nil.
+// checkPlace returns an error if the new partition overlaps another partition, or if its creation
+// has changed the number of another partition. The library does both for some partition tables
+// (findings/gpt-partition-order.sh). before and after are the entries of the table, indexed by the
+// partition number minus 1; unused entries are nil. made is the index of the new partition.
 func checkPlace(before, after []*gpt.Partition, made int) error {
 	for i, p := range after {
 		switch {
@@ -133,7 +134,7 @@ func checkPlace(before, after []*gpt.Partition, made int) error {
 	return nil
 }
 
-// Do grows the partition in the table and in the kernel.
+// Do grows the partition in the partition table and in the kernel.
 func (g GrowPartition) Do(context.Context) error {
 	err := func() error {
 		device, plain, err := parttable.Open(g.Disk, block.OpenForWrite())
@@ -165,12 +166,13 @@ func (g GrowPartition) Do(context.Context) error {
 	return nil
 }
 
-// indexOf returns the index of a partition in a table; -1 if it has none with the GUID.
+// indexOf returns the index of the partition with a GUID in a table; -1 if there is none.
 func indexOf(table *gpt.Table, guid uuid.UUID) int {
 	return slices.IndexFunc(table.Partitions(), func(p *gpt.Partition) bool { return p != nil && p.PartGUID == guid })
 }
 
-// Do creates the file system with the recorded UUID. Root may use the last percent.
+// Do creates the file system with the recorded UUID. The last percent of its space is reserved for
+// root.
 func (f Format) Do(ctx context.Context) error {
 	if f.Kind == swapArea {
 		return f.swap()
@@ -179,7 +181,7 @@ func (f Format) Do(ctx context.Context) error {
 	return mkfs.Ext4(ctx, f.run, f.Device, mkfs.Ext4Options{Label: label, UUID: f.Filesystem, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas})
 }
 
-// swap writes the header of swap, and waits until it is on the disk.
+// swap writes the header of a swap area, and returns when the header is on the disk.
 func (f Format) swap() error {
 	device, err := parttable.WipePartition(f.Device)
 	if err == nil {
@@ -192,7 +194,7 @@ func (f Format) swap() error {
 	return nil
 }
 
-// Do starts the use.
+// Do starts the use of the swap area.
 func (s SwapOn) Do(context.Context) error {
 	limit, err := cgroup.Tree(cgroup.Mount).Read(cgroup.System, cgroup.SwapMax)
 	if err == nil && limit != "0" {
@@ -208,11 +210,12 @@ func (s SwapOn) Do(context.Context) error {
 	return err
 }
 
-// Do ends the use. The kernel first reads all pages back, which takes minutes on a slow disk, and
-// cannot be interrupted here; without the memory for them, the area stays in use.
+// Do ends the use of the swap area. The kernel first reads all pages back, which takes minutes on a
+// slow disk and cannot be interrupted. If the memory is too small for them, Do returns an error and
+// the area stays in use.
 func (s SwapOff) Do(context.Context) error { return blockswap.Off(s.Device) }
 
-// Do sets the share.
+// Do writes the parameters of zswap.
 func (s SetZswap) Do(context.Context) error { return swap.SetZswap(s.Percent) }
 
 // Do runs e2fsck.
@@ -223,8 +226,8 @@ func (c Check) Do(ctx context.Context) error {
 	return nil
 }
 
-// Do mounts the volume and creates its directories. An existing directory keeps its owner. The
-// kernel needs the module quota_v2, which the host loads for DATA.
+// Do mounts the volume and creates its directories. It does not change the owner of an existing
+// directory. The kernel needs the module quota_v2; machined/host loads the module for DATA.
 func (m Mount) Do(context.Context) error {
 	at := mount.Mount{Source: m.Device, Target: root(m.Name), Type: ext4, Flags: m.Flags &^ mount.ReadOnly, Data: m.Data}
 	if err := at.Do(); err != nil {
@@ -240,16 +243,17 @@ func (m Mount) Do(context.Context) error {
 			return fmt.Errorf("volume %s: cannot create a directory: %w", m.Name, err)
 		}
 	}
-	if m.Flags&mount.ReadOnly != 0 { // only now, because of the directories
+	if m.Flags&mount.ReadOnly != 0 { // after the creation of the directories
 		return mount.Restrict(at.Target, m.Flags)
 	}
 	return nil
 }
 
-// resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h: _IOW('f', 16, __u64), the new number of blocks.
+// resizeFS is EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h, _IOW('f', 16, __u64). Its argument is the new
+// number of blocks.
 const resizeFS = 0x40086610
 
-// Do requests the growth from the kernel.
+// Do makes the kernel grow the mounted file system.
 func (g GrowFilesystem) Do(context.Context) error {
 	dir, err := os.Open(g.Target)
 	if err != nil {
@@ -263,9 +267,9 @@ func (g GrowFilesystem) Do(context.Context) error {
 	return nil
 }
 
-// Do copies the directory, compares the copy with the original, and renames both: first the copy to
-// its place, which nothing uses yet, then the original. After a power cut it starts again, unless
-// the original has another name already.
+// Do copies the directory and compares the copy with the original. Then it renames the copy to its
+// final name, which nothing uses yet, and renames the original. After a power cut, the next attempt
+// starts from the beginning, if the original still has its name.
 func (m Move) Do(ctx context.Context) error {
 	partial := m.To + ".partial"
 	err := m.makeRoom(partial, freeSpace)
@@ -290,7 +294,7 @@ func (m Move) Do(ctx context.Context) error {
 	return nil
 }
 
-// replace renames the complete copy and then the original.
+// replace renames the complete copy to m.To, and then the original.
 func (m Move) replace(partial string) error {
 	info, err := os.Stat(m.From)
 	if err != nil {
@@ -320,7 +324,7 @@ func (m Move) replace(partial string) error {
 	return nil
 }
 
-// syncFilesystem waits until the file system of a directory is on the disk.
+// syncFilesystem returns when all data of the file system of a directory are on the disk.
 func syncFilesystem(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -329,14 +333,14 @@ func syncFilesystem(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// makeRoom removes the copies of earlier attempts, and rejects a copy that then does not fit on the
-// volume. A twentieth of the copy is for the metadata of the other file system.
+// makeRoom removes the copies of earlier attempts. It returns an error if the volume then has too
+// little space for the copy and one twentieth more, for the metadata of the other file system.
 func (m Move) makeRoom(partial string, freeSpace func(dir string) (uint64, error)) error {
 	need, err := spaceOf(m.From)
 	if err != nil {
 		return err
 	}
-	for _, copied := range []string{partial, m.To} { // the original counts until the link
+	for _, copied := range []string{partial, m.To} { // the original is used until Link
 		if err := os.RemoveAll(copied); err != nil {
 			return err
 		}
@@ -348,9 +352,9 @@ func (m Move) makeRoom(partial string, freeSpace func(dir string) (uint64, error
 	return err
 }
 
-// spaceOf returns the space of a directory with all entries, in bytes.
+// spaceOf returns the disk space that a directory tree uses, in bytes.
 func spaceOf(dir string) (sum uint64, err error) {
-	seen := map[uint64]bool{} // files with several names, by inode
+	seen := map[uint64]bool{} // inodes of files with several names
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -370,7 +374,7 @@ func spaceOf(dir string) (sum uint64, err error) {
 	return sum, err
 }
 
-// freeSpace returns the free space of the file system of a directory, in bytes.
+// freeSpace returns the bytes that are free on the file system of a directory.
 func freeSpace(dir string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -379,10 +383,11 @@ func freeSpace(dir string) (uint64, error) {
 	return s.Bavail * uint64(s.Bsize), nil
 }
 
-// Do removes the original.
+// Do removes the renamed original.
 func (r RemoveMoved) Do(context.Context) error { return os.RemoveAll(r.Path + movedSuffix) }
 
-// Do replaces an empty directory by the link. It removes nothing else.
+// Do replaces an empty directory, or a missing one, by the link. It returns an error if the
+// directory has an entry.
 func (l Link) Do(context.Context) error {
 	err := os.MkdirAll(filepath.Dir(l.Path), 0o755)
 	if err == nil {
@@ -402,11 +407,11 @@ func (l Link) Do(context.Context) error {
 	return nil
 }
 
-// Do mounts the directory.
+// Do mounts the directory of the volume.
 func (b Bind) Do(context.Context) error { return mount.Bind(b.From, b.To, b.Flags) }
 
-// Do removes the link, and nothing else. The removal is on the disk before Do returns: a link
-// without a record would block the path for other volumes.
+// Do removes the link; it returns an error if the path is no link. The removal is on the disk when
+// Do returns, because a link without a record would block the path for other volumes.
 func (u Unlink) Do(context.Context) error {
 	_, err := os.Readlink(u.Path)
 	if err == nil {

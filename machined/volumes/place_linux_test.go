@@ -7,7 +7,8 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// TestCheckPlace checks the place of a new partition against the other partitions of its table.
+// TestCheckPlace checks in which partition tables a new partition overlaps or renumbers another
+// partition.
 func TestCheckPlace(t *testing.T) {
 	at := func(first, last uint64) *gpt.Partition { return &gpt.Partition{FirstLBA: first, LastLBA: last} }
 	a, b, made := at(2048, 4095), at(8192, 9999), at(4096, 8191)

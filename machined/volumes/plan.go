@@ -18,21 +18,23 @@ import (
 const (
 	ext4     = "ext4"
 	swapArea = "swap"
-	// unknownData is the kind of an area without a known signature that is not blank
+	// unknownData is the kind of content that is not blank and has no known signature
 	// (superblock.UnknownData).
 	unknownData = "unknown data"
-	// growStep is the least growth of a partition and of its file system, in bytes.
+	// growStep is the smallest growth of a partition and of its file system, in bytes.
 	growStep = 16 << 20
-	// least is the size of the smallest partition, in bytes.
+	// least is the smallest size of a partition, in bytes.
 	least = 256 << 20
 )
 
-// Plan selects the disk and the partition of each volume, or says why it has none. It changes
-// nothing, and it is the only place that makes these choices. guid returns a new random GUID.
+// Plan selects the disk and the partition of each volume, or returns in Planned.Problem why it has
+// none. No other function makes these choices. Plan changes nothing. guid returns a new random
+// GUID.
 func Plan(c Config, have Have, guid func() uuid.UUID) Want {
 	p := planner{have: have, guid: guid, taken: map[string][]Partition{}}
 	var want Want
-	// volumes of a fixed size first: the rest of a disk is the space behind them
+	// Volumes of a fixed size come first, because a volume without a size gets the space that they
+	// leave.
 	ordered := slices.SortedStableFunc(slices.Values(c.Volumes), func(a, b Volume) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Name, b.Name))
 	})
@@ -66,15 +68,15 @@ func rank(v Volume) int {
 	return 0
 }
 
-// planner is the state of a plan.
+// planner has the input of a plan, and the partitions planned so far.
 type planner struct {
 	have Have
 	guid func() uuid.UUID
-	// taken are the planned partitions of each disk, by path of the disk
+	// taken has the planned partitions of each disk, by the path of the disk
 	taken map[string][]Partition
 }
 
-// volume plans a volume.
+// volume returns the plan of a volume with a document.
 func (p *planner) volume(v Volume) Planned {
 	out := Planned{Volume: v, Document: true, Mounted: mountedAt(p.have.Mounts, root(v.Name))}
 	out.Record, out.Recorded = recordOf(p.have.Records, v.Name)
@@ -109,12 +111,13 @@ type location struct {
 	partition Partition
 }
 
-// find returns the partition of a record, nil if it does not exist yet, or why it cannot be used.
+// find returns the partition of a record. It returns nil and "" if the partition does not exist
+// yet, and otherwise the reason for which the partition cannot be used.
 func (p *planner) find(r Record) (*location, string) {
 	var found []location
 	for _, d := range p.have.Disks {
 		if d.WWID != "" && slices.ContainsFunc(found, func(l location) bool { return l.disk.WWID == d.WWID }) {
-			continue // another path to the same disk
+			continue // the kernel shows the same physical disk a second time
 		}
 		for _, part := range d.Partitions {
 			if !d.Boot && part.UUID == r.Partition {
@@ -133,7 +136,8 @@ func (p *planner) find(r Record) (*location, string) {
 	return nil, ""
 }
 
-// unexamined names the disks with unknown content: the volume may be on any of them.
+// unexamined returns a text with the disks that are not examined yet, because a missing volume may
+// be on one of them. It returns "" if all disks are examined.
 func unexamined(disks []Disk) string {
 	var names []string
 	for _, d := range disks {
@@ -147,7 +151,7 @@ func unexamined(disks []Disk) string {
 	return " (not examined yet: " + strings.Join(names, ", ") + ")"
 }
 
-// existing plans a volume with a partition.
+// existing plans a volume with an existing partition.
 func (p *planner) existing(out *Planned) {
 	c, kind := out.Partition.Content, out.content()
 	if out.Use == config.UseSwap {
@@ -159,7 +163,7 @@ func (p *planner) existing(out *Planned) {
 		out.Problem = fmt.Sprintf("its partition is on %s, which the selector does not match (%s): this may be a copy; connect the original, or correct the selector", out.Disk, strings.Join(mismatches, "; "))
 		return
 	case c.Kind == kind && c.UUID == out.Record.Filesystem:
-	// the content was read before the format
+	// the file system or swap is in use, so its content was read before the format
 	case mountedFrom(p.have.Mounts, out.Partition.Path), out.Use == config.UseSwap && out.Mounted:
 	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData || c.Kind == ext4 && c.UUID == out.Record.Discard):
 	case c.Kind == "":
@@ -186,10 +190,10 @@ func (p *planner) existing(out *Planned) {
 	}
 }
 
-// noZswap is the remark on a volume with zswap under a kernel without it.
+// noZswap is the remark on a volume that configures zswap, if the kernel has no zswap.
 const noZswap = "the kernel of this image has no zswap: swap is used without it; set zswapPercent to 0"
 
-// contentName names the content of a volume for operators.
+// contentName returns the name of a kind of content for operators.
 func contentName(kind string) string {
 	if kind == ext4 {
 		return "file system"
@@ -224,7 +228,8 @@ func (p *planner) create(out *Planned) {
 	p.take(d, size)
 }
 
-// choose returns the disk for a new volume, or why there is none: exactly one must match.
+// choose returns the disk for a new volume. If not exactly one disk matches, or the disk has data,
+// choose returns the reason.
 func (p *planner) choose(v Volume) (Disk, string) {
 	var found []Disk
 	var lines []string
@@ -258,7 +263,8 @@ func (p *planner) choose(v Volume) (Disk, string) {
 	return found[0], ""
 }
 
-// stableName returns the name of a disk for a call: a permanent identifier, if the disk has one.
+// stableName returns a name of the disk for orlopctl: the serial number or the WWID if the disk has
+// a usable one, otherwise the path.
 func stableName(d Disk) string {
 	for _, n := range []string{d.Serial, d.WWID} {
 		if n != "" && !strings.ContainsAny(n, " \"'`") {
@@ -268,8 +274,8 @@ func stableName(d Disk) string {
 	return d.Path
 }
 
-// foreign returns the content of a disk that is not the machine's own; empty if the disk is blank,
-// or has only recorded partitions.
+// foreign returns a description of foreign content on a disk. It returns "" if the disk is blank or
+// has only recorded partitions.
 func (p *planner) foreign(d Disk) string {
 	if d.Table == "" {
 		return ""
@@ -291,7 +297,8 @@ func (p *planner) foreign(d Disk) string {
 // gap is free space on a disk, in bytes.
 type gap struct{ start, size uint64 }
 
-// gaps returns the free space of a disk between its present and planned partitions, by position.
+// gaps returns the free space between the present and planned partitions of a disk, sorted by
+// position.
 func (p *planner) gaps(d Disk) (all []gap) {
 	used := slices.Concat(d.Partitions, p.taken[d.Path])
 	slices.SortFunc(used, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
@@ -314,8 +321,8 @@ func (p *planner) largestGap(d Disk) (most uint64) {
 	return most
 }
 
-// take plans a partition, in the smallest gap with enough space like the library that writes the
-// table.
+// take plans a partition. It selects the smallest gap with enough space, like the library that
+// writes the partition table.
 func (p *planner) take(d Disk, size uint64) {
 	var best gap
 	for _, g := range p.gaps(d) {
@@ -326,8 +333,8 @@ func (p *planner) take(d Disk, size uint64) {
 	p.taken[d.Path] = append(p.taken[d.Path], Partition{Start: best.start, Size: size})
 }
 
-// roomBehind returns the free space between a partition and the next present or planned partition,
-// in whole units of the alignment.
+// roomBehind returns the free space behind a partition, up to the next present or planned
+// partition. The result is in bytes, rounded down to the alignment.
 func (p *planner) roomBehind(d Disk, part Partition) uint64 {
 	limit := d.End
 	for _, o := range slices.Concat(d.Partitions, p.taken[d.Path]) {
@@ -342,8 +349,8 @@ func (p *planner) roomBehind(d Disk, part Partition) uint64 {
 	return 0
 }
 
-// blockedPlaces returns why a path on DATA cannot lead to a volume; empty if it can, or does.
-// onData reports that the part is on DATA, complete.
+// blockedPlaces returns the reason for which a directory on DATA cannot be replaced by the volume;
+// "" if it can be, or already is. onData is true if the data of the volume are completely on DATA.
 func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 	r, _ := recordOf(p.have.Records, v.Name)
 	for _, at := range places(v) {
@@ -354,12 +361,13 @@ func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 			return at.path + " has not been read", false
 		case have.Link != "":
 			return fmt.Sprintf("%s leads to %s: another volume had this use; wipe that volume first", at.path, have.Link), false
-		// their limits are no attributes of files, and a copy would lose them
+		// PersistentVolumes do not move, because their limits are no attributes of files, and a
+		// copy would lose the limits
 		case !have.Empty && v.Use == config.UseVolumes:
 			return fmt.Sprintf("PersistentVolumes are on DATA already (%s), and are not moved: `orlopctl reset --wipe data` drops them, and then the volume is used", at.path), true
 		case !have.Empty && v.Use.IsPart() && p.have.Busy:
 			return fmt.Sprintf("%s is on DATA (%s), and moves to the volume at the next boot (`orlopctl reboot`)", v.Use, at.path), true
-		case !have.Empty && v.Use.IsPart(): // moves
+		case !have.Empty && v.Use.IsPart(): // the data move to the volume
 		case !have.Empty:
 			return fmt.Sprintf("%s is a directory of DATA with files; move them away with a pod", at.path), true
 		}
@@ -367,7 +375,7 @@ func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 	return "", false
 }
 
-// target returns the directory of a volume to which a place leads.
+// target returns the directory of a volume that replaces a place.
 func target(name string, at place) string { return root(name) + "/" + at.dir }
 
 func mountedAt(mounts []mount.Mount, target string) bool {
@@ -375,14 +383,14 @@ func mountedAt(mounts []mount.Mount, target string) bool {
 	return mounted
 }
 
-// present reports whether a disk has a partition with this path.
+// present reports whether one of the disks has a partition with this path.
 func present(disks []Disk, path string) bool {
 	return slices.ContainsFunc(disks, func(d Disk) bool {
 		return slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Path == path })
 	})
 }
 
-// swapsTo reports whether a partition is swap in use.
+// swapsTo reports whether a partition is in use as swap.
 func (h Have) swapsTo(device string) bool {
 	return slices.ContainsFunc(h.Areas, func(a swap.Area) bool { return device != "" && a.Path == device })
 }
@@ -391,9 +399,9 @@ func mountedFrom(mounts []mount.Mount, device string) bool {
 	return device != "" && slices.ContainsFunc(mounts, func(m mount.Mount) bool { return m.Source == device })
 }
 
-// Missing returns why the parts of DATA with these uses cannot be used at present, each with its
-// volume; nil if they can. A mounted volume counts as usable, even if its disk was disconnected:
-// its users have it open.
+// Missing returns one line for each volume with one of these uses that cannot be used at present,
+// with the reason; nil if all can be used. A mounted volume counts as usable even if its disk was
+// disconnected, because services have its files open.
 func (w Want) Missing(uses ...config.VolumeUse) (lines []string) {
 	for _, v := range w.Volumes {
 		if slices.Contains(uses, v.Use) && v.Problem != "" && !v.Usable && !v.Mounted && !v.OnData && (v.Document || v.Record.Placed) {

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec/diskmatch"
 )
 
-// read reads the actual state for a configuration.
+// read reads the actual state that a configuration needs.
 func (c *Controller) read(ctx context.Context, want Config) (have Have, err error) {
 	if have.Records, err = readRecords(c.deps.Records); err != nil {
 		return have, err
@@ -50,7 +50,7 @@ func (c *Controller) read(ctx context.Context, want Config) (have Have, err erro
 	return have, err
 }
 
-// readPlace reads the state of a path on DATA.
+// readPlace returns the state of a path on DATA, without Moved.
 func readPlace(path string) (Place, error) {
 	if link, err := os.Readlink(path); err == nil {
 		return Place{Link: link}, nil
@@ -70,8 +70,9 @@ func readPlace(path string) (Place, error) {
 	return Place{}, err
 }
 
-// matches evaluates the expressions of the volumes that have no record yet. The orchestrator
-// evaluates them, which takes a second: the results are cached until a disk changes.
+// matches evaluates the match expressions of the volumes that have no record yet. The orchestrator
+// evaluates an expression, which takes about a second, so matches caches the results until a disk
+// changes.
 func (c *Controller) matches(ctx context.Context, want Config, have Have) (map[string]map[string]bool, error) {
 	c.matching.Lock()
 	defer c.matching.Unlock()
@@ -101,8 +102,8 @@ func (c *Controller) matches(ctx context.Context, want Config, have Have) (map[s
 	return out, nil
 }
 
-// evaluated are the results of expressions, by expression and then by the path of a disk.
+// evaluated is the cache of matches: the results by expression and then by the path of a disk.
 type evaluated struct {
-	disks   string // the disks, as JSON
+	disks   string // disks of the results, as JSON
 	results map[string]map[string]bool
 }

@@ -21,23 +21,26 @@ type Record struct {
 	Use        config.VolumeUse `json:"use"`
 	Partition  uuid.UUID        `json:"partition"`  // unique GUID of the partition
 	Filesystem uuid.UUID        `json:"filesystem"` // UUID of the file system
-	// Complete reports that the file system was created: from then on it is never created again.
+	// Complete is true after the file system was created. Then the partition is never formatted
+	// again.
 	Complete bool `json:"complete,omitempty"`
-	// Disk describes the disk, for messages while it is missing.
+	// Disk is a description of the disk, for messages while the disk is missing.
 	Disk string `json:"disk,omitempty"`
-	// Discard is the UUID of a former file system in the partition: a reset has dropped its data.
+	// Discard is the UUID of a file system that may be overwritten, because a reset has dropped its
+	// data.
 	Discard uuid.UUID `json:"discard,omitzero"`
-	// Placed reports that the places on DATA led to the volume: the part of DATA is on it.
+	// Placed is true after the volume has replaced its directories on DATA. The part of DATA is
+	// then on the volume.
 	Placed bool `json:"placed,omitempty"`
 }
 
-// recordFile is the stored form.
+// recordFile is the stored form of the records.
 type recordFile struct {
 	Volumes []Record `json:"volumes"`
 }
 
-// readRecords reads the records, sorted by name. A missing file means that there are none; any
-// other error means that it is unknown which partitions are the machine's own.
+// readRecords returns the records, sorted by name. A missing file means that there are no records.
+// After any other error, the machine does not know which partitions are its own.
 func readRecords(path string) ([]Record, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +56,7 @@ func readRecords(path string) ([]Record, error) {
 	return f.Volumes, nil
 }
 
-// writeRecords stores the records and waits until they are on the disk.
+// writeRecords stores the records, and returns when they are on the disk.
 func writeRecords(path string, records []Record) error {
 	text, err := json.MarshalIndent(recordFile{records}, "", "  ")
 	if err == nil {
@@ -65,7 +68,7 @@ func writeRecords(path string, records []Record) error {
 	return nil
 }
 
-// with returns the records with r in the place of the record with its name.
+// with returns a copy of the records with r. r replaces the record with the same name.
 func with(records []Record, r Record) []Record {
 	out := slices.DeleteFunc(slices.Clone(records), func(o Record) bool { return o.Name == r.Name })
 	out = append(out, r)
@@ -73,7 +76,7 @@ func with(records []Record, r Record) []Record {
 	return out
 }
 
-// recordOf returns the record of a volume; false if there is none.
+// recordOf returns the record of a volume. The bool is false if there is none.
 func recordOf(records []Record, name string) (Record, bool) {
 	i := slices.IndexFunc(records, func(r Record) bool { return r.Name == name })
 	if i < 0 {

@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// realDisks reads the test disk as machined does, in this process.
+// realDisks examines the test disk in this process. machined does the same in a sandboxed process.
 func realDisks(ctx context.Context, _ bool) ([]Disk, error) {
 	devices, err := diskprobe.List(diskprobe.Sys)
 	if err != nil {
@@ -51,7 +51,7 @@ func realDisks(ctx context.Context, _ bool) ([]Disk, error) {
 	return out, nil
 }
 
-// realController returns a controller of the test disk.
+// realController returns a Controller with the test disk as its only disk.
 func realController(t *testing.T, records string) *Controller {
 	t.Helper()
 	return New(Deps{
@@ -60,7 +60,7 @@ func realController(t *testing.T, records string) *Controller {
 	})
 }
 
-// healthy checks that no volume has a problem, and returns the state.
+// healthy fails the test if a volume has a problem, and returns the state.
 func healthy(t *testing.T, c *Controller) State {
 	t.Helper()
 	s, _ := c.state.Get()
@@ -70,7 +70,7 @@ func healthy(t *testing.T, c *Controller) State {
 	return s
 }
 
-// unmountAll unmounts the volumes, as a reboot does.
+// unmountAll unmounts all volumes, as a reboot does.
 func unmountAll(t *testing.T) {
 	t.Helper()
 	all, err := mount.List()
@@ -86,7 +86,7 @@ func unmountAll(t *testing.T) {
 	}
 }
 
-// blank makes the test disk blank.
+// blank erases the test disk.
 func blank(t *testing.T) {
 	t.Helper()
 	mkfstest.Overwrites(t)
@@ -102,8 +102,8 @@ func blank(t *testing.T) {
 	}
 }
 
-// TestSwapOnRealDisk uses swap on a blank disk, but only while the system's own group cannot be
-// swapped. It grows in use, ends with its document, is found again, and is wiped.
+// TestSwapOnRealDisk uses swap on a blank disk. This must fail while the system's own control group
+// can be swapped. Then the swap grows in use, ends with its document, is used again, and is wiped.
 func TestSwapOnRealDisk(t *testing.T) {
 	blank(t)
 	tree := cgroup.Tree(cgroup.Mount)
@@ -124,7 +124,7 @@ func TestSwapOnRealDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const page = 4096 // of the header
+	const page = 4096 // bytes of the header
 	areas := func(size uint64) {
 		t.Helper()
 		all, err := swap.Areas()
@@ -167,16 +167,16 @@ func TestSwapOnRealDisk(t *testing.T) {
 	}
 }
 
-// TestVolumesOnRealDisk creates volumes of several uses on a blank disk, writes to them, and finds
-// the data after a reboot. A stop after each operation changes nothing. A volume grows, is left, is
-// wiped, and the disk is blank again.
+// TestVolumesOnRealDisk creates volumes of several uses on a blank disk. It stops after each number
+// of operations and continues, as after power cuts. Then it writes files, grows a volume, and finds
+// all files after a reboot. At the end it wipes all volumes, and the disk is blank again.
 func TestVolumesOnRealDisk(t *testing.T) {
 	blank(t)
 	records := filepath.Join(t.TempDir(), "volumes.json")
 	of := func(name string, use config.VolumeUse, size uint64) Volume {
 		return Volume{Name: name, Use: use, Size: size, Disk: config.DiskSelector{Path: mkfstest.Disk}, Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 	}
-	// images and logs have data on DATA, which move
+	// images and logs have files on DATA that must move to the volumes
 	for _, file := range []string{paths.ContainerdData + "/image", paths.PodLogs + "/old"} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("kept"), 0o600)); err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestVolumesOnRealDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	want.Volumes[4].Size = 0 // the rest: it grows while it is mounted
+	want.Volumes[4].Size = 0 // 0 means the rest of the disk: the volume grows while it is mounted
 	grown := realController(t, records)
 	grown.converge(t.Context(), want)
 	healthy(t, grown)
@@ -218,7 +218,7 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	if err := unix.Statfs(ClassDir("s"), &fs); err != nil || fs.Blocks*uint64(fs.Bsize) < 600*mib {
 		t.Errorf("after the growth: %d blocks, %v", fs.Blocks, err)
 	}
-	// etcd's restore renames between its two directories
+	// etcd's restore renames files between its two directories
 	if err := os.Rename(paths.EtcdSnapshots+"/file", paths.EtcdData+"/renamed"); err != nil {
 		t.Error(err)
 	}
@@ -247,13 +247,14 @@ func TestVolumesOnRealDisk(t *testing.T) {
 	wipes(t, c, want)
 }
 
-// wipes leaves the volumes, wipes them in turn, and checks that only then the disk is blank.
+// wipes removes documents, wipes the volumes one after the other, and checks that the disk is blank
+// at the end.
 func wipes(t *testing.T, c *Controller, want Config) {
 	t.Helper()
 	if _, err := c.WipeVolume(t.Context(), "m"); err == nil {
 		t.Error("a mounted volume was wiped")
 	}
-	// the parts stay
+	// the documents of the parts of DATA stay
 	c.converge(t.Context(), Config{[]Volume{want.Volumes[0], want.Volumes[2], want.Volumes[3]}})
 	healthy(t, c)
 	if _, err := os.Lstat(paths.HostMnt + "/m"); !errors.Is(err, os.ErrNotExist) {

@@ -36,10 +36,10 @@ func id(n int) (u uuid.UUID) {
 	return u
 }
 
-// newID returns a new GUID that differs from those of the scenarios.
+// newID returns a random GUID, which differs from the GUIDs of the scenarios.
 func newID() uuid.UUID { return uuid.New() }
 
-// disk returns a disk of some GiB.
+// disk returns a disk with partitions; without partitions it is blank. size is in GiB.
 func disk(path string, size uint64, parts ...Partition) Disk {
 	d := Disk{Disk: diskmatch.Disk{Path: path, Size: int64(size * gib), SectorSize: 512, Serial: "serial-" + path[len(path)-1:], Transport: "virtio"},
 		First: mib, End: size*gib - 33*512, Alignment: mib}
@@ -65,7 +65,8 @@ func holding(d Disk, what string) Disk {
 	return d
 }
 
-// own returns a partition of the machine, and its file system with the UUID id(n+1).
+// own returns a partition that the machine has created, with the GUID id(n). size is in GiB. Its
+// file system or swap area has the UUID id(n+1).
 func own(n int, size uint64, content string) Partition {
 	p := Partition{Label: "v", UUID: id(n), Size: size * gib, Content: Content{Kind: content}}
 	if content == ext4 || content == swapArea {
@@ -74,7 +75,7 @@ func own(n int, size uint64, content string) Partition {
 	return p
 }
 
-// record returns the record of the volume with the partition own(n).
+// record returns the record of a volume with the partition own(n).
 func record(name string, use config.VolumeUse, n int, complete bool) Record {
 	return Record{Name: name, Use: use, Partition: id(n), Filesystem: id(n + 1), Complete: complete, Placed: complete && len(places(Volume{Name: name, Use: use})) > 0, Disk: "/dev/vdb (8 GiB)"}
 }
@@ -83,17 +84,18 @@ func volume(name string, use config.VolumeUse, size uint64, serial string) Volum
 	return Volume{Name: name, Use: use, Size: size, Disk: config.DiskSelector{Serial: serial}, Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
 }
 
-// scenario is a situation of a machine.
+// scenario is a configuration with the actual state of a machine.
 type scenario struct {
 	name    string
 	volumes []Volume
 	have    Have
 }
 
-// unused is an examination for operations that are not performed.
+// unused is the Tools.Examine of operations that a test does not perform.
 func unused(context.Context, string) (Disk, error) { return Disk{}, errors.New("not examined") }
 
-// empty adds the system disk, whose DATA has no data yet.
+// empty adds the system disk to a state. The directories on DATA are empty, if the state does not
+// say otherwise.
 func empty(have Have) Have {
 	have.Disks = append([]Disk{boot(disk("/dev/vda", 8))}, have.Disks...)
 	if have.Places == nil {
@@ -187,7 +189,7 @@ func scenarios() []scenario {
 	}...)
 }
 
-// swapScenarios are the situations of a machine with a volume for swap.
+// swapScenarios returns the scenarios of a machine with a volume for swap.
 func swapScenarios() []scenario {
 	b := func(parts ...Partition) []Disk { return []Disk{disk("/dev/vdb", 8, parts...)} }
 	records := []Record{record("s", config.UseSwap, 1, true)}
@@ -229,7 +231,7 @@ func swapScenarios() []scenario {
 	}
 }
 
-// printed returns the operations and problems of a plan, one per line.
+// printed returns the problems of a plan and the operations, one per line.
 func printed(want Want, ops []reconcile.Op) string {
 	text := ""
 	for _, v := range want.Volumes {
@@ -249,7 +251,7 @@ func printed(want Want, ops []reconcile.Op) string {
 	return text
 }
 
-// TestGoldens compares the plan of each scenario with its golden.
+// TestGoldens compares the plan of each scenario with its golden file.
 func TestGoldens(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -349,14 +351,15 @@ func done(have Have, op reconcile.Op) Have {
 	return have
 }
 
-// reboot returns the state after a power cut: no mount and no swap is left.
+// reboot returns the state after a power cut: there are no mounts and no swap in use.
 func reboot(have Have) Have {
 	have = clone(have)
 	have.Mounts, have.Areas, have.Zswap, have.Busy = nil, nil, swap.Zswap{Missing: have.Zswap.Missing}, false
 	return have
 }
 
-// settle performs operations, as the controller does, until none remain.
+// settle applies operations to a state until none remain, like the Controller, and returns the
+// state. It calls the function each after every operation.
 func settle(t *testing.T, s scenario, have Have, each func(Have, reconcile.Op)) Have {
 	t.Helper()
 	for range 8 {
@@ -376,9 +379,9 @@ func settle(t *testing.T, s scenario, have Have, each func(Have, reconcile.Op)) 
 	return have
 }
 
-// TestLaws checks that after the operations of a scenario none remain, that a power cut after any
-// operation ends in the same state, and that no operation touches the content of a partition that
-// is not the machine's own, or that had a file system.
+// TestLaws checks three laws for each scenario. After its operations, no operation remains. A power
+// cut after any operation leads to the same final state. No operation changes a foreign partition
+// or a partition with a complete file system.
 func TestLaws(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
@@ -396,7 +399,7 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// kept checks that content in use is unchanged.
+// kept checks that partitions with foreign or complete content are unchanged.
 func kept(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
@@ -412,7 +415,7 @@ func kept(t *testing.T, before, after Have) {
 	}
 }
 
-// summary describes a state without the GUIDs.
+// summary returns a state as text without the GUIDs.
 func summary(have Have) string {
 	var lines []string
 	for _, d := range have.Disks {
@@ -437,8 +440,7 @@ func summary(have Have) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestWrites checks that CreatePartition writes only to the disk for which it was planned: the
-// content may have changed since the plan.
+// TestWrites checks that CreatePartition rejects a disk if its content has changed since the plan.
 func TestWrites(t *testing.T) {
 	foreign := Partition{Label: "photos", UUID: id(9), Size: gib, Content: Content{Kind: "xfs"}}
 	for name, c := range map[string]struct {
@@ -461,7 +463,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// TestWipes checks which volumes and disks can be wiped.
+// TestWipes checks which volumes and disks an operator can wipe.
 func TestWipes(t *testing.T) {
 	at := func(source, target string) []mount.Mount {
 		return []mount.Mount{{Source: source, Target: target, Type: ext4}}
@@ -472,7 +474,7 @@ func TestWipes(t *testing.T) {
 		volume, disk string
 		mounts       []mount.Mount
 		area         string // path of swap in use
-		// the path of the partition or disk, "" for a missing disk, or a part of the error
+		// path of the partition or disk, or part of the error; "" for a missing disk
 		want string
 	}{
 		"a volume":             {volume: "a", want: "/dev/vdb1"},
@@ -513,8 +515,8 @@ func TestWipes(t *testing.T) {
 	}
 }
 
-// TestRecords checks that records survive a restart, and that an unreadable record is not taken for
-// a machine without volumes.
+// TestRecords checks that the records survive a restart, and that an unreadable file is an error
+// and is not replaced.
 func TestRecords(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "volumes.json")
 	if all, err := readRecords(file); err != nil || len(all) > 0 {
@@ -540,7 +542,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// controller returns a controller with these disks, whose operations do not reach a disk.
+// controller returns a Controller with the given disks. Its programs always fail, so it writes to
+// no disk.
 func controller(t *testing.T, disks *[]Disk) *Controller {
 	t.Helper()
 	return New(Deps{
@@ -555,8 +558,8 @@ func controller(t *testing.T, disks *[]Disk) *Controller {
 	})
 }
 
-// TestHoldSwap checks that the services of a node wait for the first attempt to use swap, and no
-// longer: a missing disk does not hold them.
+// TestHoldSwap checks that the services of the node wait only for the first attempt to use swap.
+// They start even if its disk is missing.
 func TestHoldSwap(t *testing.T) {
 	want := Config{[]Volume{volume("s", config.UseSwap, 0, "serial-b")}}
 	disks := []Disk{boot(disk("/dev/vda", 8))}
@@ -569,14 +572,15 @@ func TestHoldSwap(t *testing.T) {
 	if err := c.Hold(want); err != nil || c.Swap() != 0 {
 		t.Errorf("without its disk: %v, %d bytes", err, c.Swap())
 	}
-	// the disk is not examined yet: the kubelet must not restart for that
+	// The size of the swap counts although its disk is not examined; otherwise the kubelet would
+	// restart.
 	c.publish(want, Have{Areas: []swap.Area{{Path: "/dev/vdb1", Size: 2}}}, Want{}, nil)
 	if c.Swap() != 2 {
 		t.Errorf("in use: %d bytes", c.Swap())
 	}
 }
 
-// TestHold checks when the services of a node can start.
+// TestHold checks in which states the services of the node can start.
 func TestHold(t *testing.T) {
 	none, mine := Config{}, Config{[]Volume{volume("e", config.UseEtcd, 0, "serial-b")}}
 	other := Config{[]Volume{mounts}}
@@ -621,7 +625,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestMoveHolds checks that no service starts during a later attempt to move a part of DATA.
+// TestMoveHolds checks that no service can start while a later attempt moves a part of DATA.
 func TestMoveHolds(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8))}
 	c := controller(t, &disks)
@@ -646,7 +650,7 @@ func TestMoveHolds(t *testing.T) {
 	}
 }
 
-// TestSlowExamination checks that a disk that is examined late delays the first decision.
+// TestSlowExamination checks that the services wait until all disks are examined.
 func TestSlowExamination(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), holding(disk("/dev/vdb", 8), "content that has not been examined")}
 	c := controller(t, &disks)
@@ -662,8 +666,8 @@ func TestSlowExamination(t *testing.T) {
 	}
 }
 
-// TestFailure checks that a failed operation of a volume is its problem, is retried, and that the
-// record does not say that the file system is complete.
+// TestFailure checks that a failed operation becomes the problem of its volume and is retried, and
+// that the record is not marked as complete.
 func TestFailure(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 7, ""))}
 	c := controller(t, &disks)
@@ -680,8 +684,8 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestPartsFirst checks that the part of DATA is in its place before the check of another volume,
-// which can take hours.
+// TestPartsFirst checks that a part of DATA is prepared before the check of another volume, because
+// that check can take hours.
 func TestPartsFirst(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4))}
 	c := controller(t, &disks)
@@ -702,8 +706,8 @@ func TestPartsFirst(t *testing.T) {
 	}
 }
 
-// TestReset checks that a reset ends the check of a volume, that the parts of DATA get new file
-// systems, that other volumes keep theirs, and that no operation starts any more.
+// TestReset checks that PrepareReset ends the check of a volume, gives the parts of DATA new file
+// systems, and leaves the records of other volumes unchanged. No operation starts afterwards.
 func TestReset(t *testing.T) {
 	disks := []Disk{boot(disk("/dev/vda", 8)), disk("/dev/vdb", 8, own(1, 2, ext4), own(3, 2, ext4))}
 	c := controller(t, &disks)
@@ -711,7 +715,7 @@ func TestReset(t *testing.T) {
 	begins := sync.OnceFunc(func() { close(checking) })
 	c.deps.Run = func(ctx context.Context, _ ...string) ([]byte, error) {
 		begins()
-		<-ctx.Done() // a check that takes hours
+		<-ctx.Done() // the check takes hours
 		return nil, ctx.Err()
 	}
 	before := []Record{record("a", config.UseStorageClass, 1, true), record("i", config.UseImages, 3, true)}
@@ -744,7 +748,8 @@ func TestReset(t *testing.T) {
 		return nil, nil
 	}
 	c.converge(t.Context(), mine)
-	// the disk can miss both resets: it still has the first file system
+	// A disk that is away during both resets still has the first file system, so a second reset
+	// must not change Discard.
 	if err := c.PrepareReset(); err != nil {
 		t.Fatal(err)
 	}
@@ -753,8 +758,9 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestPartsWipe checks which partitions a reset wipes, that the last part leaves no other partition
-// on its disk, and that the reset names the data that it cannot wipe.
+// TestPartsWipe checks which partitions a reset wipes, and that planPartsWipe reports the data that
+// it cannot wipe. The result for the last part on a disk has no other partition, so its wipe makes
+// the disk blank.
 func TestPartsWipe(t *testing.T) {
 	missed := record("l", config.UseLogs, 7, false)
 	missed.Discard = id(20)

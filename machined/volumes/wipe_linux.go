@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// WipeVolume gives up the data of a volume: it wipes its partition, if that is connected, and drops
-// its record. Afterwards a document with the name creates a new volume. It returns what it did.
+// WipeVolume drops a volume and its data. It wipes the partition if the disk is connected, and
+// removes the record. A document with the same name then creates a new volume. WipeVolume returns a
+// text for the operator about what it did.
 func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error) {
 	if err := c.checkRecords(); err != nil {
 		return "", err
@@ -56,7 +57,8 @@ func (c *Controller) WipeVolume(ctx context.Context, name string) (string, error
 	return said, nil
 }
 
-// checkRecords returns why it is unknown which partitions are volumes: their records are on STATE.
+// checkRecords returns an error if the records on STATE are not available, because it is then
+// unknown which partitions are volumes.
 func (c *Controller) checkRecords() error {
 	if c.deps.InMemory {
 		return errors.New("the system runs from memory: the installation erases the disk that Machine.spec.install.wipe names")
@@ -67,10 +69,11 @@ func (c *Controller) checkRecords() error {
 	return nil
 }
 
-// errBusy is returned while the operations of volumes run.
+// errBusy means that operations on volumes are running.
 var errBusy = errors.New("a volume is being prepared or checked, nothing was changed; call again later (`orlopctl events`)")
 
-// planWipe returns the record of a volume, and its partition; nil if it is not connected.
+// planWipe returns the record and the partition of a volume that can be wiped. The partition is nil
+// if its disk is not connected. The error says why the volume cannot be wiped.
 func planWipe(have Have, name string) (Record, *location, error) {
 	r, there := recordOf(have.Records, name)
 	if !there {
@@ -80,7 +83,7 @@ func planWipe(have Have, name string) (Record, *location, error) {
 		return r, nil, fmt.Errorf("volume %s is mounted, nothing was changed: remove its document first; a part of DATA also needs a reboot", name)
 	}
 	p := planner{have: have}
-	r.Complete = false // a missing disk is no error here
+	r.Complete = false // find must not report a missing disk as an error
 	l, why := p.find(r)
 	if why != "" {
 		return r, nil, fmt.Errorf("volume %s: nothing was changed: %s", name, why)
@@ -97,8 +100,8 @@ func planWipe(have Have, name string) (Record, *location, error) {
 	return r, l, nil
 }
 
-// wipePartition wipes a partition and removes it from its table; a disk without another partition
-// becomes blank.
+// wipePartition wipes a partition and removes it from the partition table. If the disk has no other
+// partition, the disk becomes blank.
 func wipePartition(l location) error {
 	device, err := parttable.WipePartition(l.partition.Path)
 	if err == nil {
@@ -129,7 +132,8 @@ func wipePartition(l location) error {
 	return nil
 }
 
-// wipeDisk makes a disk blank: it zeroes both ends, where all signatures are.
+// wipeDisk makes a disk blank. It writes zeros to the beginning and the end, where all signatures
+// are.
 func wipeDisk(path string) error {
 	device, err := block.NewFromPath(path, block.OpenForWrite(), block.OpenAssertNotMounted())
 	if err != nil {
@@ -149,8 +153,8 @@ func wipeDisk(path string) error {
 	return nil
 }
 
-// WipeDisk makes a disk blank by its path, serial number or WWID. It rejects the system disk, a
-// disk in use, and a disk with a volume.
+// WipeDisk makes a disk blank. name is the path, the serial number or the WWID of the disk.
+// WipeDisk returns an error for the system disk, for a disk in use, and for a disk with a volume.
 func (c *Controller) WipeDisk(ctx context.Context, name string) (string, error) {
 	if err := c.checkRecords(); err != nil {
 		return "", err
@@ -174,7 +178,7 @@ func (c *Controller) WipeDisk(ctx context.Context, name string) (string, error) 
 	return fmt.Sprintf("%s is blank; the middle of the disk may still be readable", d), nil
 }
 
-// planDiskWipe returns the disk to wipe.
+// planDiskWipe returns the disk with a name, or an error if the disk must not be wiped.
 func planDiskWipe(have Have, name string) (Disk, error) {
 	var found []Disk
 	for _, d := range have.Disks {
@@ -208,8 +212,9 @@ func planDiskWipe(have Have, name string) (Disk, error) {
 	return d, nil
 }
 
-// PrepareReset gives the parts of DATA a new file system at their next use: a reset of DATA drops
-// their data, also if their disks are missing during the reset. It ends the operations in progress.
+// PrepareReset prepares a reset of DATA: it ends the operations in progress, and changes the
+// records so that the parts of DATA are formatted at their next use. This also drops the data on
+// disks that are missing during the reset.
 func (c *Controller) PrepareReset() error {
 	c.stopping.Lock()
 	c.resetting = true
@@ -225,7 +230,8 @@ func (c *Controller) PrepareReset() error {
 	}
 	c.have.Records = slices.Clone(records)
 	for i, r := range records {
-		// else an earlier reset has named the file system to discard, or there is none
+		// If the record is not complete, an earlier reset has set Discard, or there never was a
+		// file system.
 		if r.Use.IsPart() && r.Complete {
 			records[i].Discard, records[i].Filesystem = r.Filesystem, uuid.New()
 			records[i].Complete, records[i].Placed = false, false
@@ -237,11 +243,11 @@ func (c *Controller) PrepareReset() error {
 	return writeRecords(c.deps.Records, records)
 }
 
-// WipeParts wipes the parts of DATA on volumes, if a reset wipes the partition DATA: all file
-// systems are unmounted, and the disks are where they were at the last reading. If the reset also
-// wipes STATE, with the records, the partitions are removed, so that the disks are blank if they
-// have no other. The data on a missing disk cannot be wiped, which is an error. labels are those of
-// the reset; say receives the operations.
+// WipeParts wipes the parts of DATA on volumes if the partition DATA is among labels, the
+// partitions that a reset wipes. All file systems must be unmounted, and WipeParts uses the last
+// state that was read. If the reset also wipes STATE with the records, WipeParts also removes the
+// partitions. It reports each operation by the function say. It returns an error for each missing
+// disk, because its data cannot be wiped.
 func (c *Controller) WipeParts(labels []string, say func(string)) error {
 	if !slices.Contains(labels, layout.Data) {
 		return nil
@@ -264,14 +270,14 @@ func (c *Controller) WipeParts(labels []string, say func(string)) error {
 	return errors.Join(problems...)
 }
 
-// recordedPart is a part of DATA with its partition.
+// recordedPart is a part of DATA on a volume: its record and its partition.
 type recordedPart struct {
 	record Record
 	location
 }
 
-// planPartsWipe returns the parts of DATA on volumes, and why others cannot be wiped. The disk of
-// each is without the partitions before it.
+// planPartsWipe returns the parts of DATA on connected volumes, and an error for each part that
+// cannot be wiped. The disk of each part is without the partitions of the parts before it.
 func planPartsWipe(have Have) (found []recordedPart, problems []error) {
 	p := planner{have: have}
 	p.have.Disks = slices.Clone(have.Disks)
@@ -286,7 +292,7 @@ func planPartsWipe(have Have) (found []recordedPart, problems []error) {
 			i := slices.IndexFunc(p.have.Disks, func(d Disk) bool { return d.Path == l.disk.Path })
 			p.have.Disks[i].Partitions = slices.DeleteFunc(slices.Clone(l.disk.Partitions), func(o Partition) bool { return o.UUID == r.Partition })
 			continue
-		case why == "" && r.Discard == uuid.Nil: // it never had a file system
+		case why == "" && r.Discard == uuid.Nil: // the volume never had a file system
 			continue
 		case why == "":
 			why = "its disk has missed a reset: " + r.Disk
@@ -296,5 +302,5 @@ func planPartsWipe(have Have) (found []recordedPart, problems []error) {
 	return found, problems
 }
 
-// wake starts a convergence.
+// wake makes Run converge again.
 func (c *Controller) wake() { c.config.Update(func(want *Config) *Config { return want }) }

@@ -9,8 +9,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
-// TestEarlyReset checks that a reset before the first reading of the disks does not report the
-// parts as wiped.
+// TestEarlyReset checks a reset before the disks were read for the first time: WipeParts must
+// return an error, because it wipes nothing.
 func TestEarlyReset(t *testing.T) {
 	c := controller(t, &[]Disk{})
 	if err := writeRecords(c.deps.Records, []Record{record("e", config.UseEtcd, 1, true)}); err != nil {
@@ -28,8 +28,7 @@ func TestEarlyReset(t *testing.T) {
 	}
 }
 
-// TestUnknownRecords checks that nothing is erased while it is unknown which partitions are
-// volumes.
+// TestUnknownRecords checks that an operator can wipe nothing while the records are not available.
 func TestUnknownRecords(t *testing.T) {
 	for want, change := range map[string]func(*Deps){
 		"the system runs from memory":            func(d *Deps) { d.InMemory = true },

@@ -13,16 +13,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Target is a disk to read.
+// Target is a disk with a log that the Controller may read.
 type Target struct {
 	Path      string // "/dev/nvme0n1"
 	Model     string
 	Serial    string
 	WWID      string
-	Transport string // "nvme" or "sata"; other disks are not read
+	Transport string // "nvme" or "sata"; the Controller does not read disks with other transports
 }
 
-// key identifies a disk in the record; empty if the disk has no identity of its own.
+// key returns the key of the disk in the record; "" if the disk has neither a serial number nor a
+// WWID.
 func (t Target) key() string {
 	if t.WWID == "" && t.Serial == "" {
 		return ""
@@ -30,7 +31,7 @@ func (t Target) key() string {
 	return strings.Join([]string{t.Model, t.Serial, t.WWID}, " ")
 }
 
-// Transports of disks with a log.
+// Transports of disks that report wear.
 const (
 	NVMe = "nvme"
 	SATA = "sata"
@@ -42,15 +43,15 @@ type Disk struct {
 	Model  string `json:"model,omitempty"`
 	Serial string `json:"serial,omitempty"`
 	Log
-	Problem string `json:"problem,omitempty"` // why it must be replaced
-	Remark  string `json:"remark,omitempty"`  // a replacement to plan, or a condition to check
-	Unknown string `json:"unknown,omitempty"` // why the rest is unknown, or old
+	Problem string `json:"problem,omitempty"` // reason for which the disk must be replaced
+	Remark  string `json:"remark,omitempty"`  // advice: plan a replacement, or check a condition
+	Unknown string `json:"unknown,omitempty"` // error of the last read
 }
 
-// OK reports whether the disk need not be replaced at once.
+// OK reports whether the disk has no problem. A disk with only a remark is OK.
 func (d Disk) OK() bool { return d.Problem == "" }
 
-// String returns the problem and the remark.
+// String returns the path, the serial number, the problem and the remark.
 func (d Disk) String() string {
 	name := d.Path
 	if d.Serial != "" {
@@ -72,9 +73,9 @@ func Warnings(all []Disk) (list []Disk) {
 // Deps is the environment of a Controller.
 type Deps struct {
 	Disks cell.View[[]Target]
-	// Read reads the log of a disk; it can hang.
+	// Read reads the log of a disk. It can hang, if the disk does not respond.
 	Read func(t Target) (Log, error)
-	// File returns the file with the records; empty if there is no STATE.
+	// File returns the path of the file with the records; "" if STATE is not mounted.
 	File func() string
 	Now  func() time.Time
 	// Event adds an event.
@@ -83,29 +84,32 @@ type Deps struct {
 
 const (
 	interval = time.Hour
-	// timeout is longer than the kernel's own for a single command.
+	// timeout is the longest time to read a disk. It exceeds the kernel's timeout of a command,
+	// because a read consists of up to three commands.
 	timeout = 3 * commandTimeout
-	// maxRecords is the number of records up to which absent disks keep theirs.
+	// maxRecords is the largest number of stored records. Records of absent disks beyond it are
+	// dropped.
 	maxRecords = 256
 )
 
-// Controller reads the logs of the disks once an hour.
+// Controller reads the logs of the disks once an hour and publishes the wear.
 type Controller struct {
 	deps  Deps
 	disks *cell.Cell[[]Disk]
-	// reads has the reads of each disk; only Run uses it
+	// reads bounds the reads of each disk; only Run uses it
 	reads map[Target]*limits.Bounded
 }
 
-// New returns a controller that has read nothing.
+// New returns a Controller. It reads no disk before Run.
 func New(d Deps) *Controller {
 	return &Controller{deps: d, disks: cell.New([]Disk{}), reads: map[Target]*limits.Bounded{}}
 }
 
-// Disks holds the wear of the disks: topic "wear".
+// Disks returns the cell with the wear of the disks: topic "wear".
 func (c *Controller) Disks() *cell.Cell[[]Disk] { return c.disks }
 
-// Run reads the disks at once, when a disk is added or removed, and then in intervals.
+// Run reads all disks at once, then whenever a disk is added or removed, and then once per
+// interval. It returns when ctx ends.
 func (c *Controller) Run(ctx context.Context) {
 	watch := c.deps.Disks.Watch()
 	var last []Target
@@ -128,7 +132,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// round reads all disks, each beside the others, and publishes the result.
+// round reads all disks in parallel, stores the changed records, and publishes the result.
 func (c *Controller) round(ctx context.Context, targets []Target) {
 	maps.DeleteFunc(c.reads, func(t Target, _ *limits.Bounded) bool { return !slices.Contains(targets, t) })
 	records, err := c.load()
@@ -176,8 +180,9 @@ func (c *Controller) round(ctx context.Context, targets []Target) {
 	c.disks.Set(disks)
 }
 
-// absent returns the records of the disks that are not present. A failing disk can disappear for a
-// time, or appear late at boot. maxRecords bounds them, because disks choose their serial numbers.
+// absent returns the records of the disks that are not present. They are retained, because a
+// failing disk can disappear for a time or appear late at boot. maxRecords bounds their number,
+// because a hostile disk can choose a new serial number each time.
 func absent(records map[string]Record, present []Target) map[string]Record {
 	out := map[string]Record{}
 	for _, key := range slices.Sorted(maps.Keys(records)) {
@@ -190,7 +195,8 @@ func absent(records map[string]Record, present []Target) map[string]Record {
 
 func (r Record) equal(o Record) bool { return r.Errors == o.Errors && r.Grew.Equal(o.Grew) }
 
-// load reads the records. A file that cannot be read stays as it is, and growth is then unknown.
+// load reads the records. If the file is unreadable, load returns an error; the file is then not
+// replaced, and the growth of errors is unknown.
 func (c *Controller) load() (map[string]Record, error) {
 	file := c.deps.File()
 	if file == "" {
@@ -199,7 +205,7 @@ func (c *Controller) load() (map[string]Record, error) {
 	return readRecords(file)
 }
 
-// stale returns the last known state of a disk that has not answered.
+// stale returns the last known state of a disk whose read has failed; d if there is none.
 func stale(before []Disk, d Disk) Disk {
 	i := slices.IndexFunc(before, func(o Disk) bool { return o.Path == d.Path && o.Model == d.Model && o.Serial == d.Serial })
 	if i < 0 {

@@ -7,26 +7,25 @@ import (
 	"math"
 )
 
-// pageSize is the size of each page of a log, in bytes.
+// pageSize is the size of each log page, in bytes.
 const pageSize = 512
 
 // Log is the content of a disk's log. A value that the disk does not report is nil.
 type Log struct {
 	UsedPercent    *int   `json:"usedPercent,omitempty"`    // of the rated life; can exceed 100
-	SparePercent   *int   `json:"sparePercent,omitempty"`   // of the spare blocks that are left
-	SpareThreshold *int   `json:"spareThreshold,omitempty"` // the least SparePercent, by its maker
+	SparePercent   *int   `json:"sparePercent,omitempty"`   // spare blocks that are left
+	SpareThreshold *int   `json:"spareThreshold,omitempty"` // minimum for SparePercent
 	Temperature    *int   `json:"temperature,omitempty"`    // °C
 	PowerOnHours   uint64 `json:"powerOnHours"`
-	// data that could not be read, and sectors that cannot be read at present
+	// unrecovered data errors; for an ATA disk, also the sectors that are unreadable at present
 	Errors     uint64    `json:"errors"`
-	OutOfRange bool      `json:"outOfRange,omitempty"` // Temperature, for the disk
+	OutOfRange bool      `json:"outOfRange,omitempty"` // Temperature is outside the disk's limits
 	Failures   []Failure `json:"failures,omitempty"`
 }
 
-// Failure is a condition in which a disk must be replaced, as the disk reports it.
+// Failure is a condition that the disk reports and for which it must be replaced.
 type Failure string
 
-// The failures.
 const (
 	FailureSpare       Failure = "its spare blocks are below their threshold"
 	FailureReliability Failure = "many errors have reduced its reliability"
@@ -36,7 +35,7 @@ const (
 	FailurePredicted   Failure = "it predicts its own failure"
 )
 
-// errNoLog is returned for an empty log, which some virtual disks have.
+// errNoLog means that the log has only zeros, as on some virtual disks.
 var errNoLog = errors.New("the disk reports no log")
 
 // nvmeWarnings are the bits of the field Critical Warning (NVM Express Base Specification 2.0,
@@ -48,11 +47,12 @@ var nvmeWarnings = []struct {
 	{1 << 0, FailureSpare}, {1 << 2, FailureReliability}, {1 << 3, FailureReadOnly}, {1 << 4, FailureBackup}, {1 << 5, FailureMemory},
 }
 
-// nvmeTemperature is the bit of the same field for a temperature out of range.
+// nvmeTemperature is the bit of Critical Warning for a temperature out of range.
 const nvmeTemperature = 1 << 1
 
-// decodeNVMe decodes the page SMART / Health Information of an NVMe disk (NVM Express Base
-// Specification 2.0, section 5.16.1.3).
+// decodeNVMe decodes the log page SMART / Health Information of an NVMe disk (NVM Express Base
+// Specification 2.0, section 5.16.1.3). It returns an error if the page is empty or has a wrong
+// size.
 func decodeNVMe(page []byte) (Log, error) {
 	if len(page) != pageSize {
 		return Log{}, fmt.Errorf("a page of %d bytes", len(page))
@@ -75,7 +75,8 @@ func decodeNVMe(page []byte) (Log, error) {
 	return l, nil
 }
 
-// wide decodes a number of 16 bytes. A number that does not fit becomes the largest that does.
+// wide decodes a little-endian number of 16 bytes. A number that does not fit in 64 bits becomes
+// math.MaxUint64.
 func wide(b []byte) uint64 {
 	if binary.LittleEndian.Uint64(b[8:]) != 0 {
 		return math.MaxUint64
@@ -93,7 +94,7 @@ func blank(page []byte) bool {
 	return true
 }
 
-// Numbers of attributes of ATA disks, which all makers use alike.
+// Numbers of ATA attributes that have the same meaning for all manufacturers.
 const (
 	ataHours         = 9
 	ataUncorrectable = 187
@@ -102,8 +103,8 @@ const (
 	ataOffline       = 198
 )
 
-// The attributes: 30 entries of 12 bytes from offset 2: number, flags, two normalized values, and
-// the raw value of 6 bytes.
+// The layout of the attributes: 30 entries of 12 bytes from offset 2. An entry has the number,
+// flags, two normalized values, and at offset 5 the raw value of 6 bytes.
 const (
 	ataEntries   = 30
 	ataEntrySize = 12
@@ -111,8 +112,9 @@ const (
 	ataRaw       = 5
 )
 
-// decodeATA decodes the attributes of an ATA disk (ATA8-ACS, SMART READ DATA). Makers disagree on
-// the upper bytes of the raw values, so only the lower four count.
+// decodeATA decodes the attributes of an ATA disk (ATA8-ACS, SMART READ DATA). It uses only the
+// lower four bytes of a raw value, because the manufacturers disagree on the upper two. It returns
+// an error if the page is empty or has a wrong size or checksum.
 func decodeATA(page []byte) (Log, error) {
 	if len(page) != pageSize {
 		return Log{}, fmt.Errorf("a page of %d bytes", len(page))
@@ -143,10 +145,10 @@ func decodeATA(page []byte) (Log, error) {
 	return l, nil
 }
 
-// usedByATA decodes the Percentage Used Endurance Indicator in the page Solid State Device
-// Statistics of an ATA disk (ACS-4, section 9.5.10); nil if the disk does not report it.
+// usedByATA returns the Percentage Used Endurance Indicator in the log page Solid State Device
+// Statistics of an ATA disk (ACS-4, section 9.5.10). It returns nil if the disk does not report it.
 func usedByATA(page []byte) *int {
-	const number, place = 7, 8              // of the page, and of the statistic
+	const number, place = 7, 8              // number of the page, and offset of the statistic
 	const supported, valid = 1 << 7, 1 << 6 // flags in the last byte of the statistic
 	if len(page) != pageSize || page[2] != number || page[place+7]&(supported|valid) != supported|valid {
 		return nil
@@ -154,15 +156,15 @@ func usedByATA(page []byte) *int {
 	return new(int(page[place]))
 }
 
-// Health of an ATA disk, by the registers that SMART RETURN STATUS leaves (ATA8-ACS).
+// The register values by which SMART RETURN STATUS reports the health of an ATA disk (ATA8-ACS).
 const (
 	ataPassed = 0xc24f
 	ataFailed = 0x2cf4
 )
 
-// failedByATA reports whether an ATA disk predicts its failure. sense is the sense data of the
-// command in the form with descriptors, with the descriptor ATA Status Return (SAT-3, section
-// 12.2.6). An answer in another form predicts nothing.
+// failedByATA reports whether an ATA disk predicts its own failure. sense is the sense data of
+// SMART RETURN STATUS in descriptor format, with the descriptor ATA Status Return (SAT-3, section
+// 12.2.6). Sense data in another format returns false.
 func failedByATA(sense []byte) bool {
 	const descriptors, ataReturn = 8, 0x09
 	if len(sense) < descriptors+14 || sense[0]&0x7f != 0x72 || sense[descriptors] != ataReturn {

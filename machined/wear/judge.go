@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Record is the state of a disk's errors.
+// Record stores the number of errors of a disk and when it last grew.
 type Record struct {
-	Errors uint64 `json:"errors"` // at the last reading
-	// last growth of the number; zero: none since the first reading
+	Errors uint64 `json:"errors"` // number of errors at the last read
+	// time at which a read last found more errors; zero: never since the first read
 	Grew time.Time `json:"grew,omitzero"`
 }
 
-// next returns the record after a reading. The errors of the first reading (known is false) are old
-// and do not count as growth. A number that falls, for example because sectors were written again,
-// is the base of the next comparison.
+// next returns the record after a read that found a number of errors. known is false at the first
+// read of a disk; its errors are old and do not count as growth. The number can also fall, for
+// example because bad sectors were written again.
 func next(before Record, known bool, errors uint64, now time.Time) Record {
 	if known && errors > before.Errors {
 		before.Grew = now
@@ -26,15 +26,16 @@ func next(before Record, known bool, errors uint64, now time.Time) Record {
 }
 
 const (
-	// growth is the time for which a growth of errors is a problem: it usually continues within
-	// weeks.
+	// growth is the time for which a growth of errors is a problem. If a disk fails, its errors
+	// usually grow again within weeks.
 	growth = 30 * 24 * time.Hour
-	// worn is the share of the rated life, in percent, from which a disk should be replaced soon.
+	// worn is the used percentage of the rated life from which an operator should plan a
+	// replacement.
 	worn = 90
 )
 
-// judge returns the problem of a disk, for which it must be replaced, and the remarks on it, for
-// which it need not be at once; each is empty if there is none.
+// judge returns the problem for which a disk must be replaced at once, and the remark about a disk
+// that can stay in use. Both are empty for a healthy disk.
 func judge(l Log, r Record, now time.Time) (problem, remark string) {
 	var problems []string
 	for _, f := range l.Failures {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commandTimeout is the kernel's timeout of a command.
+// commandTimeout is the timeout that the kernel applies to each command.
 const commandTimeout = 10 * time.Second
 
-// Read reads the log of a disk. It opens the disk for reading only, and the commands change
-// nothing.
+// Read reads the log of a disk. It opens the disk read-only, and its commands change nothing on the
+// disk.
 func Read(t Target) (l Log, err error) {
-	// O_NONBLOCK: the disk need not be ready
+	// O_NONBLOCK opens the disk even if it is not ready.
 	fd, err := unix.Open(t.Path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Log{}, fmt.Errorf("%s: cannot open: %w", t.Path, err)
@@ -45,7 +45,7 @@ type nvmeCommand struct {
 	address       uint64
 	_             uint32
 	length        uint32
-	words         [6]uint32 // 10 to 15
+	words         [6]uint32 // command words 10 to 15
 	timeout       uint32    // ms
 	_             uint32    // result
 }
@@ -53,7 +53,7 @@ type nvmeCommand struct {
 // adminCommand is NVME_IOCTL_ADMIN_CMD.
 const adminCommand = 0xc0484e41
 
-// readNVMe reads the page SMART / Health Information of the controller (log 2).
+// readNVMe reads the log page SMART / Health Information (log 2) of an NVMe controller.
 func readNVMe(fd int) (Log, error) {
 	const getLogPage, health, all = 0x02, 0x02, 0xffffffff
 	page := make([]byte, pageSize)
@@ -85,7 +85,7 @@ type scsiCommand struct {
 	result                  scsiResult
 }
 
-// scsiResult is the part that the kernel writes.
+// scsiResult is the part of scsiCommand that the kernel writes.
 type scsiResult struct {
 	status     uint8
 	_          [2]uint8
@@ -95,7 +95,7 @@ type scsiResult struct {
 	_          [3]uint32
 }
 
-// Numbers of struct sg_io_hdr.
+// Constants for struct sg_io_hdr.
 const (
 	scsiIO       = 0x2285 // SG_IO
 	scsiID       = 'S'
@@ -104,25 +104,26 @@ const (
 	scsiChecked  = 2  // status CHECK CONDITION
 )
 
-// Commands of ATA disks in the form ATA PASS-THROUGH (16) (SAT-3, section 12.2.2).
+// ATA commands in a SCSI command ATA PASS-THROUGH (16) (SAT-3, section 12.2.2).
 const (
 	passThrough = 0x85
-	extended    = 1      // in byte 1
-	noData      = 3 << 1 // the protocol, in byte 1
+	extended    = 1      // flag in byte 1: the command has 48-bit registers
+	noData      = 3 << 1 // protocol in byte 1: no data
 	pioIn       = 4 << 1
-	toHost      = 0x0e // byte 2: the number of blocks is in the count
+	toHost      = 0x0e // byte 2: data from the disk; the count has the number of blocks
 	registers   = 0x20 // byte 2: return the registers as sense data
 
 	ataSMART      = 0xb0
 	ataReadData   = 0xd0
 	ataStatus     = 0xda
 	ataReadLog    = 0x2f // READ LOG EXT
-	ataStatistics = 0x04 // the log of device statistics
-	ataSolidState = 0x07 // its page
+	ataStatistics = 0x04 // number of the log of device statistics
+	ataSolidState = 0x07 // page of the log for solid-state disks
 )
 
-// readATA reads the attributes of an ATA disk, its prediction, and the used share of its life.
-// Only the attributes are mandatory.
+// readATA reads the attributes of an ATA disk, its prediction of a failure, and the used percentage
+// of its life. It returns an error only if the attributes cannot be read, because many disks lack
+// the others.
 func readATA(fd int) (Log, error) {
 	page := make([]byte, pageSize)
 	if _, err := sendATA(fd, [16]byte{0: passThrough, 1: pioIn, 2: toHost, 4: ataReadData, 6: 1, 10: 0x4f, 12: 0xc2, 14: ataSMART}, page); err != nil {
@@ -142,8 +143,8 @@ func readATA(fd int) (Log, error) {
 	return l, nil
 }
 
-// sendATA sends a command and returns its sense data. Only a command that requests the registers
-// ends with a check condition.
+// sendATA sends a command, fills data, and returns the sense data. The status CHECK CONDITION is a
+// success only for a command that requests the registers.
 func sendATA(fd int, command [16]byte, data []byte) ([]byte, error) {
 	sense := make([]byte, 32)
 	words := command[:]

@@ -10,12 +10,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// recordFile is the stored form.
+// recordFile is the stored form of the records.
 type recordFile struct {
 	Disks map[string]Record `json:"disks"` // by Target.key
 }
 
-// readRecords reads the records. A missing file means that there are none.
+// readRecords reads the records. It returns nil if the file is missing.
 func readRecords(path string) (map[string]Record, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +31,7 @@ func readRecords(path string) (map[string]Record, error) {
 	return f.Disks, nil
 }
 
-// writeRecords stores the records.
+// writeRecords stores the records, and returns when they are on the disk.
 func writeRecords(path string, records map[string]Record) error {
 	text, err := json.MarshalIndent(recordFile{records}, "", "  ")
 	if err == nil {

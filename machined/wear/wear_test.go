@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// nvmePage returns a page of an NVMe disk.
+// nvmePage returns a log page of an NVMe disk.
 func nvmePage(warning, spare, threshold, used byte, mediaErrors uint64) []byte {
 	b := make([]byte, pageSize)
 	b[0], b[3], b[4], b[5] = warning, spare, threshold, used
@@ -30,10 +30,10 @@ func nvmePage(warning, spare, threshold, used byte, mediaErrors uint64) []byte {
 	return b
 }
 
-// ataPage returns a page of an ATA disk with these attributes, and a right checksum.
+// ataPage returns the attributes of an ATA disk, with a correct checksum.
 func ataPage(attributes map[byte]uint32) []byte {
 	b := make([]byte, pageSize)
-	b[0] = 16 // the revision
+	b[0] = 16 // revision of the structure
 	at := ataFirst
 	for number, raw := range attributes {
 		b[at] = number
@@ -48,21 +48,22 @@ func ataPage(attributes map[byte]uint32) []byte {
 	return b
 }
 
-// statistics returns the page of device statistics with a used share.
+// statistics returns a page of ATA device statistics with a used percentage.
 func statistics(number, flags, used byte) []byte {
 	b := make([]byte, pageSize)
 	b[2], b[8], b[15] = number, used, flags
 	return b
 }
 
-// sense returns the sense data with the registers of a disk.
+// sense returns the sense data with the registers of an ATA disk.
 func sense(form, mid, high byte) []byte {
 	b := make([]byte, 22)
 	b[0], b[8], b[9], b[17], b[19] = form, 0x09, 0x0c, mid, high
 	return b
 }
 
-// TestSizes compares the sizes of the structures with the sizes in the kernel.
+// TestSizes compares the sizes and offsets of the structures with the sizes and offsets of the
+// kernel.
 func TestSizes(t *testing.T) {
 	if n, a := unsafe.Sizeof(nvmeCommand{}), unsafe.Sizeof(scsiCommand{}); n != adminCommand>>16&0x3fff || a != 88 {
 		t.Errorf("%d and %d bytes", n, a)
@@ -72,7 +73,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestJudgment compares the log and the warnings of disks with goldens.
+// TestJudgment compares the decoded log and the warnings of each disk with its golden file.
 func TestJudgment(t *testing.T) {
 	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	ago := func(days int) Record { return Record{Grew: now.Add(-time.Duration(days) * 24 * time.Hour)} }
@@ -128,7 +129,7 @@ func TestJudgment(t *testing.T) {
 	}
 }
 
-// describe prints a log.
+// describe returns the values of a log in one line.
 func describe(l Log) string {
 	value := func(p *int) string {
 		if p == nil {
@@ -174,7 +175,7 @@ func TestFailedByATA(t *testing.T) {
 	}
 }
 
-// TestNext checks when errors count as growth.
+// TestNext checks which numbers of errors count as growth.
 func TestNext(t *testing.T) {
 	now, before := time.Unix(2000, 0), time.Unix(1000, 0)
 	for name, c := range map[string]struct {
@@ -196,7 +197,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// machine is a machine with disks of which a test chooses the logs.
+// machine is a Controller with disks. A test chooses their logs and errors.
 type machine struct {
 	disks  *cell.Cell[[]Target]
 	logs   map[string]Log
@@ -214,7 +215,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// restart forgets all but the record.
+// restart replaces the Controller, as after a reboot; only the record file stays.
 func (m *machine) restart() {
 	m.c = New(Deps{
 		Disks: m.disks.View(), Now: time.Now, File: func() string { return m.file },
@@ -223,8 +224,8 @@ func (m *machine) restart() {
 	})
 }
 
-// TestController checks on disks that change over hours, days and restarts: the published state,
-// and that each warning is an event once.
+// TestController checks the published wear of disks that change over hours, days and restarts, and
+// that each warning causes one event per boot.
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -281,8 +282,8 @@ func TestController(t *testing.T) {
 	})
 }
 
-// TestAbsentDisk checks that a disk that disappears for a time, or appears late at boot, keeps its
-// record, and that the number of records is bounded.
+// TestAbsentDisk checks that the record of a disk is retained while the disk is absent, and that
+// the number of records is bounded.
 func TestAbsentDisk(t *testing.T) {
 	m := newMachine(t)
 	targets, _ := m.disks.Get()
@@ -313,7 +314,7 @@ func TestAbsentDisk(t *testing.T) {
 	}
 }
 
-// TestDamagedRecord checks that a record that cannot be read is reported and stays.
+// TestDamagedRecord checks that an unreadable record file causes an event and is not replaced.
 func TestDamagedRecord(t *testing.T) {
 	m := newMachine(t)
 	if err := os.WriteFile(m.file, []byte("{"), 0o600); err != nil {
@@ -332,7 +333,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// FuzzLogs passes arbitrary pages to the decoders: none may panic.
+// FuzzLogs passes arbitrary pages to the decoders, which must not panic.
 func FuzzLogs(f *testing.F) {
 	for _, page := range [][]byte{nvmePage(1, 9, 10, 90, 7), ataPage(map[byte]uint32{ataPending: 1}), statistics(7, 0xc0, 93), sense(0x72, 0xf4, 0x2c)} {
 		f.Add(page)

@@ -1,6 +1,6 @@
-// Package host reads the metrics of a machine from the files of the kernel, with the names and the
-// labels of prometheus/node_exporter 1.12, so that dashboards and alerts for it work. It omits
-// network devices of pods and file systems of containers, which the kubelet reports.
+// Package host reads the metrics of a machine from files of the kernel. The metrics have the names
+// and labels of prometheus/node_exporter 1.12, so its dashboards and alerts work. The package omits
+// network devices of pods and file systems of containers, because the kubelet reports them.
 package host
 
 import (
@@ -20,7 +20,7 @@ const (
 	Sys  = "/sys"
 )
 
-// Source is a machine.
+// Source gives access to the kernel's files of a machine; tests replace its parts.
 type Source struct {
 	proc, sys string
 	usage     func(mountPoint string) (usage, error)
@@ -30,13 +30,14 @@ type Source struct {
 // System returns the machine on which the process runs.
 func System() Source { return Source{proc: Proc, sys: Sys, usage: statfs, now: time.Now} }
 
-// collector reads a group of metrics. A group that this machine does not have is no error.
+// collector reads a group of metrics. If the machine does not have a group, its read function adds
+// no metrics and returns nil.
 type collector struct {
 	name string
 	read func(*reader) error
 }
 
-// collectors are named as those of node_exporter.
+// collectors lists all collectors, with the names of node_exporter.
 var collectors = []collector{
 	{"conntrack", (*reader).conntrack},
 	{"cpu", (*reader).cpu},
@@ -57,15 +58,15 @@ var collectors = []collector{
 	{"vmstat", (*reader).vmstat},
 }
 
-// reader is the state of one reading.
+// reader has the state of one Read.
 type reader struct {
 	Source
 	*exposition.Families
 	fs     procfs.FS
-	kernel func() (procfs.Stat, error) // /proc/stat, which two collectors use; read once
+	kernel func() (procfs.Stat, error) // reads /proc/stat once for the two collectors that use it
 }
 
-// Read returns the present metrics. A group that cannot be read is missing, and its
+// Read returns the present metrics. If a collector fails, its metrics are missing, and its
 // node_scrape_collector_success is 0.
 func (s Source) Read() *exposition.Families {
 	r := &reader{Source: s, Families: new(exposition.Families)}
@@ -80,8 +81,8 @@ func (s Source) Read() *exposition.Families {
 	return r.Families
 }
 
-// block returns the block devices.
+// block opens the statistics of block devices.
 func (r *reader) block() (blockdevice.FS, error) { return blockdevice.NewFS(r.proc, r.sys) }
 
-// devices returns the devices.
+// devices opens the tree of devices in sysfs.
 func (r *reader) devices() (sysfs.FS, error) { return sysfs.NewFS(r.sys) }

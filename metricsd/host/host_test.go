@@ -11,7 +11,7 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// sample returns the source of testdata.
+// sample returns the Source of the files in testdata.
 func sample() Source {
 	return Source{
 		proc: "testdata/proc", sys: "testdata/sys", now: func() time.Time { return time.Unix(1790000100, 0) },
@@ -24,10 +24,10 @@ func sample() Source {
 	}
 }
 
-// ofThisComputer are the lines that depend on the computer of the test.
+// ofThisComputer matches the lines that depend on the computer that runs the test.
 var ofThisComputer = regexp.MustCompile(`(?m)^(node_uname_info).*\n|^(node_sockstat_\w+_mem_bytes) .*\n`)
 
-// TestRead shows all metrics of a machine.
+// TestRead compares all metrics of a machine with the golden files.
 func TestRead(t *testing.T) {
 	read := sample().Read()
 	var text bytes.Buffer
@@ -41,7 +41,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestBroken checks that a file without the expected content takes only its own group away.
+// TestBroken checks that a missing file affects only the collectors that read it.
 func TestBroken(t *testing.T) {
 	s := sample()
 	s.proc = t.TempDir()
@@ -56,7 +56,8 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestSystem reads the computer of the test. Every computer with Linux has these metrics.
+// TestSystem reads the computer that runs the test, and checks metrics that every Linux computer
+// has.
 func TestSystem(t *testing.T) {
 	read := System().Read()
 	names := strings.Join(read.Names(), "\n")

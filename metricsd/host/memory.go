@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// lines calls each for the fields of every line of a file below /proc.
+// lines calls the function each with the fields of every line of a file below /proc, and skips
+// empty lines.
 func (r *reader) lines(name string, each func(fields []string) error) error {
 	text, err := os.ReadFile(filepath.Join(r.proc, name))
 	if err != nil {
@@ -47,7 +48,7 @@ func (r *reader) meminfo() error {
 	})
 }
 
-// vmstatFields are the fields that node_exporter selects by default.
+// vmstatFields matches the fields that node_exporter selects by default.
 var vmstatFields = regexp.MustCompile(`^(oom_kill|pgpg|pswp|pg.*fault).*`)
 
 func (r *reader) vmstat() error {

@@ -15,7 +15,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
-// isPodDevice reports whether a network device is the end of a pod's link on the machine.
+// isPodDevice reports whether a network device of the host is connected to a pod.
 func isPodDevice(name string) bool { return strings.HasPrefix(name, "veth") }
 
 func (r *reader) netdev() error {
@@ -57,7 +57,7 @@ func (r *reader) netclass() error {
 			continue
 		}
 		d, err := devices.NetClassByIface(name)
-		if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // the device was removed after the list was read
 			continue
 		}
 		if err != nil {
@@ -67,17 +67,18 @@ func (r *reader) netclass() error {
 		if d.MTU != nil {
 			r.Gauge("node_network_mtu_bytes", "Network device property: mtu_bytes", float64(*d.MTU), "device", name)
 		}
-		if d.Speed != nil && *d.Speed >= 0 { // -1 is an unknown speed
+		if d.Speed != nil && *d.Speed >= 0 { // -1 means that the speed is unknown
 			r.Gauge("node_network_speed_bytes", "Network device property: speed_bytes", float64(*d.Speed)*1e6/8, "device", name)
 		}
 	}
 	return nil
 }
 
-// netstatFields are the fields that node_exporter selects by default.
+// netstatFields matches the fields that node_exporter selects by default.
 var netstatFields = regexp.MustCompile(`^(.*_(InErrors|InErrs)|Ip_Forwarding|Ip(6|Ext)_(InOctets|OutOctets)|Icmp6?_(InMsgs|OutMsgs)|TcpExt_(Listen.*|Syncookies.*|TCPSynRetrans|TCPTimeouts|TCPOFOQueue|TCPRcvQDrop)|Tcp_(ActiveOpens|InSegs|OutSegs|OutRsts|PassiveOpens|RetransSegs|CurrEstab)|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))$`)
 
-// netstat reads pairs of lines: a protocol with the names of its fields, and then their values.
+// netstat reads files with pairs of lines: first a protocol with the names of its fields, then the
+// protocol with their values.
 func (r *reader) netstat() error {
 	var names []string
 	read := func(fields []string) error {
@@ -152,7 +153,7 @@ func (r *reader) sockstat() error {
 	return nil
 }
 
-// conntrack has no metrics before the first packet is tracked.
+// conntrack adds no metrics if connection tracking is not in use.
 func (r *reader) conntrack() error {
 	for _, m := range []struct{ name, file, help string }{
 		{"entries", "nf_conntrack_count", "Number of currently allocated flow entries for connection tracking."},

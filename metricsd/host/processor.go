@@ -54,7 +54,7 @@ func (r *reader) loadavg() error {
 	return nil
 }
 
-// pressure has no metrics on a kernel without pressure stall information.
+// pressure adds no metrics if the kernel has no pressure stall information.
 func (r *reader) pressure() error {
 	for _, p := range []struct {
 		resource, waiting, stalled string
@@ -81,7 +81,7 @@ func (r *reader) pressure() error {
 	return nil
 }
 
-// thermal has no metrics on a machine without sensors.
+// thermal adds no metrics if the machine has no sensors.
 func (r *reader) thermal() error {
 	devices, err := r.devices()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/exposition"
 )
 
-// ignoredDisks are the block devices that node_exporter ignores by default.
+// ignoredDisks matches the block devices that node_exporter ignores by default.
 var ignoredDisks = regexp.MustCompile(`^(z?ram|loop|fd|(h|s|v|xv)d[a-z]|nvme\d+n\d+p)\d+$`)
 
-// sectorSize is the unit of the kernel's counters in bytes.
+// sectorSize is the unit of the kernel's disk counters, in bytes.
 const sectorSize = 512
 
 func (r *reader) diskstats() error {
@@ -50,17 +50,17 @@ func (r *reader) diskstats() error {
 	return nil
 }
 
-// usage is the usage of a file system, in bytes and files.
+// usage is the usage of a file system: sizes in bytes, and numbers of inodes.
 type usage struct {
 	size, free, available uint64
 	files, filesFree      uint64
 	readOnly              bool
 }
 
-// fileSystems are the types of file systems on disks, and in memory.
+// fileSystems lists the types of file systems on disks and in memory.
 var fileSystems = []string{"btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "vfat", "xfs"}
 
-// otherMounts are the places of mounts of pods, and of the kernel.
+// otherMounts lists the directories with mounts of pods, containers and the kernel.
 var otherMounts = []string{"/var/lib/kubelet/", "/var/lib/containerd/", "/run/containerd/", "/run/netns/", "/proc/", "/sys/", "/dev/"}
 
 func (r *reader) filesystem() error {
@@ -97,8 +97,8 @@ func (r *reader) filesystem() error {
 	return nil
 }
 
-// isOther reports whether a mount is of a pod or of the kernel. A directory that is mounted at
-// another place has the usage of its file system.
+// isOther reports whether filesystem omits a mount: a mount of a pod, a container or the kernel, or
+// a directory that is mounted at another place, because its usage is that of its file system.
 func isOther(m *procfs.MountInfo) bool {
 	return m.Root != "/" || slices.ContainsFunc(otherMounts, func(dir string) bool { return strings.HasPrefix(m.MountPoint+"/", dir) })
 }

@@ -1,6 +1,6 @@
-// This program replaces machined in init's boot test: it prints its arguments, reads the whole
-// root, and powers off. The kernel command line can request more: fake=hang stops until the
-// watchdog fires.
+// This program replaces machined in init's boot test: it prints its environment, reads the file
+// /big of the root, and powers off. With fake=hang on the kernel command line, it hangs until the
+// watchdog resets the machine.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 	say("write %v", os.WriteFile("/usr/new", nil, 0o600))
 	cmdline, _ := os.ReadFile("/proc/cmdline")
 	if strings.Contains(string(cmdline), "fake=hang") {
-		// an empty select would be a deadlock, which ends a Go program
+		// Pause, because the Go runtime ends a program whose only goroutine is in an empty select.
 		_, _, _ = syscall.Syscall(syscall.SYS_PAUSE, 0, 0, 0)
 	}
 	big, err := os.Open("/big")

@@ -1,10 +1,10 @@
 // Package swap reads the swap areas in use, and reads and sets zswap.
 //
-// zswap keeps compressed pages in memory in front of the areas
-// (Documentation/admin-guide/mm/zswap.rst). Its settings are parameters of the kernel.
+// zswap is a cache of compressed pages in memory, in front of the swap areas
+// (Documentation/admin-guide/mm/zswap.rst). Its settings are kernel parameters.
 //
-// The package makes no decisions, and changes no area: machined/volumes does, by the library
-// go-blockdevice.
+// The package decides nothing and changes no swap area. machined/volumes does both, with the
+// library go-blockdevice.
 package swap
 
 import (
@@ -13,15 +13,16 @@ import (
 	"strings"
 )
 
-// Area is an area in use.
+// Area is a swap area in use.
 type Area struct {
 	Path string // "/dev/vdb1"; with the suffix " (deleted)" if the device was disconnected
 	Size uint64 // bytes, without the header
 	Used uint64 // bytes
 }
 
-// parseAreas parses /proc/swaps (mm/swapfile.c, swap_show): a head, then a line per area with its
-// path, type, size and used size in KiB, and priority. Blanks in a path are octal numbers.
+// parseAreas parses /proc/swaps (mm/swapfile.c, swap_show). After a header, each line has the path
+// of an area, its type, its size and used size in KiB, and its priority. Blanks in a path are octal
+// escapes.
 func parseAreas(text string) (areas []Area, err error) {
 	for i, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
 		if i == 0 {
@@ -48,20 +49,20 @@ func parseAreas(text string) (areas []Area, err error) {
 // Zswap is the state of zswap.
 type Zswap struct {
 	Missing bool // the kernel has no zswap
-	// Percent is the share of the memory for compressed pages; 0: zswap is off
+	// Percent is the largest percentage of the memory for compressed pages; 0: zswap is off
 	Percent int
-	// Shrinker reports that the kernel writes cold pages to the area before the share is used up
+	// Shrinker is true if the kernel writes cold pages to the area before the percentage is reached
 	Shrinker bool
 }
 
-// Names of the parameters of zswap.
+// Names of the kernel parameters of zswap.
 const (
 	zswapEnabled  = "enabled"
 	zswapPercent  = "max_pool_percent"
 	zswapShrinker = "shrinker_enabled"
 )
 
-// parseZswap returns the state from the values of the parameters.
+// parseZswap returns the state of zswap from the values of its parameters.
 func parseZswap(values map[string]string) (Zswap, error) {
 	z := Zswap{Shrinker: values[zswapShrinker] == "Y"}
 	if values[zswapEnabled] != "Y" {
@@ -75,11 +76,11 @@ func parseZswap(values map[string]string) (Zswap, error) {
 	return z, nil
 }
 
-// parameter is a value of a parameter.
+// parameter is a kernel parameter of zswap with its value.
 type parameter struct{ name, value string }
 
-// parameters returns the writes that set a share; 0 turns zswap off. zswap begins last, with all
-// settings.
+// parameters returns the writes that set a percentage; 0 turns zswap off. The last write enables
+// zswap, so zswap starts with all settings.
 func parameters(percent int) []parameter {
 	if percent == 0 {
 		return []parameter{{zswapEnabled, "N"}}

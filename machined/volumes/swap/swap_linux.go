@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// zswapDir has a file per parameter of zswap.
+// zswapDir is the directory with one file per parameter of zswap.
 const zswapDir = "/sys/module/zswap/parameters"
 
-// Areas returns the areas in use; none if the kernel has no swap.
+// Areas returns the swap areas in use; none if the kernel has no swap.
 func Areas() ([]Area, error) {
 	text, err := os.ReadFile("/proc/swaps")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,8 +40,8 @@ func ReadZswap() (Zswap, error) {
 	return parseZswap(values)
 }
 
-// SetZswap sets the share of the memory for compressed pages in percent; 0 turns zswap off, and the
-// pages in it stay until their next use.
+// SetZswap sets the percentage of the memory for compressed pages; 0 turns zswap off. Pages that
+// are in zswap then stay there until their next use.
 func SetZswap(percent int) error {
 	for _, p := range parameters(percent) {
 		if err := os.WriteFile(filepath.Join(zswapDir, p.name), []byte(p.value), 0); err != nil {

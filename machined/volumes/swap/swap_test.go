@@ -27,7 +27,8 @@ func TestParseAreas(t *testing.T) {
 	}
 }
 
-// TestZswap checks the state after the writes of each share, and that zswap begins last.
+// TestZswap checks the state of zswap after the writes for each percentage, and that the last write
+// enables zswap.
 func TestZswap(t *testing.T) {
 	for _, percent := range []int{0, 1, 50} {
 		values := map[string]string{zswapEnabled: "Y", zswapPercent: "20", zswapShrinker: "N"}
