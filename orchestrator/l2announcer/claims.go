@@ -8,66 +8,75 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// The announcements of an address: RFC 4861 (10) permits at most three unsolicited advertisements,
-// a second apart, RFC 5227 (1.1) two ARP Announcements, two seconds apart.
+// These constants limit the announcements of an address. RFC 4861 (10) permits at most three
+// unsolicited advertisements, one second apart. RFC 5227 (1.1) permits two ARP Announcements, two
+// seconds apart.
 const (
 	announcements    = 3
 	announceInterval = time.Second
-	// reannounceInterval is the interval of announcements from then on. The caches of neighbors may
-	// be wrong without a sign for this node: an announcement was lost or could not be sent, or
-	// another machine made a wrong announcement and is gone. A router may cache that for hours.
+	// reannounceInterval is the interval of all announcements after the first three. They correct
+	// the caches of neighbors, which may be wrong although this node sees no claim: an announcement
+	// was lost, or another machine made a wrong announcement and disappeared. A router may cache a
+	// wrong entry for hours.
 	reannounceInterval = 30 * time.Second
 )
 
 const (
-	// probeInterval is the interval at which a node that is cut off probes whether another node
-	// answers for an address.
+	// probeInterval is the time between two probes of an address by a node that is cut off from the
+	// API server. A probe shows whether another node answers for the address.
 	probeInterval = 5 * time.Second
-	// doubtTime is how long a node that is cut off ignores another node that answers for an
-	// address. If the other node only had not heard this node, it has by then and no longer
-	// answers.
+	// doubtTime is how long a node that is cut off ignores the claims of another node for an
+	// address. If the other node took the address only because it had not heard this node, it hears
+	// this node within that time and stops answering.
 	doubtTime = neighbor.AnnounceInterval + 500*time.Millisecond
-	// yieldTime is how long this node yields to another node after its last claim of an address. It
-	// is limited: two nodes may yield to each other, and the other node may have been wrong.
+	// yieldTime is how long this node yields an address after the last claim of another node. The
+	// time is limited, because two nodes may yield to each other, and because the other node may
+	// have been wrong.
 	yieldTime = 4 * probeInterval
 	// defendInterval is the shortest time between two announcements of an address in response to
 	// claims of other nodes (RFC 5227, 2.4).
 	defendInterval = 10 * time.Second
 )
 
-// claims are the addresses that the node won, with the state of each. Step computes the next
-// claims.
+// claims holds the state of each address that the node won in the election.
 type claims map[netip.Addr]claim
 
-// claim is the state of an address. The zero claim is about to be announced.
+// claim is the state of an address that the node won. With the zero value, the next step announces
+// the address.
 type claim struct {
 	announced   int       // number of announcements
 	announcedAt time.Time // time of the last announcement
 	next        time.Time // time of the next announcement or probe
-	// time of the last claim of another machine to which this node yields; zero: none
-	yielded  time.Time
-	doubted  time.Time // time of the first claim of another machine while this node is cut off
-	defended time.Time // time of the last defense against another machine's claim
+	// yielded is the time of the last claim of another machine to which this node yields. It is
+	// zero while this node answers for the address.
+	yielded time.Time
+	// doubted is the time of the first claim of another machine while this node is cut off.
+	doubted  time.Time
+	defended time.Time // time of the last announcement against a claim
 }
 
-// claimInput is the input of a step.
+// claimInput is the input of a step of claims.
 type claimInput struct {
-	now     time.Time
-	won     []netip.Addr // by election
-	cutOff  bool         // from the API server, for so long that others may have taken over
+	now time.Time
+	won []netip.Addr // the addresses that the node won in the election
+	// cutOff means that the node has not reached the API server for so long that other nodes may
+	// have taken its addresses.
+	cutOff  bool
 	claimed []netip.Addr // addresses that another machine claimed since the last step
 }
 
-// claimActions are the actions of a step, each list in order.
+// claimActions are the actions of a step of claims: the addresses to announce and the addresses to
+// probe, in the order of claimInput.won.
 type claimActions struct{ announce, probe []netip.Addr }
 
-// step returns the next claims and the actions. It is pure: it changes no state, and the clock is
-// in the input.
+// step returns the next claims and the actions. It is pure: it does not change c, and the input
+// holds the current time.
 //
-// A node announces an address when it wins it, or when it answers for it again after it yielded. A
-// claim by another machine makes the node yield only while it is cut off. Otherwise both nodes have
-// the same information, or will have it in a moment, and the node announces the address once more
-// for the neighbors that heard the claim (RFC 5227, 2.4 (b)).
+// A node announces an address when it wins the address, and when it answers for the address again
+// after it had yielded. A claim by another machine makes the node yield only while the node is cut
+// off. A node that is not cut off announces the address once more after such a claim, to correct
+// the neighbors that heard the claim (RFC 5227, 2.4 (b)). It does not yield, because both nodes
+// have the same data now or in a moment.
 func (c claims) step(v claimInput) (claims, claimActions) {
 	next := claims{}
 	var do claimActions
@@ -107,7 +116,8 @@ func (c claims) step(v claimInput) (claims, claimActions) {
 	return next, do
 }
 
-// answered returns the addresses for which the node answers.
+// answered returns the addresses for which the node answers, in ascending order. They are the
+// addresses that it has not yielded.
 func (c claims) answered() []netip.Addr {
 	var all []netip.Addr
 	for a, now := range c {
@@ -119,8 +129,9 @@ func (c claims) answered() []netip.Addr {
 	return all
 }
 
-// reannounce returns claims that announce all addresses again: the links changed, or another node
-// may have answered for the addresses.
+// reannounce returns claims that make the next step announce all addresses again that are not
+// yielded. The caller uses it after a change of the links, and when another node may have answered
+// for the addresses.
 func (c claims) reannounce() claims {
 	next := claims{}
 	for a, now := range c {
@@ -129,23 +140,25 @@ func (c claims) reannounce() claims {
 	return next
 }
 
-// lease records when the node's Lease was last seen with a new version, as the time of the request.
-// The time is from this machine's monotonic clock; the time in the Lease itself does not matter.
+// lease records the last seen resource version of the node's Lease. seen is the time of the first
+// request that returned this version, by the monotonic clock of this machine. The times inside the
+// Lease are not used.
 type lease struct {
 	version string
 	seen    time.Time
 }
 
-// The kubelet renews the Lease every 10 seconds (a quarter of its duration, 40), and the control
-// plane considers the node lost when it has not seen a renewal for 50 seconds
-// (node-monitor-grace-period). A renewal is visible here after pollInterval at most. After a
-// request that timed out, which takes as long, it is visible after twice this time.
+// The kubelet renews the Lease every 10 seconds, which is a quarter of its duration of 40 seconds.
+// The control plane considers the node lost when it has seen no renewal for 50 seconds
+// (node-monitor-grace-period). This node sees a renewal after pollInterval at most. If a request
+// times out, which also takes pollInterval, this node sees the renewal after twice pollInterval.
 const (
 	pollInterval = 5 * time.Second
 	leaseExpiry  = 40*time.Second - pollInterval
 )
 
-// renewed returns the lease after an answer of the API server.
+// renewed returns the next lease after the API server has returned the Lease with this version. now
+// is the time of the request.
 func (l lease) renewed(version string, now time.Time) lease {
 	if version == l.version {
 		return l
@@ -153,5 +166,6 @@ func (l lease) renewed(version string, now time.Time) lease {
 	return lease{version, now}
 }
 
-// cutOff reports whether other nodes may have taken over.
+// cutOff reports whether this node has seen no renewal for longer than leaseExpiry, so that other
+// nodes may have taken its addresses.
 func (l lease) cutOff(now time.Time) bool { return now.Sub(l.seen) > leaseExpiry }

@@ -21,19 +21,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// byService is the index of EndpointSlices.
+// byService is the name of the index that finds the EndpointSlices of a Service by its namespace
+// and name.
 const byService = "service"
 
-// Cluster watches the objects on which the election depends.
+// Cluster watches the Nodes, Services and EndpointSlices, which are the input of the election.
 type Cluster struct {
-	Changed  cell.Signal // signals changes, after all caches are synced
+	Changed  cell.Signal // signals each change after all caches are synced
 	pools    []nodespec.Pool
 	nodes    cache.SharedIndexInformer
 	services cache.SharedIndexInformer
 	slices   cache.SharedIndexInformer
 }
 
-// Watch starts the informers. It signals no change until all caches are synced.
+// Watch starts the informers, which run until ctx is done. The result signals its first change when
+// all caches are synced. Watch fails if an informer cannot be set up.
 func Watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool) (*Cluster, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim))
 	c := &Cluster{
@@ -64,7 +66,8 @@ func Watch(ctx context.Context, api kubernetes.Interface, pools []nodespec.Pool)
 	return c, nil
 }
 
-// trim removes all fields that this package does not use.
+// trim returns a copy of the object with only the fields that this package reads. This saves memory
+// in the caches of the informers.
 func trim(object any) (any, error) {
 	meta := func(o metav1.Object) metav1.ObjectMeta {
 		out := component.Trimmed(o)
@@ -90,7 +93,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// serviceOf returns the namespace and name of a slice's Service.
+// serviceOf returns "namespace/name" of the Service to which an EndpointSlice belongs, or "" for an
+// object of another type.
 func serviceOf(object any) string {
 	if s, ok := object.(*discoveryv1.EndpointSlice); ok {
 		return s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]
@@ -98,7 +102,8 @@ func serviceOf(object any) string {
 	return ""
 }
 
-// Read returns the Nodes by name, and the Services with addresses of a pool, the oldest first.
+// Read returns all Nodes, sorted by name, and the Services that have an address from a pool, sorted
+// by age with the oldest first. It reads the caches and calls no API server.
 func (c *Cluster) Read() ([]Node, []Service, error) {
 	var nodes []Node
 	for _, n := range component.Objects[*corev1.Node](c.nodes) {
@@ -136,9 +141,9 @@ func readNode(n *corev1.Node) Node {
 	return node
 }
 
-// readService reads a Service with its EndpointSlices. It omits addresses outside all pools: a
-// client with write access to a status must not be able to make nodes answer for the gateway's
-// address.
+// readService reads a Service with its EndpointSlices. It omits addresses outside all pools.
+// Without this check, a client with write access to the status of a Service could make nodes answer
+// for the address of the gateway.
 func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service {
 	s := Service{Local: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
 	for _, a := range loadbalancer.Addresses(o) {
@@ -166,7 +171,8 @@ func readService(o *corev1.Service, parts []any, pools []nodespec.Pool) Service 
 		}
 	}
 	if len(s.Endpoints) == 0 {
-		// kube-proxy uses these endpoints if a Service has no others (its topology.go, KEP-1669)
+		// If a Service has no ready endpoint on any node, kube-proxy uses endpoints that terminate
+		// and still serve (topology.go of kube-proxy, KEP-1669). Elections use the same endpoints.
 		s.Endpoints = ending
 	}
 	slices.Sort(s.Endpoints)

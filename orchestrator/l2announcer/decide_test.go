@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The addresses of these tests, and another machine.
+// vip4 and vip6 are the addresses in these tests. other is the MAC of a foreign machine.
 var (
 	vip4, vip6 = netip.MustParseAddr("192.0.2.70"), netip.MustParseAddr("2001:db8::70")
 	other      = neighbor.MAC{2, 0, 0, 0, 0, 3}
@@ -34,7 +34,7 @@ func addrs(words ...string) []netip.Addr {
 	return all
 }
 
-// many returns n addresses.
+// many returns n consecutive IPv4 addresses, beginning with vip4.
 func many(n int) []netip.Addr {
 	all := []netip.Addr{vip4}
 	for len(all) < n {
@@ -43,8 +43,8 @@ func many(n int) []netip.Addr {
 	return all
 }
 
-// owners returns the node that answers for each address, with the election of each node; it fails
-// the test if two nodes claim an address.
+// owners runs the election of each node, and returns the name of the node that wins each address.
+// It fails the test if two nodes win the same address.
 func owners(t *testing.T, nodes []Node, services []Service) map[netip.Addr]string {
 	t.Helper()
 	all := map[netip.Addr]string{}
@@ -65,7 +65,7 @@ func TestElect(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		service Service
-		want    []string // the permitted winners; empty: no winner
+		want    []string // permitted winners; "" means that no node wins
 	}{
 		"any":                       {Service{}, []string{"a", "b"}},
 		"local":                     {Service{Local: true, Endpoints: []string{"b", "c", "d", "e"}}, []string{"b"}},
@@ -87,8 +87,8 @@ func TestElect(t *testing.T) {
 	}
 }
 
-// TestElectMoves checks that the addresses are spread over the nodes, and that only the addresses
-// of a removed node move.
+// TestElectMoves checks that each node gets a fair number of addresses, and that only the addresses
+// of a node move when this node becomes unready.
 func TestElectMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
@@ -138,8 +138,9 @@ func words(addresses []netip.Addr) string {
 	return strings.Join(all, " ")
 }
 
-// TestCutOff simulates a node that loses the API server at a random moment: it detects this before
-// the control plane could have told the others, and never while the Lease is renewed in time.
+// TestCutOff simulates a node that loses the API server at a random moment. The node detects this
+// at least 5 seconds before the control plane marks its Node as not ready. While the Lease is
+// renewed in time, the node does not consider itself cut off.
 func TestCutOff(t *testing.T) {
 	const grace = 50 * time.Second // node-monitor-grace-period
 	r := rand.New(rand.NewPCG(3, 4))
@@ -201,7 +202,7 @@ func TestReadService(t *testing.T) {
 			t.Errorf("%s: too little is kept", policy)
 		}
 	}
-	// Terminating endpoints count if there are no others.
+	// A terminating endpoint that still serves is used only if the Service has no ready endpoint.
 	local := service(corev1.ServiceExternalTrafficPolicyLocal)
 	ends := discoveryv1.Endpoint{NodeName: &here, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}}
 	gone := discoveryv1.Endpoint{NodeName: &there, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no, Terminating: &yes}}
@@ -233,7 +234,7 @@ func TestReadNode(t *testing.T) {
 	}
 }
 
-// TestComponents checks that the component requires pools.
+// TestComponents checks that a configuration without pools has no component of this package.
 func TestComponents(t *testing.T) {
 	if got := Components(nodespec.Spec{}, dirs.System()); got != nil {
 		t.Errorf("%v", got)

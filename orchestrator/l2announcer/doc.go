@@ -1,29 +1,36 @@
-// Package l2announcer answers on the machine's links for addresses of Services, by ARP and NDP
-// (package neighbor). Package loadbalancer assigns the addresses; the service proxy receives the
-// packets.
+// Package l2announcer answers ARP and NDP requests for the addresses of Services on the links of
+// the machine. Package neighbor sends and receives the packets of ARP and NDP. Package loadbalancer
+// assigns the addresses to Services. kube-proxy handles the packets that clients send to the
+// addresses.
 //
-// Every node decides without coordination which node answers for which address (elect.go), from the
-// same Nodes, Services and EndpointSlices, and from the peers that it hears on the link (peers.go).
-// The decision and the time determine which addresses it answers for, announces and probes
-// (claims.go; state.go combines the parts). The machine's networks determine the links
-// (neighbor.Place). All of this is pure, and simulation_test.go checks its guarantees.
+// Each node runs the same election and does not coordinate it with other nodes (elect.go). The
+// election assigns each address to one node. Its input is the Nodes, the Services, the
+// EndpointSlices, and the peers that the node hears on the link (peers.go). From the addresses that
+// the node won and from the time, claims.go computes for which addresses the node answers, and
+// which it announces and probes. state.go combines these parts. neighbor.Place selects the links of
+// an address by the networks of the machine. All these functions are pure, and simulation_test.go
+// checks their guarantees.
 //
-// The kernel has no part of this state: no address, no route, no neighbor entry. The addresses are
-// no node addresses, machined's network does not have them, and the answers end with the process.
+// This package adds no address, no route and no neighbor entry to the kernel. The addresses of
+// Services are therefore not addresses of the node, and machined does not configure them. When the
+// process ends, the node stops answering for all of them.
 //
 // # Failures of a node
 //
-// A node that shuts down in order becomes unready at once, and other nodes take over. If a machine
-// crashes, or is cut off from the link, its node falls silent, and other nodes take over within 3
-// seconds. If a machine works while its announcer or its kubelet does not, the control plane
-// detects that 50 to 55 seconds after the last renewal of the node's Lease. A node that is cut off
-// only from the API server knows by the age of its own Lease, after 45 seconds at most, that other
-// nodes may have taken its addresses. From then on it probes on the link. If another machine still
-// claims an address, the node stops answering for it until that machine has made no claim for 20
-// seconds, or until its own Lease is renewed and it has listed the cluster again. It continues to
-// answer for the other addresses: during an outage of the control plane all nodes have old Leases,
-// and otherwise no node would answer.
+// When a node shuts down in order, its Node becomes unready at once, and other nodes take over. If
+// a machine crashes or loses the link, other nodes hear no packets from it and take over within 3
+// seconds. If only the announcer of a machine stops, other nodes take over after 30 seconds without
+// an announcement (maxMute). If only its kubelet stops, the control plane marks the Node as not
+// ready 50 to 55 seconds after the last renewal of its Lease.
 //
-// docs/decisions/0031-loadbalancer.md, 0071-packet-socket.md and 0076-cut-off-announcer.md give the
-// reasons.
+// A node that is cut off only from the API server detects this by the age of its own Lease, after
+// 45 seconds at most. Other nodes may then have taken its addresses, so the node probes each
+// address on the link. If another machine claims an address, the node stops answering for that
+// address. It answers again when that machine has made no claim for 20 seconds. It also answers
+// again when its own Lease was renewed, it has listed the cluster again, and it has won the address
+// again. The node continues to answer for all other addresses: during an outage of the control
+// plane the Leases of all nodes are old, and otherwise no node would answer.
+//
+// The reasons are in docs/decisions/0031-loadbalancer.md, 0071-packet-socket.md and
+// 0076-cut-off-announcer.md.
 package l2announcer

@@ -7,32 +7,38 @@ import (
 	"slices"
 )
 
-// Node is the relevant part of a Node object.
+// Node is the part of a Node object that the election uses.
 type Node struct {
-	Name      string
-	Ready     bool
-	Excluded  bool         // by the label node.kubernetes.io/exclude-from-external-load-balancers
-	Addresses []netip.Addr // of the machine
-	Cordoned  bool         // for BGP only, as BootID
-	BootID    string       // of the kernel that the kubelet reported
-	Unheard   bool         // this node does not hear it on the link; never set for the node itself
+	Name  string
+	Ready bool
+	// Excluded means that the Node has the label
+	// node.kubernetes.io/exclude-from-external-load-balancers.
+	Excluded  bool
+	Addresses []netip.Addr // the internal IPs of the machine
+	Cordoned  bool         // only package bgp uses Cordoned and BootID
+	BootID    string       // the ID of the boot that the kubelet reported
+	// Unheard means that this node does not hear the other node on the link. The entry of this node
+	// itself is never Unheard.
+	Unheard bool
 }
 
-// Service is the relevant part of a Service with addresses from a pool.
+// Service is the part of a Service object that the election uses.
 type Service struct {
 	Addresses []netip.Addr
-	// Local: its traffic must not continue to another node (externalTrafficPolicy), so only nodes
-	// with an endpoint are candidates.
+	// Local means that the Service has externalTrafficPolicy Local: a node forwards its traffic
+	// only to endpoints on the same node. Only nodes with an endpoint are then candidates.
 	Local     bool
-	Endpoints []string // the nodes with a ready endpoint; only set with Local
+	Endpoints []string // names of the nodes with an endpoint; set only if Local is true
 }
 
-// Elect returns the addresses for which a node answers, in order. It is pure: all nodes with the
-// same input get the same result, and then at most one node answers for each address. If several
-// Services have the same address, which the allocator prevents, the first one is decisive.
+// Elect returns the addresses for which node self answers, in ascending order. It is pure: nodes
+// with the same input elect the same node for each address, so at most one node answers for it. The
+// allocator prevents that two Services have the same address. If two Services have the same address
+// anyway, Elect uses the first Service.
 //
-// The candidate with the highest hash of its name and the address wins (rendezvous hashing). So
-// when a node appears or disappears, only the addresses move that it wins or had.
+// Elect computes a hash of the address and the name of each candidate, and the candidate with the
+// highest hash wins (rendezvous hashing). When a node appears, only the addresses that it wins
+// move. When a node disappears, only the addresses that it had move.
 func Elect(self string, nodes []Node, services []Service) []netip.Addr {
 	var won []netip.Addr
 	seen := map[netip.Addr]bool{}
@@ -48,7 +54,7 @@ func Elect(self string, nodes []Node, services []Service) []netip.Addr {
 	return won
 }
 
-// winner returns the node that answers for an address, or "" without a candidate.
+// winner returns the name of the node that answers for an address, or "" if no node is a candidate.
 func winner(a netip.Addr, nodes []Node, s Service) string {
 	var best string
 	var highest [sha256.Size]byte

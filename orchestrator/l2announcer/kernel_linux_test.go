@@ -17,16 +17,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// station is a node of the test: an agent in a separate network namespace, at a port of the bridge.
+// station is a node of the test: an agent in its own network namespace, which is connected to a
+// port of the bridge.
 type station struct {
 	*rtnltest.Namespace
 	agent *agent
 	mac   neighbor.MAC
-	port  netlink.Link // of the bridge
+	port  netlink.Link // the port of the bridge
 	says  string
 }
 
-// newStation makes a node with an address of each family on a link to the bridge.
+// newStation returns a node with the addresses own on its link to the bridge. It waits until the
+// kernel has both networks of the link.
 func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *station {
 	t.Helper()
 	s := &station{Namespace: rtnltest.NewOther(t)}
@@ -45,7 +47,7 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	t.Cleanup(s.agent.ports.Close)
 	s.Do(func() {
 		rtnltest.AddAddresses(t, name+"-eth0", own...)
-		// as on every node of a cluster
+		// Every node of a cluster forwards packets.
 		for _, file := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 			must(t, os.WriteFile(filepath.Join("/proc/sys/net", file), []byte("1"), 0))
 		}
@@ -58,8 +60,10 @@ func newStation(t *testing.T, bridge netlink.Link, name string, own ...string) *
 	return s
 }
 
-// newBridge makes the network of the test, with a neighbor on it. A bridge without a MAC of its own
-// takes the lowest of its ports' MACs, and loses its neighbor entries when a new port changes it.
+// newBridge creates the bridge that connects the nodes. The bridge has addresses, so this kernel is
+// the neighbor that resolves the addresses of Services. The bridge needs a fixed MAC: by default
+// the kernel uses the lowest MAC of its ports, and deletes the neighbor entries of the bridge when
+// a new port changes that MAC.
 func newBridge(t *testing.T) netlink.Link {
 	t.Helper()
 	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}}))
@@ -69,15 +73,15 @@ func newBridge(t *testing.T) netlink.Link {
 	return bridge
 }
 
-// win makes the node, which knows no other node, win these addresses, and performs the actions of
-// this moment.
+// win makes the node win these addresses, and runs a step of the node. It removes all other Nodes
+// from the data of the node.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
 	s.knows([]Node{{Name: s.agent.spec.Node.Name, Ready: true}}, addresses)
 	s.step(t, time.Now())
 }
 
-// knows gives the node these Nodes, and a Service with these addresses.
+// knows replaces the data of the node by these Nodes and a Service with these addresses.
 func (s *station) knows(nodes []Node, addresses []netip.Addr) {
 	s.agent.nodes, s.agent.services, s.agent.candidates = nodes, []Service{{Addresses: addresses}}, nil
 }
@@ -102,7 +106,7 @@ func (s *station) step(t *testing.T, now time.Time) {
 	})
 }
 
-// until runs steps of nodes until a condition is true.
+// until runs steps of the nodes until so returns true.
 func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Helper()
 	since := time.Now()
@@ -116,10 +120,10 @@ func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Logf("%s, after %v", what, time.Since(since))
 }
 
-// TestKernel runs a neighbor on a bridge with two nodes. The neighbor resolves an address by ARP
-// and NDP to the node that won it. When the address moves, the neighbor updates its entry by the
-// announcement without a request, and it confirms that the node is reachable; the previous node no
-// longer answers. A node that is cut off detects on the link that another node took over.
+// TestKernel runs two nodes and a neighbor on a bridge. By ARP and NDP, the neighbor resolves an
+// address to the MAC of the node that won the address. When the address moves, the announcement of
+// the new node updates the neighbor's entry without a request, and the previous node no longer
+// answers. A node that is cut off detects on the link that another node has taken over.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -153,7 +157,7 @@ func TestKernel(t *testing.T) {
 		resolve(t, bridge, v, b.mac)
 	}
 
-	// b loses the API server and continues while no other node answers; then a takes over.
+	// Node b loses the API server. It continues to answer until node a takes over.
 	b.agent.stale = true
 	b.step(t, time.Now().Add(time.Minute))
 	if got := b.agent.claims.answered(); len(got) != 2 {
@@ -170,13 +174,13 @@ func TestKernel(t *testing.T) {
 		resolve(t, bridge, v, a.mac)
 	}
 
-	// b reaches the API server again and loses its addresses.
+	// Node b reaches the API server again and learns that it has lost its addresses.
 	b.agent.stale = false
 	b.win(t)
 
-	// c had the addresses and was cut off so that it did not hear a: it probes until a hears it and
-	// answers. The bridge may drop the first probe: it begins to forward for a new port a moment
-	// after the link is up.
+	// Node c had the addresses and was cut off from the API server and from node a. It probes until
+	// a hears a probe and answers. The bridge may drop the first probe, because it begins to
+	// forward for a new port only some time after the link is up.
 	c := newStation(t, bridge, "c", "192.0.2.13/24", "2001:db8::13/64")
 	c.knows([]Node{{Name: "c", Ready: true}}, both)
 	c.agent.stale, c.agent.claims = true, claims{vip4: {announced: announcements}, vip6: {announced: announcements}}
@@ -195,10 +199,11 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestKernelGone runs a neighbor on a bridge with two nodes that share some addresses; one of them
-// has an IPv6 address before its IPv4 address. While a node's announcer does not run, its kernel
-// still answers; when the machine is gone, the other node takes its addresses; and when it is back,
-// each node has its own. The API server reports both as ready all the time.
+// TestKernelGone runs two nodes and a neighbor on a bridge. The election gives some addresses to
+// each node. The API server reports both nodes as ready all the time. While the announcer of a node
+// does not run, its kernel answers, and no address moves. When the link of a node is down, the
+// other node takes its addresses, and when the link is up again, the node gets them back. Node b
+// announces itself with an IPv6 address, node a with an IPv4 address.
 func TestKernelGone(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -251,7 +256,8 @@ func TestKernelGone(t *testing.T) {
 	}
 }
 
-// entry is the neighbor's entry for an address.
+// entry is the neighbor's entry for an address. The zero value means that there is no entry with a
+// MAC.
 type entry struct {
 	mac   neighbor.MAC
 	state int
@@ -273,11 +279,11 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	return entry{}
 }
 
-// ask makes the neighbor's kernel resolve an address by a packet to it, and returns the current
-// entry.
+// ask sends a packet to an address, which makes the neighbor's kernel resolve it. ask returns the
+// MAC of the current entry, which may be zero, because it does not wait for the reply.
 func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 	t.Helper()
-	// while the link is down, the address has no route
+	// Dial fails while the link is down, because the address then has no route.
 	if conn, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String()); err == nil {
 		_, _ = conn.Write([]byte("?"))
 		conn.Close()
@@ -285,7 +291,7 @@ func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 	return known(t, link, a).mac
 }
 
-// resolve repeats ask until it gets an answer, which must be want.
+// resolve repeats ask until it returns a MAC. The MAC must be want.
 func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
 	t.Helper()
 	await(t, a.String()+" is found", func() bool { return ask(t, link, a) != neighbor.MAC{} })
@@ -294,7 +300,8 @@ func resolve(t *testing.T, link netlink.Link, a netip.Addr, want neighbor.MAC) {
 	}
 }
 
-// probe makes the neighbor's kernel confirm an address. This unicast request goes only to the node.
+// probe makes the neighbor's kernel confirm its entry for an address by a unicast request. Only the
+// node with MAC at receives this request.
 func probe(t *testing.T, link netlink.Link, a netip.Addr, at neighbor.MAC) {
 	t.Helper()
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice(), HardwareAddr: at[:], State: netlink.NUD_PROBE}))
@@ -306,7 +313,7 @@ func forget(t *testing.T, link netlink.Link, a netip.Addr) {
 	must(t, netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.AsSlice()}))
 }
 
-// await waits for a condition in the kernel.
+// await polls a condition until it is true. After 10 seconds it fails the test.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)

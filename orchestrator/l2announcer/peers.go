@@ -7,51 +7,58 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// peerState is the state of the peers as this node hears them on the link. The zero peerState has
-// just begun to listen.
+// peerState records which peers this node hears on the link. The zero value is the state of a node
+// that has just begun to listen.
 //
-// Each node with a working announcer announces its own address every second. A peer that announced
-// itself is heard until it sent no packet for 2 seconds, and from then on it is silent until its
-// next announcement. After 1.2 seconds this node solicits the peer, and the peer's kernel answers:
-// a machine that is busy, or restarts its announcer, still exists. Without an announcement this
-// lasts for maxMute at most: an announcer that starts during an outage of the API server answers
-// for no addresses, and its node's addresses would have no owner until the end of the outage. Other
-// packets do not make a silent peer heard, because its kernel also sends them without a working
-// announcer. The kernel announces the address by itself only when a link comes back
-// (NETDEV_NOTIFY_PEERS), and maxMute bounds the effect of that.
+// A peer is either heard or silent. Each node with a working announcer announces its own address
+// every second. A peer becomes heard by such an announcement. It becomes silent when it has sent no
+// packet for 2 seconds, or no announcement for maxMute.
+//
+// After 1.2 seconds without a packet, this node solicits the peer. The kernel of the peer answers,
+// even while its machine is busy or its announcer restarts, so the peer stays heard. maxMute limits
+// this state, because a peer without a working announcer answers for no address. For example, an
+// announcer that starts during an outage of the API server answers for no address until the end of
+// the outage.
+//
+// Only an announcement makes a silent peer heard again. The kernel of a peer sends other packets
+// even if its announcer does not work. The kernel itself announces the address only when a link
+// comes back (NETDEV_NOTIFY_PEERS). The peer is then wrongly heard, but not longer than maxMute.
 type peerState struct {
-	listened    time.Duration   // the time since it began to listen
-	stepped     time.Time       // the time of the last step
-	announcedAt time.Time       // the time of the node's last announcement of itself
-	heard       map[string]peer // by the Node's name
+	listened    time.Duration   // how long this node has listened
+	stepped     time.Time       // time of the last step
+	announcedAt time.Time       // time of the last announcement of this node's own address
+	heard       map[string]peer // by the name of the Node
 }
 
-// peer is a node that is heard.
+// peer is the state of a peer that is heard.
 type peer struct {
-	quiet time.Duration        // time without a packet
-	mute  time.Duration        // time without an announcement
-	last  neighbor.SeenAddress // the last packet
+	quiet time.Duration        // time since its last packet
+	mute  time.Duration        // time since its last announcement
+	last  neighbor.SeenAddress // its last packet
 }
 
-// maxMute is how long an existing peer counts as heard without an announcement. The process of an
-// announcer starts in less time.
+// maxMute is how long a peer stays heard without an announcement while its kernel answers. It is
+// longer than the start of an announcer takes, so a restart of the announcer moves no address.
 const maxMute = 30 * time.Second
 
-// peerActions are the actions of a step.
+// peerActions are the actions that a step of peerState requires.
 type peerActions struct {
 	announceSelf bool                   // announce the node's own address
-	solicit      []neighbor.SeenAddress // solicit these peers
-	// other nodes may have answered for the node's addresses until now
+	solicit      []neighbor.SeenAddress // solicit the peers that sent these packets
+	// announce all addresses of this node again, because other nodes may have answered for them
 	reannounce bool
 }
 
-// step returns the next state, from the packets of the other Nodes since the last step. It is pure:
-// the clock is now, and jumps of it are harmless.
+// step returns the next state and the actions. Its input is the current time, the other Nodes, and
+// the packets that arrived since the last step. It is pure, and jumps of the clock are harmless.
 //
-// Time without a step counts as one step only: a node that stood still did not listen, and its
-// peers were not silent. Other nodes may have considered this node silent and taken its addresses
-// in two cases: it stood still for as long as makes a node silent, or it hears a peer that was
-// silent. Then it has to announce its addresses.
+// If this node stood still between two steps, it did not listen, so it cannot tell whether its
+// peers were silent. step therefore counts at most twice the step interval as time without a
+// packet.
+//
+// Other nodes may have considered this node silent and taken its addresses in two cases: this node
+// stood still for at least neighbor.TakeOverAfter, or it hears a peer that was silent. In both
+// cases this node announces all its addresses again.
 func (h peerState) step(now time.Time, others []Node, claims []neighbor.SeenAddress) (peerState, peerActions) {
 	next := peerState{listened: h.listened, stepped: now, announcedAt: h.announcedAt, heard: map[string]peer{}}
 	var do peerActions
@@ -86,15 +93,17 @@ func (h peerState) step(now time.Time, others []Node, claims []neighbor.SeenAddr
 			do.solicit = append(do.solicit, p.last)
 		}
 	}
-	// A peer that is heard again has to learn at once that this node exists.
+	// A peer that is heard again may consider this node silent, so this node announces itself at
+	// once.
 	if do.announceSelf = len(others) > 0 && (do.reannounce || !now.Before(h.announcedAt.Add(neighbor.AnnounceInterval)) || now.Before(h.announcedAt)); do.announceSelf {
 		next.announcedAt = now
 	}
 	return next, do
 }
 
-// silent reports whether a node is no candidate although the API server reports it as ready. A node
-// that has not listened for long enough relies on the API server.
+// silent reports whether the peer with this name is silent. The election then ignores the peer even
+// if its Node is ready. A node that has listened for less than neighbor.TakeOverAfter considers no
+// peer silent and relies on the API server.
 func (h peerState) silent(node string) bool {
 	_, heard := h.heard[node]
 	return !heard && h.listened >= neighbor.TakeOverAfter

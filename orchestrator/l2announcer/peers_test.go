@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// TestAnnounceSelf checks that a node with peers announces itself each second, and at once after it
-// was away or a peer is back.
+// TestAnnounceSelf checks that a node with peers announces itself every second. It also announces
+// itself at once after it stood still, after a silent peer is heard again, and after its clock went
+// backwards.
 func TestAnnounceSelf(t *testing.T) {
 	others := []Node{{Name: "other", Addresses: []netip.Addr{vip4}}}
 	var h peerState
@@ -31,7 +32,8 @@ func TestAnnounceSelf(t *testing.T) {
 			said = append(said, fmt.Sprint(int(m.at)))
 		}
 	}
-	// At 2700 a peer is back, at 5000 the node was away, and at 3000 the clock goes backwards.
+	// At 2700 the silent peer is heard again, at 5000 the node had stood still, and at 3000 the
+	// clock goes backwards.
 	if want := []string{"100", "1100", "2100", "2700", "5000", "3000"}; !slices.Equal(said, want) {
 		t.Errorf("at %v, want %v", said, want)
 	}

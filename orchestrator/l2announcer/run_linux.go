@@ -22,11 +22,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "l2-announcer"
 
-// Components describes the component without its Run function. The list is empty without pools that
-// are announced on the link.
+// Components returns the component, to which the caller adds its Run function. The list is empty if
+// the configuration has no pool that nodes announce on the link.
 func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if len(nodespec.AnnouncedBy(false, spec.Network.Pools)) == 0 {
 		return nil
@@ -34,7 +34,8 @@ func Components(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{kubeconfig.NodeComponent(spec, dirs, Name, nodespec.NodeAgentCert, nodespec.NodeAgentKey)}
 }
 
-// Run answers for the node's addresses until ctx is done.
+// Run answers for the addresses that the node wins until ctx is done. It fails if the clients, the
+// sockets or the watch of the cluster cannot be set up.
 func Run(ctx context.Context, env component.Env) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {
@@ -59,7 +60,8 @@ func Run(ctx context.Context, env component.Env) error {
 	})
 }
 
-// pollLease sends the version of the node's Lease repeatedly, as long as the API server answers.
+// pollLease reads the node's Lease every pollInterval and sends its version to the channel. It
+// skips a read that fails. It returns when ctx is done.
 func pollLease(ctx context.Context, api kubernetes.Interface, node string, versions chan<- leaseVersion) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -80,43 +82,47 @@ func pollLease(ctx context.Context, api kubernetes.Interface, node string, versi
 	}
 }
 
-// leaseVersion is an answer of the API server about the Lease, with the time of the request: the
-// answer was true then at the earliest.
+// leaseVersion is a version of the Lease that the API server returned, with the time of the
+// request. The API server read the Lease at that time or later.
 type leaseVersion struct {
 	version string
 	at      time.Time
 }
 
-// maxHeard bounds the claims that are stored between two steps, and a repeated claim is logged only
-// once in defendInterval: every machine on the link can send claims.
+// maxHeard is the largest number of claims that the agent stores between two steps. The limit is
+// necessary because every machine on the link can send claims. For the same reason the agent logs a
+// repeated claim only once in defendInterval.
 const maxHeard = 256
 
-// agent is the loop around the election, the claims and the ports.
+// agent runs the steps of state: it collects the observations and performs the actions on the
+// sockets.
 type agent struct {
 	state
-	spec      nodespec.Spec
-	watch     func(context.Context) (*Cluster, error)
-	from      *Cluster // current watch of the cluster
-	stop      func()   // ends the watch
-	ports     *neighbor.Sockets
-	nodes     []Node
-	services  []Service
-	links     []neighbor.Link
-	heard     []neighbor.SeenAddress // since the last step
-	lease     lease
-	stale     bool                    // the node was cut off since the watch began
-	known     bool                    // the cluster was read
+	spec     nodespec.Spec
+	watch    func(context.Context) (*Cluster, error)
+	from     *Cluster // the current watch of the cluster
+	stop     func()   // ends the current watch
+	ports    *neighbor.Sockets
+	nodes    []Node
+	services []Service
+	links    []neighbor.Link
+	heard    []neighbor.SeenAddress // packets that arrived since the last step
+	lease    lease
+	// stale means that the node was cut off after the current watch began, so nodes and services
+	// may be old.
+	stale     bool
+	known     bool                    // the agent has read the cluster at least once
 	conflicts map[netip.Addr]conflict // the last logged claim of each address
 }
 
-// conflict is a claim of another machine for an address.
+// conflict is the last logged claim of another machine for an address.
 type conflict struct {
 	by       neighbor.MAC
 	loggedAt time.Time
 }
 
-// newAgent returns an agent that watches the cluster by means of the given function. The start of
-// the watch counts as a renewal of the Lease.
+// newAgent returns an agent. The function follow starts each watch of the cluster. The agent counts
+// its own start as a renewal of the Lease.
 func newAgent(spec nodespec.Spec, follow func(context.Context) (*Cluster, error)) *agent {
 	return &agent{spec: spec, watch: follow, ports: neighbor.NewSockets(), lease: lease{seen: time.Now()}, conflicts: map[netip.Addr]conflict{}}
 }
@@ -128,7 +134,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	defer func() { a.stop() }()
 	tick := time.NewTicker(neighbor.StepInterval)
 	defer tick.Stop()
-	restarted := false // the watch restarted since the node is back
+	restarted := false // the watch was restarted after the Lease was renewed
 	for told := ""; ; {
 		select {
 		case <-a.from.Changed:
@@ -143,14 +149,15 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		case answer := <-versions:
 			a.lease = a.lease.renewed(answer.version, answer.at)
 			if a.stale && !restarted && !a.lease.cutOff(time.Now()) {
-				// A watch may detect its broken connection late. A new list is current.
+				// The old watch may not have detected yet that its connection is broken. A new
+				// watch lists the current objects.
 				if err := a.restartWatch(ctx); err != nil {
 					return err
 				}
 				restarted = true
 			}
 		case other := <-a.ports.Heard:
-			// before the first list, claims are ignored
+			// The agent ignores claims that arrive before the first list of the cluster.
 			if a.known && len(a.heard) < maxHeard && !slices.Contains(a.heard, other) {
 				a.heard = append(a.heard, other)
 			}
@@ -158,7 +165,7 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 		case f := <-a.ports.Failed:
 			klog.Infof("%s: %v", Name, f.Err)
 			a.ports.Drop(f)
-			continue // Apply opens another port in a moment: the link may be about to disappear
+			continue // the next step opens the socket again, if the link still exists
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
@@ -178,7 +185,8 @@ func (a *agent) run(ctx context.Context, links <-chan struct{}, versions <-chan 
 	}
 }
 
-// restartWatch begins a new watch of the cluster and ends the previous watch.
+// restartWatch ends the current watch of the cluster and starts a new one. It fails if the new
+// watch cannot be set up.
 func (a *agent) restartWatch(ctx context.Context) (err error) {
 	if a.stop != nil {
 		a.stop()
@@ -188,21 +196,23 @@ func (a *agent) restartWatch(ctx context.Context) (err error) {
 	return err
 }
 
-// read reads the cluster.
+// read copies the Nodes and Services from the caches of the watch to the agent. After a change of
+// the Services it makes the next step run an election.
 func (a *agent) read() error {
 	nodes, services, err := a.from.Read()
 	if err != nil {
 		return err
 	}
 	if !a.known || !reflect.DeepEqual(services, a.services) {
-		a.candidates = nil // another election is due
+		a.candidates = nil // the next step runs an election
 	}
 	a.nodes, a.services, a.known = nodes, services, true
 	return nil
 }
 
-// relink reads the links. After a change of the links, the node announces all addresses again and
-// resets its peers: it did not hear them while its link was down, so they are not silent.
+// relink reads the links from the kernel. If any link changed, the node announces all addresses
+// again. If its own links changed, it also resets the state of its peers: it could not hear them
+// while its link was down, so it must not consider them silent.
 func (a *agent) relink() error {
 	links, err := neighbor.ReadLinks()
 	if err != nil {
@@ -213,7 +223,8 @@ func (a *agent) relink() error {
 	}
 	before := a.ownLinks()
 	a.links, a.claims = links, a.claims.reannounce()
-	// addresses come and go
+	// The comparison ignores the addresses of a link, because they change without a break in
+	// reception.
 	same := func(x, y neighbor.Link) bool { return x.Index == y.Index && x.MAC == y.MAC }
 	if !slices.EqualFunc(before, a.ownLinks(), same) {
 		a.peers = peerState{}
@@ -221,7 +232,8 @@ func (a *agent) relink() error {
 	return nil
 }
 
-// own returns the address with which the node announces itself. Some tests do not set it.
+// own returns the address with which the node announces itself: the first IP address of the node.
+// In some tests the node has no address, and own returns the zero value.
 func (a *agent) own() netip.Addr {
 	if len(a.spec.Node.IPs) == 0 {
 		return netip.Addr{}
@@ -229,13 +241,14 @@ func (a *agent) own() netip.Addr {
 	return a.spec.Node.IPs[0]
 }
 
-// ownLinks returns the links on which the node announces itself. Without these links it hears no
-// peers and relies on the API server.
+// ownLinks returns the links on which the node announces itself. If the list is empty, the node
+// hears no peers and relies on the API server.
 func (a *agent) ownLinks() []neighbor.Link {
 	return neighbor.Place(a.own(), a.links, a.spec.Node.IPs)
 }
 
-// listenModes returns the modes by which the node hears the other nodes and announces itself.
+// listenModes returns the mode of each address of a Node: the node listens for the addresses of its
+// peers, and announces its own.
 func (a *agent) listenModes() map[netip.Addr]neighbor.Mode {
 	duties := map[netip.Addr]neighbor.Mode{}
 	for _, n := range a.nodes {
@@ -247,9 +260,10 @@ func (a *agent) listenModes() map[netip.Addr]neighbor.Mode {
 	return duties
 }
 
-// step performs the actions of this moment and returns the status text.
+// step runs a step of state, performs its actions and returns the status text of the component.
 func (a *agent) step(now time.Time) string {
-	// Two links of this machine may be in one network and hear each other.
+	// If two links of this machine are in the same network, one link receives the packets of the
+	// other. These packets are dropped here.
 	heard := slices.DeleteFunc(a.heard, func(c neighbor.SeenAddress) bool {
 		return slices.ContainsFunc(a.links, func(l neighbor.Link) bool { return l.MAC == c.MAC })
 	})

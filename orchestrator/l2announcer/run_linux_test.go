@@ -20,7 +20,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// board records the component's newest detail.
+// board records the status texts of the component: the newest in text, and all in all.
 type board struct {
 	mu   sync.Mutex
 	text string
@@ -51,9 +51,10 @@ func (b *board) is(want string) bool {
 	return b.text == want
 }
 
-// TestRun runs one node with its API server: the node answers for an address as soon as a Service
-// has it, also on a link that appears later, with a ready endpoint where the Service requires that,
-// and no longer when the Node is not Ready.
+// TestRun runs an agent with an API server. The Service has externalTrafficPolicy Local, so the
+// node answers for its address when it has a ready endpoint. The node also answers on a link that
+// gets its network later, and with a new MAC of the link. When the Node becomes unready, the node
+// stops answering.
 func TestRun(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -98,7 +99,7 @@ func TestRun(t *testing.T) {
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: vip4.String()}, {IP: "192.0.2.1"}}
 	_, err := api.CoreV1().Services("default").UpdateStatus(ctx, service, metav1.UpdateOptions{})
 	must(t, err)
-	// no endpoint yet, and the other address is in no pool
+	// The Service has no endpoint yet, and its second address is in no pool.
 	says.await(t, "answers for 0 of 1 addresses")
 	here := "here"
 	slice := &discoveryv1.EndpointSlice{
@@ -122,7 +123,7 @@ func TestRun(t *testing.T) {
 	}
 	find(neighbor.MAC(eth0.Attrs().HardwareAddr))
 
-	// Another network card replaces this card.
+	// A new MAC of the link simulates a replaced network card.
 	must(t, netlink.LinkSetDown(eth0))
 	must(t, netlink.LinkSetHardwareAddr(eth0, other[:]))
 	must(t, netlink.LinkSetUp(eth0))
@@ -142,9 +143,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestBack checks that a node that was cut off and yielded an address does not answer for it again
-// with its old data. When the API server answers again, the node lists the cluster again and finds
-// that it lost the address.
+// TestBack checks a node that was cut off and has yielded an address. When the API server answers
+// again, the node does not decide by its old data. It lists the cluster again, finds that it has
+// lost the address, and does not answer for the address.
 func TestBack(t *testing.T) {
 	ready := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
@@ -159,7 +160,7 @@ func TestBack(t *testing.T) {
 	lost := ready("here")
 	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
 	states := make(chan *fake.Clientset, 2)
-	// the node's data from before the outage: no watch reports a change
+	// the data from before the outage, of a watch that reports no change
 	states <- fake.NewClientset(ready("here"), service)
 	states <- fake.NewClientset(lost, ready("there"), service)
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "here"}, Network: nodespec.Network{Pools: []nodespec.Pool{{Name: "a", Ranges: []nodespec.Range{{First: vip4, Last: vip4}}}}}}
@@ -170,14 +171,14 @@ func TestBack(t *testing.T) {
 	go func() { ended <- a.run(ctx, nil, versions, says.announce) }()
 	const nowhere = "; no link of this machine has a network for 192.0.2.70"
 	says.await(t, "answers for 1 of 1 addresses"+nowhere+"; cut off from the API server: probes whether other nodes answer")
-	versions <- leaseVersion{"1", time.Now()} // an old Lease has no effect
+	versions <- leaseVersion{"1", time.Now()} // the version is not new, so this is no renewal
 	const left = "answers for 0 of 1 addresses; cut off from the API server: yielded 1 to other nodes"
 	await(t, "it leaves the address to another machine that goes on to speak for it", func() bool {
 		a.ports.Heard <- neighbor.SeenAddress{Address: vip4, MAC: other, Link: "eth0"}
 		return says.is(left)
 	})
 	versions <- leaseVersion{"2", time.Now()}
-	versions <- leaseVersion{"3", time.Now()} // the cluster is listed again once
+	versions <- leaseVersion{"3", time.Now()} // the agent lists the cluster only once more
 	says.await(t, "answers for 0 of 1 addresses")
 	stop()
 	must(t, <-ended)
@@ -186,7 +187,8 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestLease checks that the version of the node's Lease is sent.
+// TestLease checks that pollLease sends the version of the node's Lease with the time of the
+// request.
 func TestLease(t *testing.T) {
 	api := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "here", ResourceVersion: "7"},

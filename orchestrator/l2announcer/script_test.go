@@ -17,37 +17,41 @@ import (
 )
 
 // TestScripts runs testdata/*.txt (package scripttest). All nodes step at the same moment, packets
-// and objects arrive at once, and each kubelet renews its Lease every 10 s. The output of `run` is
-// each change and each packet of a node except its announcements of itself, with the time since
-// the start of the command.
+// and objects arrive without delay, and each kubelet renews its Lease every 10 s. The command `run`
+// prints each change of a node and each packet that a node sends, with the time since the start of
+// the command. It does not print the announcements of a node's own address.
 //
-// The argument of `hear` has a letter for each step, 200 ms apart, of a node that listens to a
-// peer: "!" an announcement, "+" another packet, "." nothing, "_" the node stood still for a
-// second, and "-" for three. In the output, "h" is a peer that is heard, "?" a peer that is heard
-// and solicited, and "s" a silent peer; "b" is a node that relies on the API server. A capital
-// letter means that the node announces its addresses again. A number repeats the next letter, and
-// makes the output count letters, too.
+// The command `hear` simulates a node that listens to a single peer. Its argument has one character
+// for each step of the node, 200 ms apart. "!" means that an announcement of the peer arrives, "+"
+// another packet of the peer, and "." no packet. "_" means that the node itself stood still for one
+// second before the step, and "-" for three seconds. A number before a character repeats the
+// character.
+//
+// The output of `hear` has one letter for each step. "h" means that the peer is heard, "?" that it
+// is heard and solicited, and "s" that it is silent. "b" means that the node has just begun to
+// listen and relies on the API server. A capital letter means that the node announces its addresses
+// again. If the argument has numbers, the output has numbers, too.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *link { return &link{t: t, apiServer: true} }, scripttest.Commands[*link]{
 		"hear":      (*link).hear,      // hear TIMELINE
 		"nodes":     (*link).addNodes,  // nodes a b c
 		"service":   (*link).service,   // service 192.0.2.70 [local a b]
 		"run":       (*link).run,       // run 3s
-		"wait":      (*link).wait,      // wait 3s: run without output
+		"wait":      (*link).wait,      // wait 3s: as run, without output
 		"owners":    (*link).owners,    // owners: the nodes that answer for each address
-		"claim":     (*link).claim,     // claim 192.0.2.70 to a: by another machine
-		"crash":     (*link).crash,     // crash a: it has no power
-		"start":     (*link).start,     // start a: it starts without state
-		"stop":      (*link).stop,      // stop a: it stands still
+		"claim":     (*link).claim,     // claim 192.0.2.70 to a: a hears a foreign claim
+		"crash":     (*link).crash,     // crash a: the machine loses power
+		"start":     (*link).start,     // start a: the machine starts without state
+		"stop":      (*link).stop,      // stop a: the machine stands still until "continue"
 		"continue":  (*link).resume,    // continue a
-		"announcer": (*link).announcer, // announcer a stops|starts: but its kernel works
+		"announcer": (*link).announcer, // announcer a stops|starts: its kernel works on
 		"link":      (*link).setLink,   // link a down|up
-		"split":     (*link).split,     // split a | b c: the network is split
-		"heal":      (*link).heal,      // heal
+		"split":     (*link).split,     // split a | b c: packets of a do not reach b and c
+		"heal":      (*link).heal,      // heal: ends the split
 		"apiserver": (*link).setServer, // apiserver down|up
-		"offline":   (*link).offline,   // offline a: it does not reach the API server
+		"offline":   (*link).offline,   // offline a: a does not reach the API server
 		"online":    (*link).online,    // online a
-		"exclude":   (*link).exclude,   // exclude a: its Node gets the label
+		"exclude":   (*link).exclude,   // exclude a: the Node gets the label for exclusion
 		"include":   (*link).include,   // include a
 	})
 }
@@ -58,7 +62,7 @@ type link struct {
 	nodes     []*scripted
 	apiServer bool
 	objects   facts
-	begin     time.Time // of the run
+	begin     time.Time // start of the command `run`
 	out       []string
 }
 
@@ -68,25 +72,26 @@ type scripted struct {
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
-	works   bool // its announcer
-	online  bool // it reaches the API server
+	works   bool // the announcer works
+	online  bool // the node reaches the API server
 	renewed time.Time
 	lease   lease
 	known   facts
 	state   state
 	heard   []neighbor.SeenAddress
-	// as printed last
+	// The last printed values.
 	answers, silent string
 	cutOff          bool
 }
 
-// running reports whether the announcer runs.
+// running reports whether the machine and its announcer run.
 func (m *scripted) running() bool { return m.Running && m.works }
 
-// repeated is a number and the letter that it repeats.
+// repeated matches a number and the character that it repeats.
 var repeated = regexp.MustCompile(`[0-9]+[^0-9]`)
 
-// counted returns a row of letters with the number of each.
+// counted replaces each run of equal letters by its length and the letter. For example, it returns
+// "3h 1s" for "hhhs".
 func counted(row string) string {
 	var out []string
 	for row != "" {
@@ -138,7 +143,7 @@ func (n *link) hear(args []string) string {
 	if input != args[0] {
 		return counted(out)
 	}
-	return "     " + out // below the input
+	return "     " + out // five spaces align the output with the input
 }
 
 func (n *link) addNodes(args []string) string {
@@ -154,7 +159,7 @@ func (n *link) addNodes(args []string) string {
 	return ""
 }
 
-// change changes the objects of the API server.
+// change replaces the objects of the API server by a copy that the function how has changed.
 func (n *link) change(how func(*facts)) {
 	next := facts{n.objects.version + 1, slices.Clone(n.objects.nodes), slices.Clone(n.objects.services)}
 	how(&next)
@@ -170,7 +175,7 @@ func (n *link) service(args []string) string {
 	return ""
 }
 
-// index returns the index of a node.
+// index returns the index of the node with this name. Without such a node, it fails the test.
 func (n *link) index(name string) int {
 	i := slices.IndexFunc(n.nodes, func(m *scripted) bool { return m.name == name })
 	if i < 0 {
@@ -179,10 +184,11 @@ func (n *link) index(name string) int {
 	return i
 }
 
-// find returns a node.
+// find returns the node with this name. Without such a node, it fails the test.
 func (n *link) find(name string) *scripted { return n.nodes[n.index(name)] }
 
-// print adds a line about a node to the output.
+// print adds a line about a node to the output of the command, with the time since the start of the
+// command.
 func (n *link) print(m *scripted, format string, args ...any) {
 	n.out = append(n.out, fmt.Sprintf("%s %s: ", time.Since(n.begin), m.name)+fmt.Sprintf(format, args...))
 }
@@ -206,7 +212,8 @@ func (n *link) wait(args []string) string {
 	return ""
 }
 
-// controlPlane renews Leases and updates the readiness of Nodes.
+// controlPlane renews the Leases of nodes that reach the API server, and marks Nodes as ready or
+// not ready by the age of their Leases. It does nothing while the API server is down.
 func (n *link) controlPlane() {
 	if !n.apiServer {
 		return
@@ -222,19 +229,20 @@ func (n *link) controlPlane() {
 	}
 }
 
-// connected reports whether packets of one node reach another.
+// connected reports whether packets of node a reach node b.
 func connected(a, b *scripted) bool {
 	return a != b && a.Running && b.Running && linktest.Connected(&a.Machine, &b.Machine)
 }
 
-// send delivers a packet.
+// send delivers a packet with address a if node to is reachable and its announcer works.
 func send(from, to *scripted, a netip.Addr, announced bool) {
 	if connected(from, to) && to.works {
 		to.heard = append(to.heard, neighbor.SeenAddress{Address: a, MAC: from.mac, Announced: announced})
 	}
 }
 
-// step performs a step of a node.
+// step reads the objects of the API server for a node, if the node reaches it, then runs a step of
+// the node and performs its actions.
 func (n *link) step(m *scripted) {
 	if m.online && n.apiServer {
 		m.lease = m.lease.renewed(m.renewed.String(), time.Now())
@@ -243,7 +251,7 @@ func (n *link) step(m *scripted) {
 		}
 	}
 	if m.known.nodes == nil {
-		m.heard = nil // it does not listen before its first list
+		m.heard = nil // a node does not listen before its first list
 		return
 	}
 	cutOff := m.lease.cutOff(time.Now())
@@ -289,7 +297,7 @@ func (n *link) perform(m *scripted, do actions) {
 		}
 		for _, c := range do.solicit {
 			if c.MAC == o.mac {
-				send(o, m, o.address, false) // the kernel answers
+				send(o, m, o.address, false) // the kernel of o answers
 			}
 		}
 	}
@@ -350,7 +358,7 @@ func (n *link) announcer(args []string) string {
 func (n *link) setLink(args []string) string {
 	m := n.find(args[0])
 	m.Link = args[1] == "up"
-	m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() // as run does
+	m.state.peers, m.state.claims = peerState{}, m.state.claims.reannounce() // as agent.run does
 	return ""
 }
 
@@ -368,7 +376,7 @@ func (n *link) heal([]string) string {
 
 func (n *link) setServer(args []string) string {
 	n.apiServer = args[0] == "up"
-	for _, m := range n.nodes { // no node could renew its Lease
+	for _, m := range n.nodes { // no node could renew its Lease before
 		m.renewed = time.Now()
 	}
 	return ""

@@ -11,43 +11,46 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor/linktest"
 )
 
-// Nodes on one link that crash, stand still, restart and are cut off from each other and from the
-// API server, and the code that decides.
+// This file simulates nodes on one link, with the decisions of this package. The nodes crash, stand
+// still, restart, and are cut off from each other and from the API server.
 
 const (
-	// replaced is the time after any change until exactly one node answers for an address. With
-	// packet loss, nodes may have wrong states of each other for as long.
+	// replaced is the longest time from a change until exactly one node answers for an address.
+	// With packet loss, a node may have a wrong state of a peer for this time.
 	replaced = 3 * time.Second
-	// settled is the time after which no address moves any more, without packet loss.
+	// settled is the time after the last change from which no address moves. It holds for links
+	// without packet loss.
 	settled = 5 * time.Second
-	// untangled is replaced for nodes with different data, because some are cut off from the API
-	// server, or were and yielded therefore. A node that is cut off does not detect that at first.
+	// untangled is used in place of replaced if nodes have different data, or if a node has yielded
+	// an address. In both cases a node is or was cut off from the API server. The time is longer,
+	// because a node detects late that it is cut off.
 	untangled = found + 2*probeInterval
-	// lost is the time after which the API server considers a node lost that does not renew its
-	// Lease, and found the time after which the node itself detects that.
+	// lost is the age of a Lease at which the API server considers the node lost. found is the age
+	// at which the node itself detects that it is cut off.
 	lost, found = 50 * time.Second, 40 * time.Second
-	// forgotten is the time after which every node has given up on a node that makes no
-	// announcement, even if nodes stood still meanwhile.
+	// forgotten is the time without an announcement after which all nodes consider a node silent,
+	// even if some of them stood still in this time.
 	forgotten = maxMute + 45*time.Second
 )
 
-// facts are the objects of the API server. They are replaced, never changed.
+// facts are the objects of the API server. A change replaces the whole value, so nodes can share
+// it.
 type facts struct {
 	version  int
 	nodes    []Node
 	services []Service
 }
 
-// simulated is a node.
+// simulated is a node of the simulation.
 type simulated struct {
 	linktest.Machine
 	name    string
 	address netip.Addr
 	mac     neighbor.MAC
-	works   bool          // the announcer runs; if not, only the kernel does
+	works   bool          // the announcer runs; without it, only the kernel runs
 	run     int           // the number of starts of the announcer
-	spoke   time.Duration // the time of its last announcement
-	online  bool          // it reaches the API server
+	spoke   time.Duration // time of its last announcement
+	online  bool          // the node reaches the API server
 	renewed time.Duration
 	stale   bool
 	known   facts // nodes is nil before the first list
@@ -58,14 +61,14 @@ type simulated struct {
 
 func (m *simulated) announces() bool { return m.Running && m.works && m.known.nodes != nil }
 
-// yields reports whether it yielded addresses because it is cut off.
+// yields reports whether the node has yielded addresses. Only a node that is cut off yields.
 func (m *simulated) yields() bool { return m.announces() && len(m.answers) < len(m.state.claims) }
 
 // world is a run of the simulation.
 type world struct {
 	*linktest.Simulation
 	machines  []*simulated
-	bare      []*linktest.Machine // the same machines
+	bare      []*linktest.Machine // the linktest.Machine of each node in machines
 	facts     facts
 	away      bool          // the API server is down
 	changed   time.Duration // time of the last change
@@ -73,7 +76,9 @@ type world struct {
 	moves     int
 	judged    int
 	takeovers int
-	mute      int // the number of checked machines that made no announcement for long
+	// mute is the number of checks of a running machine that had made no announcement for at least
+	// forgotten.
+	mute int
 }
 
 func (w *world) disturbed(format string, args ...any) {
@@ -81,7 +86,8 @@ func (w *world) disturbed(format string, args ...any) {
 	w.Logf(format, args...)
 }
 
-// tell sends the objects of the API server to the nodes that reach it.
+// tell sends the objects of the API server to each node that reaches the API server, after a random
+// delay.
 func (w *world) tell() {
 	for _, m := range w.machines {
 		w.Of(&m.Machine, w.UpTo(300*time.Millisecond), func() { w.learn(m) })
@@ -99,7 +105,8 @@ func (w *world) learn(m *simulated) {
 	m.renewed, m.stale = w.Now, false
 }
 
-// change changes the objects of the API server.
+// change replaces the objects of the API server by a copy that the function how has changed, and
+// sends them to the nodes.
 func (w *world) change(how func(*facts)) {
 	next := facts{w.facts.version + 1, slices.Clone(w.facts.nodes), slices.Clone(w.facts.services)}
 	how(&next)
@@ -107,8 +114,9 @@ func (w *world) change(how func(*facts)) {
 	w.tell()
 }
 
-// lease simulates the kubelets and the API server for Leases, periodically. While the API server is
-// down it marks no node as lost, and afterwards it gives all nodes time.
+// lease renews the Lease of each node, and marks Nodes as ready or not ready by the age of their
+// Leases. While the API server is down, lease marks no node as lost. The end of an outage counts as
+// a renewal of all Leases (disturb). lease schedules its next call.
 func (w *world) lease() {
 	for i, m := range w.machines {
 		renews := m.Running && m.online && !w.away
@@ -129,7 +137,8 @@ func (w *world) lease() {
 	w.In(500*time.Millisecond, w.lease)
 }
 
-// start starts an announcer without state.
+// start starts the announcer of a node without state. The announcer then steps until it is stopped
+// or started again.
 func (w *world) start(m *simulated) {
 	m.run++
 	m.works, m.state, m.heard, m.answers, m.known, m.stale = true, state{}, nil, nil, facts{}, false
@@ -144,10 +153,11 @@ func (w *world) start(m *simulated) {
 	w.Of(&m.Machine, w.UpTo(neighbor.StepInterval), func() { w.learn(m); step() })
 }
 
-// step simulates the component, periodically.
+// step runs a step of a node, delivers its packets, and fails the test if the node answers for an
+// address that it must not have.
 func (w *world) step(m *simulated) {
 	if m.known.nodes == nil {
-		m.heard = nil // it does not listen before that
+		m.heard = nil // a node does not listen before its first list
 		return
 	}
 	yielded := m.yields()
@@ -195,14 +205,14 @@ func (w *world) step(m *simulated) {
 			})
 		}
 		for _, c := range do.solicit {
-			if c.MAC == other.mac { // its kernel answers
+			if c.MAC == other.mac { // the kernel of other answers
 				w.Frame(&m.Machine, &other.Machine, func() { tell(other, m, neighbor.SeenAddress{Address: other.address, MAC: other.mac}) })
 			}
 		}
 	}
 }
 
-// eligible reports whether a node may answer for an address, by the given data.
+// eligible reports whether, by the objects in known, node m may answer for address a.
 func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
 	n := known.nodes[slices.IndexFunc(known.nodes, func(n Node) bool { return n.Name == m.name })]
 	for _, s := range known.services {
@@ -213,7 +223,7 @@ func (w *world) eligible(m *simulated, known facts, a netip.Addr) bool {
 	return false
 }
 
-// agree reports whether the nodes with working announcers have the same data.
+// agree reports whether all nodes with working announcers know the same version of the objects.
 func (w *world) agree(machines []*simulated) bool {
 	var first *simulated
 	for _, m := range machines {
@@ -228,7 +238,7 @@ func (w *world) agree(machines []*simulated) bool {
 	return true
 }
 
-// disturb makes a random change, periodically.
+// disturb makes a random change to a node, the network or the objects. It schedules its next call.
 func (w *world) disturb() {
 	m := w.machines[w.Random.IntN(len(w.machines))]
 	i := slices.Index(w.machines, m)
@@ -265,7 +275,7 @@ func (w *world) disturb() {
 	case what == 6:
 		w.away = !w.away
 		if !w.away {
-			for _, one := range w.machines { // no node could renew its Lease
+			for _, one := range w.machines { // no node could renew its Lease during the outage
 				one.renewed = max(one.renewed, w.Now)
 			}
 		}
@@ -291,8 +301,8 @@ func (w *world) disturb() {
 	w.In(w.UpTo(40*time.Second), w.disturb)
 }
 
-// judge checks the world, periodically. A wrong state may last for as long as the nodes need to
-// detect it.
+// judge checks which nodes answer for each address. It fails the test if a wrong state lasts longer
+// than the nodes may need to detect it. It schedules its next call.
 func (w *world) judge() {
 	wrong := map[string]time.Duration{}
 	for _, m := range w.machines {
@@ -300,7 +310,7 @@ func (w *world) judge() {
 		switch {
 		case m.announces():
 			m.spoke = w.Now
-		// the other nodes give up on it, each by its own clock
+		// In this time, the other nodes begin to consider m silent, each by its own clock.
 		case m.Running && mute >= maxMute && mute < forgotten:
 			w.changed = w.Now
 		case m.Running && mute >= forgotten:
@@ -312,7 +322,7 @@ func (w *world) judge() {
 		since, before := w.wrong[what]
 		if !before || since < w.changed {
 			since = w.Now
-			if since-w.changed < 200*time.Millisecond { // the change caused it
+			if since-w.changed < 200*time.Millisecond { // the last change caused the wrong state
 				since = w.changed
 			}
 		}
@@ -341,7 +351,8 @@ func (w *world) judge() {
 			for _, m := range here {
 				if m.Running && !m.announces() {
 					down = down || w.Now-m.spoke < forgotten
-					// a node that has just begun to listen relies on the API server
+					// Until a node has listened for TakeOverAfter, it relies on the API server and
+					// does not detect that m is silent.
 					taken = within + neighbor.TakeOverAfter
 				}
 				if m.announces() && slices.Contains(m.answers, a) {
@@ -354,8 +365,8 @@ func (w *world) judge() {
 			if len(answer) > 1 {
 				find(within, "%v answer for %s", answer, a)
 			}
-			// An announcer that restarts leaves its addresses without an owner, because its machine
-			// exists, but only for a limited time.
+			// While an announcer restarts, its addresses have no owner, because its kernel still
+			// answers the other nodes. This is permitted for a limited time.
 			if agree && !down && len(could) > 0 {
 				w.judged++
 				if len(answer) == 0 {
@@ -368,9 +379,10 @@ func (w *world) judge() {
 	w.In(100*time.Millisecond, w.judge)
 }
 
-// TestSimulation checks that, after any change to nodes and their network, 3 seconds later the
-// nodes that hear each other and have the same data have exactly one owner for each address, if it
-// has a candidate; the owner is a candidate; and then no address moves.
+// TestSimulation makes random changes to nodes and their network. It considers nodes that hear each
+// other and have the same data. Three seconds after the last change, exactly one of them answers
+// for each address that has a candidate, and this node is a candidate. From settled on, no address
+// moves.
 func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int

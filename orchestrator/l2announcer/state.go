@@ -9,36 +9,43 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/neighbor"
 )
 
-// state is the state of a node's decisions. The zero state has just begun to listen and answers for
-// no address.
+// state is all that a node remembers between two steps. The zero value is the state of a node that
+// has just begun to listen and answers for no address.
 type state struct {
 	peers  peerState
 	claims claims
-	// the Nodes of the last election, with Unheard as of then; nil: another election is due
+	// candidates are the Nodes of the last election, with the values of Unheard at that time. If
+	// candidates is nil, the next step runs an election.
 	candidates []Node
-	won        []netip.Addr // by this election
+	won        []netip.Addr // the addresses that the node won in the last election
 }
 
-// observation is the input of a step.
+// observation is the input of a step of state.
 type observation struct {
-	now      time.Time
-	self     string // the node's name
-	nodes    []Node
-	services []Service              // set candidates to nil after a change
-	heard    []neighbor.SeenAddress // since the last step
-	// the node has no link on which it could hear the others, so it relies only on the API server
+	now   time.Time
+	self  string // the name of this node
+	nodes []Node
+	// After a change of services, the caller sets state.candidates to nil.
+	services []Service
+	heard    []neighbor.SeenAddress // packets that arrived since the last step
+	// noLink means that the node has no link on which it can hear peers. It then relies on the API
+	// server alone.
 	noLink bool
-	cutOff bool // from the API server, for so long that others may have taken over
+	// cutOff means that the node has not reached the API server for so long that other nodes may
+	// have taken its addresses.
+	cutOff bool
 }
 
-// actions are the actions of a step, besides answers.
+// actions are the packets that a step sends, and the nodes for the status text. claims.answered
+// returns the addresses for which the node answers.
 type actions struct {
 	peerActions
 	claimActions
-	silent []string // nodes that are no candidates only because they are silent
+	silent []string // ready nodes that are no candidates because they are silent
 }
 
-// step returns the next state and the actions. It is pure.
+// step returns the next state and the actions. It is pure. It runs an election only if the Nodes,
+// their silence or the Services changed.
 func (s state) step(v observation) (state, actions) {
 	var do actions
 	if v.noLink {

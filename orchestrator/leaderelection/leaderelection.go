@@ -1,14 +1,15 @@
 // Package leaderelection runs the controllers of a single control-plane machine at a time. The
-// controllers of the other machines do not start until the leader's lease expires or is released.
+// controllers of another machine can start only after the lease of the leader has expired or the
+// leader has released it.
 //
-// The whole process has a common lease instead of a lease for each component: the components start
-// and stop together, and the Lease shows the leader. A single control-plane machine does not run
-// this component. It has no second candidate, and an election costs seconds after a power cut,
-// because the lease of the dead process has to expire first.
+// All components of process "controllers" share one lease, because they start and stop together.
+// The holder of the Lease object is the leader. The only control-plane machine of a cluster does
+// not run this component, because it has no competitor. An election would also delay its
+// controllers after a power cut until the lease of the ended process has expired.
 //
-// Each process uses only the API server of its own machine, not the balancer that the node uses. So
-// a machine loses the lease when its API server fails, and a machine with a working server takes it
-// (docs/decisions/0032-balancer.md).
+// Each process uses only the API server of its own machine. It does not use the balancer, which the
+// components of the node use. A machine therefore loses the lease when its own API server fails,
+// and a machine with a working API server gets the lease (docs/decisions/0032-balancer.md).
 package leaderelection
 
 import (
@@ -28,17 +29,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "leader-election"
 
-// leaseName is the name of the Lease in kube-system. Upstream's kube-controller-manager has the
-// right to this Lease and does not use it here.
+// leaseName is the name of the Lease in namespace kube-system. The default roles of Kubernetes give
+// the identity of kube-controller-manager the right to this Lease. kube-controller-manager itself
+// does not use the Lease here.
 const leaseName = "kube-controller-manager"
 
-// Another machine takes over after the leader has not renewed the lease for leaseDuration. The
-// leader stops after renewDeadline without an answer; its last request and the two requests that
-// release the lease end before the lease expires. The times are about twice upstream's: a leader
-// that stops because the API server is slow restarts, and the restart slows the server further.
+// The lease expires leaseDuration after its last renewal, and then another machine becomes the
+// leader. A leader that could not renew the lease for renewDeadline stops. Its last request and the
+// two requests that release the lease end before the lease expires. The times are about twice the
+// defaults of Kubernetes, so that a slow API server does not make leaders stop: each stop restarts
+// the process, and the restart adds load to the API server.
 const (
 	leaseDuration  = 36 * time.Second
 	renewDeadline  = 20 * time.Second
@@ -46,30 +49,32 @@ const (
 	requestTimeout = 5 * time.Second
 )
 
-// NeedsElection reports whether the cluster can have a second candidate. Another machine may list
-// this machine as a control-plane machine even if this machine lists only itself.
+// NeedsElection reports whether the cluster can have a second control-plane machine. It returns
+// true even if this machine lists only itself, because another machine may list this machine.
 func NeedsElection(spec nodespec.Spec) bool {
 	return spec.Node.ControlPlane && len(spec.ControlPlanes) > 0
 }
 
-// Component describes the component without its Run function. It precedes the components that wait
-// for leadership, so it stops after them.
+// Component returns the component, to which the caller adds Elector.Run. The component has to
+// precede the components that wait for leadership, because components stop in reverse order: the
+// lease is released after these components have stopped.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// Elector runs the leader election of the controllers process. Make it with New.
+// Elector runs the leader election of process "controllers". New creates it.
 type Elector struct {
 	leading chan struct{} // closed when this process becomes the leader
 }
 
-// New returns an Elector that is not the leader.
+// New returns an Elector. Its process is not the leader before Run has won the election.
 func New() *Elector {
 	return &Elector{leading: make(chan struct{})}
 }
 
-// WhenLeading returns a function that calls run once this process is the leader. Until then the
-// component is ready as a standby.
+// WhenLeading wraps the Run function of the named component. The returned function waits until this
+// process is the leader, and then calls run and returns its error. While it waits, it announces the
+// component as ready with the detail "standby". It returns nil if its context ends first.
 func (l *Elector) WhenLeading(name string, run func(context.Context, component.Announce) error) func(context.Context, component.Announce) error {
 	return func(ctx context.Context, announce component.Announce) error {
 		announce(name, true, "standby")
@@ -82,9 +87,9 @@ func (l *Elector) WhenLeading(name string, run func(context.Context, component.A
 	}
 }
 
-// Run takes part in the election until ctx is done and then releases the lease. Loss of the lease
-// is an error: the process exits and restarts, because its controllers must not work beside the
-// next leader's.
+// Run takes part in the election until ctx is done. It then releases the lease and returns nil. If
+// the process loses the lease, Run returns an error, and the process exits and restarts: its
+// controllers must not run at the same time as the controllers of the next leader.
 func (l *Elector) Run(ctx context.Context, env component.Env) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {

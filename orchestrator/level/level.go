@@ -1,7 +1,9 @@
-// Package level holds the level of the cluster in a file, so that the components of processes "api"
-// and "controllers" start with the version that they emulate (docs/decisions/0096-two-phases.md).
-// etcd holds the level of the cluster; process "api" copies it to the file. Package emulation
-// decides, package etcd reads and raises the level.
+// Package level stores the level of the cluster in a file of the machine. The components of
+// processes "api" and "controllers" read the file when they start, and emulate the Kubernetes
+// version of this level (docs/decisions/0096-two-phases.md).
+//
+// The source of the level is a key in etcd, which process "api" copies to the file. Package etcd
+// reads and raises the level in etcd. Package emulation computes which version a level requires.
 package level
 
 import (
@@ -23,21 +25,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// ControllersName is the name of the component that ends process "controllers" after a change of
-// the level.
+// ControllersName is the name of the component that makes process "controllers" end after a change
+// of the level. The process then starts again with the new level.
 const ControllersName = "controllers-level"
 
 // pollInterval is the time between two reads of the file.
 const pollInterval = time.Second
 
-// Own returns the minor version of Kubernetes of this executable.
+// Own returns the minor version of Kubernetes with which this executable was built.
 func Own() emulation.Minor { return emulation.Of(version.DefaultKubeBinaryVersion) }
 
-// file holds the level as a text, for example "1.36". Its directory is readable for all users.
+// file returns the path of the file. The file holds the level as text, for example "1.36". All
+// users can read its directory.
 func file(dirs dirs.Dirs) string { return filepath.Join(dirs.Level, "level") }
 
-// Read returns the level in the file. The error is fs.ErrNotExist before the first start of process
-// "api".
+// Read returns the level in the file. Before process "api" has written the file for the first time,
+// the error wraps fs.ErrNotExist.
 func Read(dirs dirs.Dirs) (emulation.Minor, error) {
 	text, err := os.ReadFile(file(dirs))
 	if err != nil {
@@ -50,16 +53,18 @@ func Read(dirs dirs.Dirs) (emulation.Minor, error) {
 	return m, nil
 }
 
-// Write replaces the level in the file.
+// Write replaces the file by a file with this level, atomically.
 func Write(dirs dirs.Dirs, level emulation.Minor) error {
-	// The mask of the process would make the file unreadable for other users.
+	// With the umask of the process, other users could not read the file.
 	if err := renameio.WriteFile(file(dirs), []byte(level.String()+"\n"), 0o644, renameio.IgnoreUmask()); err != nil {
 		return fmt.Errorf("level: cannot write: %w", err)
 	}
 	return nil
 }
 
-// Await returns the level as soon as process "api" has written the file, or the error of ctx.
+// Await waits until process "api" has written the file, and returns the level in it. If ctx ends
+// first, Await returns the cause of that. It also returns an error if the file exists and cannot be
+// read.
 func Await(ctx context.Context, dirs dirs.Dirs) (emulation.Minor, error) {
 	ticker := time.NewTicker(pollInterval / 20)
 	defer ticker.Stop()
@@ -76,7 +81,8 @@ func Await(ctx context.Context, dirs dirs.Dirs) (emulation.Minor, error) {
 	}
 }
 
-// Apply sets the level of a node, and the version that its components emulate.
+// Apply sets the level in spec, and the version that the components emulate at this level. It fails
+// if this executable cannot emulate the level, for example because the level is newer.
 func Apply(spec *nodespec.Spec, level emulation.Minor) (err error) {
 	spec.Level = level
 	spec.Emulated, err = emulation.Emulated(level, Own())
@@ -86,8 +92,9 @@ func Apply(spec *nodespec.Spec, level emulation.Minor) (err error) {
 	return nil
 }
 
-// Watch returns an error when the level in the file is not the level of the node any more, so that
-// the process ends and starts with the new level; nil if ctx ends first.
+// Watch polls the file and returns an error when the level in it differs from env.Spec.Level. The
+// error makes the process end and start again with the new level. Watch returns nil if ctx ends
+// first. It ignores errors of reading the file.
 func Watch(ctx context.Context, env component.Env) error {
 	env.Announce(ControllersName, true, "")
 	ticker := time.NewTicker(pollInterval)
@@ -105,7 +112,7 @@ func Watch(ctx context.Context, env component.Env) error {
 	}
 }
 
-// Changed is the error with which a process ends that starts again at another level.
+// Changed returns the error with which a process ends because the level of the cluster has changed.
 func Changed(before, now emulation.Minor) error {
 	return fmt.Errorf("the level of the cluster is %s instead of %s: the process starts again", now, before)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestFile checks that process "controllers" waits for the file, starts with the level in it, and
-// ends after a change.
+// TestFile checks that Await waits for the file, that Apply uses the level in the file, and that
+// Watch ends after a change of the file.
 func TestFile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -55,8 +55,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestOtherUsers checks that another user can read the file, although the process masks the modes
-// of its files.
+// TestOtherUsers checks that other users can read the file, although the umask of the process is
+// 077.
 func TestOtherUsers(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	dirs := dirs.In(t.TempDir())
@@ -71,7 +71,7 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestDamaged checks that a file without a level is an error with its path.
+// TestDamaged checks that Await fails with the path of the file if the file is empty.
 func TestDamaged(t *testing.T) {
 	dirs := dirs.In(t.TempDir())
 	if err := os.MkdirAll(dirs.Level, 0o755); err != nil {

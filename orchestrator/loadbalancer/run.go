@@ -27,26 +27,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "loadbalancer"
 
-// account is the service account for writes: upstream's account for load balancer controllers.
-// Upstream creates its rights and, without a cloud provider, does not use it.
+// account is the service account with which the controller writes. Kubernetes creates this account
+// with its rights for the load balancer controller of a cloud provider. No other component uses it
+// here.
 const account = "service-controller"
 
-// retryInterval is the delay after a failure; timeout bounds a request.
+// retryInterval is the delay before the next pass after a failure. timeout is the deadline of a
+// request.
 const (
 	retryInterval = 2 * time.Second
 	timeout       = 10 * time.Second
 )
 
-// Component describes the component without its Run function. Without pools it only reports to
-// Services why they have no address.
+// Component returns the component, to which the caller adds Run. The component also runs without
+// pools, to report by Events why Services have no address.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// Run assigns addresses until ctx is done.
+// Run assigns addresses until ctx is done. It fails if the clients or the informers cannot be set
+// up.
 func Run(ctx context.Context, env component.Env) error {
 	own, acting, err := nodecontrollers.ControllerClient(ctx, env, Name, account)
 	if own == nil {
@@ -61,23 +64,24 @@ func Run(ctx context.Context, env component.Env) error {
 	return c.run(ctx, env.AnnounceReady(Name))
 }
 
-// controller reconciles the status of the Services with Step. It makes one pass at a time, and each
-// pass sees the writes of the previous passes.
+// controller writes the decisions of Step to the status of the Services. It runs one pass at a
+// time, and each pass sees the writes of all previous passes.
 type controller struct {
 	pools    []nodespec.Pool
-	own      []netip.Addr // addresses of the machines in the specification, and of the API
+	own      []netip.Addr // addresses of machines and of the API, from the node specification
 	now      func() time.Time
 	client   kubernetes.Interface
 	events   record.EventRecorder
 	factory  informers.SharedInformerFactory
 	services cache.SharedIndexInformer
 	watched  *component.Nodes
-	nodes    cache.SharedIndexInformer // of watched
+	nodes    cache.SharedIndexInformer // the informer of watched
 	changed  cell.Signal
-	// by Service, the version before the last write: a cache with this version is stale
+	// written maps the key of a Service to its resource version before the last write. A cache that
+	// still has this version is stale.
 	written    map[string]string
-	unanswered map[string]string // the same for writes without an answer
-	timer      *time.Timer       // triggers a pass without a change
+	unanswered map[string]string // like written, for writes with an unknown result
+	timer      *time.Timer       // triggers a pass at the time Decision.Again
 	reported   map[types.UID][]Problem
 }
 
@@ -97,7 +101,7 @@ func newController(spec nodespec.Spec, watched *component.Nodes, own, acting kub
 	return c, nil
 }
 
-// trim removes large fields that this package does not use.
+// trim removes large fields that this package does not read.
 func trim(object any) (any, error) {
 	if s, ok := object.(*corev1.Service); ok {
 		s.ManagedFields = nil
@@ -109,16 +113,19 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	return component.Reconciler{
 		Changed: c.changed, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
 		Factories: []component.Factory{c.factory, c.watched},
-		// a Node is updated every few seconds
+		// The kubelet updates its Node often, so changes of other fields than the addresses trigger
+		// no pass.
 		Watched: []component.Watched{{Informer: c.services}, {Informer: c.nodes, Same: func(before, now any) bool {
 			return slices.Equal(nodeAddresses(before), nodeAddresses(now))
 		}}},
 	}.Run(ctx)
 }
 
-// pass checks all Services once and writes the differences; a write without an answer ends it. It
-// returns the status text, or "" if the cache does not show the last writes yet: the cache's next
-// update triggers the next pass.
+// pass runs Step once on the caches and writes the differences. It returns the status text of the
+// component. It returns "" if a cache does not contain the last writes yet; the next update of the
+// cache then triggers the next pass. A write with an unknown result ends the pass with an error. A
+// write that the API server rejected does not end the pass, and pass returns the first such error
+// at its end.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := c.resolveUnanswered(ctx); err != nil {
 		return "", err
@@ -130,7 +137,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	decisions := Step(world)
 	served := 0
 	var again time.Time
-	var refused []error // an error of a Service does not block the others
+	var refused []error // a rejected write does not block other Services
 	for _, d := range decisions {
 		if len(d.Addresses) > 0 || d.Unassigned && len(Addresses(objects[d.Key])) > 0 {
 			served++
@@ -154,7 +161,8 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d Services have addresses", served, len(decisions)), nil
 }
 
-// resolveUnanswered determines the result of writes without an answer.
+// resolveUnanswered finds out the result of each write that got no answer: it reads the Service and
+// compares its version. It fails if a Service cannot be read.
 func (c *controller) resolveUnanswered(ctx context.Context) error {
 	for key, version := range c.unanswered {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -172,8 +180,8 @@ func (c *controller) resolveUnanswered(ctx context.Context) error {
 	return nil
 }
 
-// behind reports whether the cache lacks a written change: a decision by a stale cache could assign
-// an address twice.
+// behind reports whether the cache lacks a written change. With such a cache, Step could assign an
+// address twice.
 func (c *controller) behind() bool {
 	for key, version := range c.written {
 		object, found, err := c.services.GetStore().GetByKey(key)
@@ -185,7 +193,7 @@ func (c *controller) behind() bool {
 	return false
 }
 
-// input reads the cache.
+// input returns the input of Step from the caches, and the Service objects by key.
 func (c *controller) input() (Input, map[string]*corev1.Service) {
 	w := Input{Now: c.now(), Pools: c.pools, Machines: slices.Clone(c.own)}
 	objects := map[string]*corev1.Service{}
@@ -215,7 +223,8 @@ func nodeAddresses(object any) []netip.Addr {
 	return all
 }
 
-// apply writes a Service's status if it differs, and reports new problems.
+// apply writes the status of a Service if it differs from the decision. It then creates an Event
+// for each problem if the problems have changed. It returns the error of the write.
 func (c *controller) apply(ctx context.Context, s *corev1.Service, d Decision) error {
 	if want := ingress(d.Addresses); !d.Unassigned && !equality.Semantic.DeepEqual(want, s.Status.LoadBalancer.Ingress) {
 		if err := c.write(ctx, s, d.Key, want); err != nil {
@@ -234,7 +243,8 @@ func (c *controller) apply(ctx context.Context, s *corev1.Service, d Decision) e
 	return nil
 }
 
-// write changes the status only for the version on which the decision is based.
+// write patches the status of a Service. The API server rejects the patch if the Service is not the
+// version on which the decision is based any more.
 func (c *controller) write(ctx context.Context, s *corev1.Service, key string, want []corev1.LoadBalancerIngress) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
@@ -248,7 +258,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 	_, err = c.client.CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	switch {
 	case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		c.written[key] = s.ResourceVersion // the cache will get the change
+		c.written[key] = s.ResourceVersion // the watch will deliver the newer version
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 	default:
 		c.unanswered[key] = s.ResourceVersion
@@ -259,7 +269,7 @@ func (c *controller) write(ctx context.Context, s *corev1.Service, key string, w
 	return nil
 }
 
-// prune removes the reported problems of deleted Services.
+// prune drops the reported problems of deleted Services from memory.
 func (c *controller) prune(objects map[string]*corev1.Service) {
 	alive := map[types.UID]bool{}
 	for _, s := range objects {

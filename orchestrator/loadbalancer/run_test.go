@@ -26,11 +26,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// server is an API server with versioned Services and programmed failures.
+// server is a fake API server that checks the resource versions of Services. Its field fail makes
+// writes fail.
 type server struct {
 	*fake.Clientset
-	mu     sync.Mutex
-	fail   func(name string) (applied bool, err error) // for the next write of a status
+	mu sync.Mutex
+	// fail decides the result of each write of a status: whether the server applies the write, and
+	// the error that it returns.
+	fail   func(name string) (applied bool, err error)
 	writes int
 }
 
@@ -76,14 +79,14 @@ func (s *server) patch(p clienttesting.PatchAction) (bool, runtime.Object, error
 	return true, now, failure
 }
 
-// failing sets how writes fail from now on.
+// failing sets the function that decides the results of writes.
 func (s *server) failing(f func(name string) (bool, error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = f
 }
 
-// events records the reasons of Events.
+// events is an EventRecorder that stores each Event as text.
 type events struct {
 	mu  sync.Mutex
 	all []string
@@ -103,7 +106,7 @@ func (e *events) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, re
 	e.Eventf(o, kind, reason, format, args...)
 }
 
-// await waits for an Event.
+// await waits until an Event with this text was recorded. After 20 seconds it fails the test.
 func (e *events) await(t *testing.T, want string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -124,7 +127,7 @@ func (e *events) await(t *testing.T, want string) {
 	}
 }
 
-// object is the n-th created Service that needs an address.
+// object returns a Service that was created at second n and has no address yet.
 func object(n int) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -152,7 +155,8 @@ func start(t *testing.T, s *server, e *events, pools ...nodespec.Pool) {
 	})
 }
 
-// await waits until the Services have the addresses.
+// await waits until the Services have exactly these addresses. After 20 seconds, or if two Services
+// have the same address, it fails the test.
 func (s *server) await(t *testing.T, want map[string]string) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -184,8 +188,8 @@ func (s *server) await(t *testing.T, want map[string]string) {
 	}
 }
 
-// TestRun tests Services from their first address to their deletion; a restarted controller adopts
-// the addresses in the status.
+// TestRun follows Services from their first address to their deletion. It also checks that a
+// restarted controller retains the addresses in the status.
 func TestRun(t *testing.T) {
 	foreign := object(1)
 	class := "example.com/other"
@@ -223,8 +227,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestLostAnswers checks that the result of a write without an answer is determined before any
-// further assignment, and that a Service with a rejected status does not block the others.
+// TestLostAnswers checks that the controller finds out the result of a write without an answer
+// before it assigns further addresses. It also checks that a rejected write for one Service does
+// not block other Services.
 func TestLostAnswers(t *testing.T) {
 	lost := errors.New("connection lost")
 	refused := apierrors.NewForbidden(corev1.Resource("services"), "s1", errors.New("by a policy"))
@@ -255,8 +260,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestWithoutPools checks that a Service gets an Event about its missing address, after another
-// load balancer had its time, and that no status is written.
+// TestWithoutPools checks a controller without pools: it creates an Event for each Service that has
+// no address after gracePeriod, and it writes no status.
 func TestWithoutPools(t *testing.T) {
 	served := object(1)
 	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.99"}}
@@ -275,8 +280,8 @@ func TestWithoutPools(t *testing.T) {
 	}
 }
 
-// TestField checks that the field loadBalancerIP requests an address as the annotation does, which
-// has precedence.
+// TestField checks that a Service can request an address by its field loadBalancerIP, and that the
+// annotation has precedence over the field.
 func TestField(t *testing.T) {
 	with := func(annotation, field string) Service {
 		s := object(1)
@@ -313,7 +318,7 @@ func TestParseWanted(t *testing.T) {
 	both := []corev1.IPFamily{v4, v6}
 	for text, c := range map[string]struct {
 		families []corev1.IPFamily
-		want     string // the addresses, or a part of the problem
+		want     string // the addresses, or a part of the error text
 	}{
 		"":                          {both, ""},
 		"192.0.2.1":                 {both, "192.0.2.1"},

@@ -11,21 +11,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The class and the annotations of a Service.
+// A Service selects this load balancer by its class, and requests a pool and addresses by its
+// annotations.
 const (
-	Class          = "orlop.dev/pool" // its loadBalancerClass, if set
-	PoolAnnotation = "orlop.dev/pool" // the name of a pool
-	// addresses of different families, separated by commas
+	Class          = "orlop.dev/pool" // value of spec.loadBalancerClass
+	PoolAnnotation = "orlop.dev/pool" // its value is the name of a pool
+	// The value of AddressAnnotation is at most one address of each family, separated by a comma.
 	AddressAnnotation = "orlop.dev/address"
 )
 
-// IsManaged reports whether a Service gets its addresses from the pools.
+// IsManaged reports whether this load balancer is responsible for a Service: the type is
+// LoadBalancer, and the class is Class or not set.
 func IsManaged(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.LoadBalancerClass == nil || *s.Spec.LoadBalancerClass == Class)
 }
 
-// Addresses returns the addresses in a Service's status. A client with write access to a status can
-// write any value, so callers must check that an address is in a pool.
+// Addresses returns the addresses in the status of a Service, and omits invalid ones. A client with
+// write access to the status can write any address, so callers must check that an address is in a
+// pool.
 func Addresses(s *corev1.Service) []netip.Addr {
 	var all []netip.Addr
 	for _, i := range s.Status.LoadBalancer.Ingress {
@@ -36,7 +39,7 @@ func Addresses(s *corev1.Service) []netip.Addr {
 	return all
 }
 
-// read returns a Service as the input of Step.
+// read converts a Service object to the input of Step.
 func read(s *corev1.Service) Service {
 	policy := s.Spec.IPFamilyPolicy
 	out := Service{
@@ -53,7 +56,7 @@ func read(s *corev1.Service) Service {
 	return out
 }
 
-// machinePort reports whether a port of the Service is also a port of the machines themselves.
+// machinePort reports whether the Service has a port on which the machines themselves listen.
 func machinePort(s *corev1.Service) bool {
 	return slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		switch p.Protocol {
@@ -67,8 +70,8 @@ func machinePort(s *corev1.Service) bool {
 	})
 }
 
-// parseWanted parses the addresses that a Service requests by its annotation or field, and returns
-// an error text for invalid addresses.
+// parseWanted parses the text of a request for addresses. The parameter by names the annotation or
+// field in the error text. invalid is the error text, or "" if the request is valid.
 func parseWanted(by, text string, families []corev1.IPFamily) (wanted []netip.Addr, invalid string) {
 	refuse := func(format string, args ...any) ([]netip.Addr, string) {
 		return nil, fmt.Sprintf("%s cannot be used: %s; expected addresses separated by commas, at most one for each of the Service's ipFamilies",
@@ -92,11 +95,12 @@ func parseWanted(by, text string, families []corev1.IPFamily) (wanted []netip.Ad
 	return wanted, ""
 }
 
-// ingress returns the status for addresses. They have the mode VIP: packets arrive with the address
-// as their destination, and the service proxy of every node receives them.
+// ingress returns the status of a Service with these addresses. Their mode is VIP, because packets
+// arrive at a node with the address as their destination, and kube-proxy handles them.
 func ingress(addresses []netip.Addr) []corev1.LoadBalancerIngress {
 	mode := corev1.LoadBalancerIPModeVIP
-	// not nil: a patch with an empty list empties the status
+	// The list is never nil: without addresses, the patch contains an empty list, which empties the
+	// status.
 	out := []corev1.LoadBalancerIngress{}
 	for _, a := range addresses {
 		out = append(out, corev1.LoadBalancerIngress{IP: a.String(), IPMode: &mode})

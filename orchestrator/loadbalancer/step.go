@@ -13,55 +13,58 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// poolsField is the configuration field of the pools.
+// poolsField is the path of the pools in the configuration, for messages.
 const poolsField = "Cluster.spec.networks.loadBalancer.pools"
 
-// Service is the relevant part of a Service object.
+// Service is the part of a Service object that Step uses.
 type Service struct {
 	Key      string // namespace/name
 	Created  time.Time
-	Managed  bool // of type LoadBalancer, and not of another implementation
-	Ending   bool // in deletion: it retains its addresses and gets no new addresses
+	Managed  bool // this load balancer is responsible for it (IsManaged)
+	Ending   bool // in deletion: it retains its addresses and gets no new ones
 	Families []corev1.IPFamily
-	DualOnly bool         // it requires both families
-	Pool     string       // the requested pool; empty: any pool that is not only on request
-	Wanted   []netip.Addr // the requested addresses, of different families
-	WantedBy string       // the source of the request: the annotation or the field
-	Explicit bool         // its class selects this load balancer explicitly
-	// MachinePort: the Service has a port that the machines use too.
+	DualOnly bool         // it has a problem unless it gets both families
+	Pool     string       // the requested pool; empty: any pool without onRequest
+	Wanted   []netip.Addr // the requested addresses, at most one of each family
+	// WantedBy names the annotation or field with the request, for messages.
+	WantedBy string
+	Explicit bool // its loadBalancerClass is Class
+	// MachinePort means that the Service has a port on which the machines themselves listen.
 	MachinePort bool
-	Invalid     string       // the error of its request, or empty
+	Invalid     string       // the error in its request, or empty
 	Has         []netip.Addr // the addresses in its status
 }
 
-// Input is all input of the assignment.
+// Input is the input of Step.
 type Input struct {
 	Now      time.Time
 	Pools    []nodespec.Pool
 	Services []Service
-	Machines []netip.Addr // no Service may have them
-	// addresses that machines claim in their Nodes: no Service gets such an address, and no Service
-	// loses its address because of the claim, because a machine can claim any address
+	Machines []netip.Addr // addresses that no Service may have
+	// Nodes are the addresses that machines report in their Node objects. No Service gets such an
+	// address. A Service that has such an address already retains it, because a machine can report
+	// any address.
 	Nodes []netip.Addr
 }
 
-// Decision is the desired state of a managed Service: the addresses in the order of its families,
-// and the problems with missing addresses.
+// Decision is the wanted state of a managed Service: its addresses in the order of its families,
+// and the reasons for missing addresses.
 type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
-	// Unassigned: the Service stays unchanged, because without pools another load balancer may
-	// assign its addresses.
+	// Unassigned means that the status of the Service must stay unchanged. No pool is configured,
+	// so another load balancer may assign its addresses.
 	Unassigned bool
-	// Again is the time of the next check without a change; zero: never.
+	// Again is the time at which Step has to run again even without a change. It is zero if that is
+	// not necessary.
 	Again time.Time
 }
 
-// Problem is the reason of an Event, and a sentence with a hint.
+// Problem is the reason and the message of an Event. The message states the problem and a remedy.
 type Problem struct{ Reason, Message string }
 
-// The reasons.
+// These are the reasons of Events about missing addresses.
 const (
 	badRequest  = "BadRequest"
 	noPool      = "NoPool"
@@ -72,11 +75,11 @@ const (
 	ofMachine   = "AddressOfMachine"
 )
 
-// gracePeriod is how long a Service without a class waits for another load balancer, if no pool
-// exists, before an Event reports the missing pool.
+// gracePeriod is the age of a Service without a class from which an Event reports that no pool is
+// configured. Before that age, another load balancer may still assign an address.
 const gracePeriod = 30 * time.Second
 
-// withoutPools decides about a managed Service if no pool exists.
+// withoutPools returns the decision about a managed Service if no pool is configured.
 func (s Service) withoutPools(now time.Time) Decision {
 	d := Decision{Key: s.Key, Unassigned: true}
 	switch due := s.Created.Add(gracePeriod); {
@@ -91,12 +94,13 @@ func (s Service) withoutPools(now time.Time) Decision {
 	return d
 }
 
-// Step decides about all managed Services, the oldest first. It is pure: the same input gives the
-// same decisions, and so does the input after the decisions were performed.
+// Step returns a decision for each managed Service, the oldest first. It is pure: the same input
+// gives the same decisions. It gives the same decisions again after they were written to the status
+// of the Services.
 //
-// Services retain their addresses before new addresses are assigned, and requests for particular
-// addresses precede all others. A Service that requests another address than it has retains its
-// address until it gets the other.
+// Step works in this order: Services retain the addresses that they have, then requests for
+// particular addresses are served, then all other requests. A Service that requests another address
+// than its present one retains its present address until it gets the requested one.
 func Step(w Input) []Decision {
 	a := allocation{pools: w.Pools, taken: map[netip.Addr]string{}, next: map[netip.Addr]netip.Addr{}}
 	for _, m := range w.Machines {
@@ -126,7 +130,8 @@ func Step(w Input) []Decision {
 		for f, kept := range shares[i] {
 			switch {
 			case !slices.Contains(w.Nodes, kept.address):
-			// the machine would reject packets to its own port, or the Service would get them
+			// A machine and the Service would compete for packets to this address and port, so the
+			// Service loses the address.
 			case s.MachinePort:
 				a.taken[kept.address] = "a machine"
 				delete(shares[i], f)
@@ -155,9 +160,9 @@ func Step(w Input) []Decision {
 	return decisions
 }
 
-// share is a Service's address of a family.
+// share is the address of a Service in one family, and the problem with it.
 type share struct {
-	address netip.Addr // invalid: none
+	address netip.Addr // invalid if the Service has no address
 	problem Problem
 }
 
@@ -181,7 +186,8 @@ func (s Service) decide(shares map[corev1.IPFamily]share) Decision {
 	return d
 }
 
-// wanted returns the requested address of a family, if any.
+// wanted returns the requested address of a family. The result is invalid if the Service requests
+// no address of this family.
 func (s Service) wanted(f corev1.IPFamily) netip.Addr {
 	for _, w := range s.Wanted {
 		if familyOf(w) == f {
@@ -198,16 +204,19 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// allocation is the state of the assignment within a step, in which no address becomes free.
+// allocation records the addresses that are taken within one call of Step. A taken address does not
+// become free again within the call.
 type allocation struct {
 	pools []nodespec.Pool
-	taken map[netip.Addr]string // the owner
-	// by the first address of a range: all addresses before it are taken; invalid: the range is
-	// full
+	taken map[netip.Addr]string // the owner of each taken address, for messages
+	// next maps the first address of a range to the next address to try: all addresses of the range
+	// before that are taken. An invalid address means that the range is full.
 	next map[netip.Addr]netip.Addr
 }
 
-// retain adopts the addresses that a Service has, at most one of each family.
+// retain returns the addresses that a Service may retain, at most one of each family, and marks
+// them as taken. It omits an address that is taken already, is in no pool, or is not of a family of
+// the Service.
 func (a allocation) retain(s Service) map[corev1.IPFamily]share {
 	shares := map[corev1.IPFamily]share{}
 	for _, h := range s.Has {
@@ -221,7 +230,8 @@ func (a allocation) retain(s Service) map[corev1.IPFamily]share {
 	return shares
 }
 
-// assign finds an address of the family for a Service; has is its present address, if any.
+// assign returns the address of the family for a Service, and a problem if the Service does not get
+// what it requests. The parameter has is its present address, if any.
 func (a allocation) assign(s Service, f corev1.IPFamily, has share) share {
 	if s.Invalid != "" {
 		return has
@@ -263,7 +273,8 @@ func (a allocation) assign(s Service, f corev1.IPFamily, has share) share {
 	return share{has.address, a.explain(reason, s, f, names)}
 }
 
-// assignWanted assigns the requested address.
+// assignWanted assigns address w, which the Service requests. If that is impossible, it returns the
+// present address with a problem.
 func (a allocation) assignWanted(s Service, w netip.Addr, has share) share {
 	p, pooled := a.poolOf(w)
 	owner := a.taken[w]
@@ -283,7 +294,8 @@ func (a allocation) assignWanted(s Service, w netip.Addr, has share) share {
 	return share{address: w}
 }
 
-// explain returns the problem of a Service without an address of the family.
+// explain returns the problem of a Service for which assign found no address. The parameter names
+// lists the pools that have the family and are full.
 func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names []string) Problem {
 	var all []string
 	for _, p := range a.pools {
@@ -303,7 +315,7 @@ func (a allocation) explain(reason string, s Service, f corev1.IPFamily, names [
 	return Problem{reason, text}
 }
 
-// poolOf returns the pool of an address.
+// poolOf returns the pool that contains an address. The bool is false if no pool contains it.
 func (a allocation) poolOf(address netip.Addr) (nodespec.Pool, bool) {
 	i := slices.IndexFunc(a.pools, func(p nodespec.Pool) bool { return p.Contains(address) })
 	if i < 0 {
@@ -312,8 +324,8 @@ func (a allocation) poolOf(address netip.Addr) (nodespec.Pool, bool) {
 	return a.pools[i], true
 }
 
-// free returns the first free address of a range, or an invalid address. It visits each taken
-// address once in a step.
+// free returns the first free address of a range, or an invalid address if the range is full. It
+// remembers its position, so a call of Step visits each taken address only once.
 func (a allocation) free(r nodespec.Range) netip.Addr {
 	at, known := a.next[r.First]
 	if !known {

@@ -25,7 +25,7 @@ func addrs(words ...string) []netip.Addr {
 	return all
 }
 
-// pool has one range for each pair of addresses.
+// pool returns a pool with one range for each pair of addresses.
 func pool(name string, ends ...string) nodespec.Pool {
 	p := nodespec.Pool{Name: name}
 	for pair := range slices.Chunk(addrs(ends...), 2) {
@@ -34,7 +34,7 @@ func pool(name string, ends ...string) nodespec.Pool {
 	return p
 }
 
-// service is the n-th created managed Service.
+// service returns a managed Service that was created at second n.
 func service(n int, families ...corev1.IPFamily) Service {
 	return Service{Key: fmt.Sprintf("default/s%d", n), Created: time.Unix(int64(n), 0), Managed: true, Families: families}
 }
@@ -55,7 +55,7 @@ func TestStep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		world Input
-		want  string // each Service's addresses, and the reasons for missing addresses
+		want  string // the output of show
 	}{
 		{"nothing", Input{}, ""},
 		{"the oldest first", Input{Pools: []nodespec.Pool{a}, Services: []Service{service(3, v4), service(1, v4), service(2, v4)}},
@@ -157,9 +157,10 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestSimulation simulates a cluster: Services are created, deleted and changed, pools and machines
-// change, and decisions are performed only in part. No address ever belongs to two Services,
-// settled assignments stay, and no Service lacks an address while a permitted address is free.
+// TestSimulation creates, deletes and changes Services at random, changes pools and machines, and
+// performs only a part of the decisions. It checks that no address belongs to two Services, that a
+// Service does not lose an address without a reason, and that no Service lacks an address while a
+// permitted address is free.
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(200) {
 		simulate(t, seed, rand.New(rand.NewPCG(seed, 31)))
@@ -176,7 +177,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 	asked := []string{"", "", "", "a", "b", "c", "missing"}
 	some := func() netip.Addr { p := every[r.IntN(3)]; return p.Ranges[r.IntN(len(p.Ranges))].First }
 	for turn := range 60 {
-		calm := true // only new Services appear
+		calm := true // true if this round only creates or deletes a Service
 		switch i := r.IntN(10); {
 		case i < 5:
 			w.Services = append(w.Services, service(int(seed)*1000+turn, families[r.IntN(4)]...).from(asked[r.IntN(7)]))
@@ -206,7 +207,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 					t.Fatalf("seed %d, turn %d: %s lost %s for nothing", seed, turn, d.Key, had)
 				}
 			}
-			if r.IntN(5) > 0 { // the others are not written in time
+			if r.IntN(5) > 0 { // in one of five cases the write of the decision is missing
 				s.Has = d.Addresses
 			}
 		}
@@ -214,7 +215,7 @@ func simulate(t *testing.T, seed uint64, r *rand.Rand) {
 			t.Fatalf("seed %d, turn %d: %v", seed, turn, err)
 		}
 	}
-	for range 3 { // an address that was released in a step can be assigned in the next
+	for range 3 { // each round can assign addresses that the round before released
 		for _, d := range Step(w) {
 			w.find(d.Key).Has = d.Addresses
 		}
@@ -228,13 +229,14 @@ func (w Input) find(key string) *Service {
 	return &w.Services[slices.IndexFunc(w.Services, func(s Service) bool { return s.Key == key })]
 }
 
-// usable reports whether an address is in a pool and not a machine's.
+// usable reports whether an address is in a pool and is no address of a machine.
 func (w Input) usable(a netip.Addr) bool {
 	return slices.ContainsFunc(w.Pools, func(p nodespec.Pool) bool { return p.Contains(a) }) && !slices.Contains(w.Machines, a)
 }
 
-// check verifies decisions: each address once, in a pool, of a family of the Service, and no free
-// address while a Service waits for it.
+// check returns an error if a decision gives an address twice, an address outside the pools, or an
+// address of a wrong family. It also returns an error if a Service gets no address although a
+// permitted address is free.
 func (w Input) check(decisions []Decision) error {
 	owner := map[netip.Addr]string{}
 	for _, d := range decisions {
@@ -248,7 +250,7 @@ func (w Input) check(decisions []Decision) error {
 			}
 		}
 	}
-	held := maps.Clone(owner) // with the addresses that are to be released
+	held := maps.Clone(owner) // also the addresses that the decisions release
 	for _, s := range w.Services {
 		for _, h := range s.Has {
 			if o := held[h]; o != "" && o != s.Key {
@@ -277,7 +279,8 @@ func (w Input) check(decisions []Decision) error {
 	return nil
 }
 
-// TestLarge checks that a large pool that is nearly full does not take minutes.
+// TestLarge fills a pool of 65536 addresses. If Step searched each range from its start, this test
+// would take minutes.
 func TestLarge(t *testing.T) {
 	w := Input{Pools: []nodespec.Pool{pool("large", "10.0.0.0", "10.0.255.255")}}
 	for n := range 1 << 16 {

@@ -12,17 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clearing removes volumes in the background: millions of files take minutes. The zero value is
-// ready.
+// clearing removes volumes in the background, because the removal of millions of files takes
+// minutes. The zero value is ready for use.
 type clearing struct {
 	mu      sync.Mutex
 	busy    bool
 	failed  error          // the error of the last removal
-	running sync.WaitGroup // the removal in progress
+	running sync.WaitGroup // ends with the removal in progress
 }
 
-// start starts a removal unless a removal is in progress, and returns the error of the last
-// removal. ended is called after some volumes were removed, or if none is left.
+// start runs do in the background and returns the error of the last removal. While a removal is in
+// progress, start does nothing and returns nil. do returns whether it has removed some volumes.
+// start calls ended if do has removed some volumes or has not failed.
 func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +44,8 @@ func (c *clearing) start(do func() (some bool, err error), ended func()) error {
 	return failed
 }
 
-// clear continues the removal of retired volumes and returns the error of the last attempt.
+// clear starts the removal of all retired volumes in the background, and returns the error of the
+// last attempt.
 func (n *node) clear(ctx context.Context) error {
 	if len(n.store.retired()) == 0 {
 		return nil
@@ -59,27 +61,31 @@ func (n *node) clear(ctx context.Context) error {
 }
 
 const (
-	// maxOpenDepth is the number of nested directories that are open at a time during a removal.
-	// os.RemoveAll opens all of them, with 8 KiB each: a pod can create hundreds of thousands in a
-	// small volume, which would exhaust the descriptors and the memory of the whole process.
+	// maxOpenDepth is the largest number of nested directories that are open at a time during a
+	// removal. os.RemoveAll would open all of them, with 8 KiB each. A pod can nest hundreds of
+	// thousands of directories in a small volume, which would exhaust the descriptors and the
+	// memory of the process.
 	maxOpenDepth = 64
 	// readBatch is the number of names in a single read of a directory.
 	readBatch = 128
 )
 
-// tree is a directory in removal.
+// tree is the state of removeTree.
 type tree struct {
 	ctx   context.Context
-	top   int // file descriptor
+	top   int // file descriptor of the top directory
 	own   func(dir string) error
-	moved int // number of directories that were moved to the top
+	moved int // number of the next name in the top directory
 }
 
-// removeTree removes a directory with its contents until ctx is done. The contents may be hostile,
-// but have no other writer. It follows no symbolic link. It moves directories deeper than
-// maxOpenDepth to the top and removes them there; own assigns the directory to the top's project,
-// because the kernel moves no files between projects. Entries that cannot be removed do not stop
-// the removal of the others.
+// removeTree removes a directory with its contents, which can be hostile. No other process may
+// write to the directory meanwhile. removeTree follows no symbolic links, and stops with an error
+// when ctx is done.
+//
+// It moves directories that are deeper than maxOpenDepth to the top directory and removes them
+// there. Before such a move, own assigns the directory to the project of the top directory if
+// necessary, because the kernel rejects moves between projects. An entry that cannot be removed
+// does not stop the removal of other entries.
 func removeTree(ctx context.Context, dir string, own func(dir string) error) error {
 	top, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -96,13 +102,15 @@ func removeTree(ctx context.Context, dir string, own func(dir string) error) err
 	return os.Remove(dir)
 }
 
-// empty removes the contents of a directory.
+// empty removes the contents of a directory. It returns the first error of an entry that cannot be
+// removed.
 func (t *tree) empty(dir *os.File, depth int) error {
 	for {
 		if t.ctx.Err() != nil {
 			return context.Cause(t.ctx)
 		}
-		// From the beginning each time: the kernel may reorder the remaining entries.
+		// Each round reads the directory from its beginning, because the kernel may reorder the
+		// remaining entries after a removal.
 		if _, err := dir.Seek(0, 0); err != nil {
 			return err
 		}
@@ -121,7 +129,7 @@ func (t *tree) empty(dir *os.File, depth int) error {
 				}
 				if err := t.remove(int(dir.Fd()), name, depth); err == nil {
 					removed = true
-				} else if problems == nil { // only the first of possibly millions
+				} else if problems == nil { // only the first error of possibly millions
 					problems = fmt.Errorf("%q: %w", name, err)
 				}
 			}
@@ -129,7 +137,8 @@ func (t *tree) empty(dir *os.File, depth int) error {
 	}
 }
 
-// remove removes an entry of a directory.
+// remove removes an entry of the directory with descriptor dir. depth is the number of directories
+// above dir.
 func (t *tree) remove(dir int, name string, depth int) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
@@ -154,12 +163,12 @@ func (t *tree) remove(dir int, name string, depth int) error {
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
-// lift moves a directory to the top.
+// lift moves a directory to the top directory, under a name that is not in use there.
 func (t *tree) lift(dir int, name string) error {
 	for owned := false; ; {
 		err := unix.Renameat2(dir, name, t.top, fmt.Sprint("deep-", t.moved), unix.RENAME_NOREPLACE)
 		switch {
-		case errors.Is(err, unix.EEXIST): // the pod used this name itself
+		case errors.Is(err, unix.EEXIST): // the pod has used this name
 			t.moved++
 		case errors.Is(err, unix.EXDEV) && !owned:
 			if err := t.own(filepath.Join("/proc/self/fd", fmt.Sprint(dir), name)); err != nil {

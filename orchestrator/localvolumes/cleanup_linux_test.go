@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dig makes nested directories that are too deep for a path, and a file in the deepest directory.
+// dig creates nested directories below dir, and a file in the deepest directory. It uses no paths,
+// so depth can exceed the largest length of a path.
 func dig(t *testing.T, dir string, depth int) {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -37,8 +38,8 @@ func dig(t *testing.T, dir string, depth int) {
 	unix.Close(at)
 }
 
-// TestRemoveTree checks that a pod's directories of any depth and name are removed with few
-// descriptors, and that files elsewhere stay.
+// TestRemoveTree checks that directories of any depth and name are removed with few open
+// descriptors, and that the target of a symbolic link stays.
 func TestRemoveTree(t *testing.T) {
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
@@ -47,7 +48,7 @@ func TestRemoveTree(t *testing.T) {
 	for n := range 3 * readBatch {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "second", fmt.Sprint(n)), nil, 0o600))
 	}
-	for n := range 5 { // names that the removal itself uses
+	for n := range 5 { // lift uses the same names
 		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, fmt.Sprint("deep-", n), "x"), 0o700))
 	}
 	if err != nil {
@@ -83,8 +84,8 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// TestClearing checks that a removal blocks no other operation, and that a failed removal is
-// reported, retried, and does not block the rest.
+// TestClearing checks that a removal runs in the background. A removal that fails is reported and
+// retried, and does not block other removals.
 func TestClearing(t *testing.T) {
 	n, _, root := copier(t)
 	for _, name := range []string{named(2), named(3)} {

@@ -16,36 +16,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// slack returns the bytes beyond its size that a copy may use while it is made: the number of
-// blocks for a file's extents depends on the free areas of the disk, so a copy of a full volume can
-// need a few more blocks.
+// slack returns how many bytes more than size a copy may use until it is complete. The number of
+// blocks for the extents of a file depends on the free areas of the disk, so a copy of a full
+// volume can need a few more blocks than its source.
 func slack(size int64) int64 { return size/64 + 1<<20 }
 
-// errWait is returned when a copy has to wait although no error occurred.
+// errWait is the reason why a copy has to wait. It is no failure of the node.
 type errWait string
 
 func (e errWait) Error() string { return string(e) }
 
-// inUse is returned when a copy has to wait for pods.
+// inUse is the error of a copy that has to wait because its source is mounted.
 type inUse struct {
 	volume string
-	places []string // its mount points
+	places []string // the mount points of the volume
 }
 
 func (e inUse) Error() string {
 	return fmt.Sprintf("volume %s is mounted at %s", e.volume, strings.Join(e.places, ", "))
 }
 
-// job is a copy in progress: until it is finished, its source can be neither mounted nor destroyed.
+// job is a copy in progress. Its source cannot be mounted or destroyed before finish.
 type job struct {
 	copy     Copy
 	project  uint32
 	from, to string
 }
 
-// reserve begins a copy. The source must be complete and not mounted: a copy of a directory that
-// changes meanwhile would mix files of different times. From then on the source can be neither
-// mounted nor removed until finish.
+// reserve begins a copy and creates its directory. It fails with errWait or inUse if the copy has
+// to wait. The source must be complete and must not be mounted, because a copy of a directory that
+// changes would mix files of different times. From reserve to finish, the source cannot be mounted
+// or destroyed.
 func (s *store) reserve(c Copy) (job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +92,9 @@ func (s *store) reserve(c Copy) (job, error) {
 	return j, nil
 }
 
-// fits returns an error unless the disk has room for the contents of the source without evictions
-// by the kubelet: other files may have taken the space that is promised to volumes.
+// fits returns an error if the copy would leave so little free space that the kubelet evicts pods
+// (evictionPercent). This can happen although Step has promised the space, because other files can
+// use the space that is promised to volumes.
 func (s *store) fits(c Copy, source volume) error {
 	_, used, err := s.quotas.Get(s.root, source.project)
 	if err != nil {
@@ -109,9 +111,9 @@ func (s *store) fits(c Copy, source volume) error {
 	return nil
 }
 
-// work makes the copy with idle I/O priority and within a quota, and returns the final quota: for a
-// volume its size, for a snapshot the size of its contents, because a snapshot has no writer.
-// Without an error the copy is complete on the disk and not yet in use.
+// work copies the files with idle I/O priority and within a quota. It returns the final quota in
+// bytes: the size of a volume, or the size of the contents of a snapshot, because a snapshot has no
+// writer. If work returns no error, the whole copy is on the disk, and finish makes it usable.
 func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	size = j.copy.Size
 	if err := errors.Join(s.limit(j.project, size+slack(size)), s.quotas.Assign(j.to, j.project)); err != nil {
@@ -127,7 +129,7 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 		return size, fmt.Errorf("%s contains more than %s can have (%s): %w", j.copy.Of, j.copy.Name, humanSize(size), err)
 	}
 	if err == nil {
-		err = persistAll(s.root) // blocks with delayed allocation are counted after the write
+		err = persistAll(s.root) // the kernel counts delayed blocks when it writes them
 	}
 	if err != nil {
 		return size, err
@@ -139,13 +141,14 @@ func (s *store) work(ctx context.Context, j job) (size int64, err error) {
 	if err != nil {
 		return size, err
 	}
-	// 0 would mean no limit
+	// A limit of 0 would mean no limit, so the smallest limits are 1 KiB and 1 inode.
 	keeps := projectquota.Limit{Bytes: max(used.Bytes, 1<<10), Inodes: max(used.Inodes, 1)}
 	return int64(keeps.Bytes), errors.Join(s.quotas.SetLimit(s.root, j.project, keeps), persistAll(s.root))
 }
 
-// finish ends a copy with this quota: after a successful work it can be used, otherwise its files
-// are to be removed.
+// finish ends a copy. failed is the error of work, and size its final quota. Without an error,
+// finish makes the copy usable. With an error, it moves the files to the directory removing and
+// returns the error.
 func (s *store) finish(j job, size int64, failed error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,15 +160,15 @@ func (s *store) finish(j job, size int64, failed error) error {
 		target = removing
 	}
 	if err := os.Rename(j.to, filepath.Join(s.root, target, j.copy.Name)); err != nil {
-		// it stays until the next start
+		// The copy stays in the directory making until openStore removes it.
 		return errors.Join(failed, fmt.Errorf("%s: cannot be moved into place: %w", j.copy.Name, err))
 	}
 	s.all[j.copy.Name] = volume{project: j.project, size: size, retired: failed != nil}
 	return errors.Join(failed, safefile.SyncDir(filepath.Join(s.root, target)))
 }
 
-// whole reports whether a copy is complete, and when it began, which is the creation time of its
-// directory.
+// whole returns whether a copy is complete (ok), and when it began, in seconds since 1970. This
+// time is the creation time of its directory.
 func (s *store) whole(name string) (since int64, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +187,7 @@ func (s *store) whole(name string) (since int64, ok bool, err error) {
 	return x.Btime.Sec, true, nil
 }
 
-// mountedAt returns the mount points of a volume or a part of it.
+// mountedAt returns the sorted mount points of a volume and of directories in it.
 func (s *store) mountedAt(name string) ([]string, error) {
 	mounts, err := s.mounts()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// copier returns a node with a volume that contains a file, and fake quotas that count 12 KiB for
-// every directory.
+// copier returns a node with volume 1, which contains a file, and its fake quotas and root. The
+// fake quotas report a usage of 12 KiB for every project.
 func copier(t *testing.T) (*node, *memory, string) {
 	t.Helper()
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
@@ -39,10 +39,11 @@ func copier(t *testing.T) (*node, *memory, string) {
 	return n, kernel, root
 }
 
-// roomy is a disk with free space.
+// roomy returns the free space and the size of a disk with much free space.
 func roomy() (free, size int64, err error) { return gib, 2 * gib, nil }
 
-// use mounts a volume, and writes text to it unless text is empty. It returns the previous content.
+// use calls show for a volume and returns the content of its file. If text is not empty, use then
+// writes text to the file.
 func use(t *testing.T, s *store, name, from, text string) string {
 	t.Helper()
 	var found []byte
@@ -59,10 +60,11 @@ func use(t *testing.T, s *store, name, from, text string) string {
 	return string(found)
 }
 
-// afterCopies runs a node's copies to their end and returns its report.
+// afterCopies runs the copies of a node to their end and returns the report.
 func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	t.Helper()
-	// an unfinished copy is removed, a new copy is made, and its unfinished part is removed
+	// The first round removes an unfinished copy, the second makes the copy, and the third removes
+	// the rest of a failed copy.
 	for range 3 {
 		if _, err := n.perform(t.Context(), nil, copies); err != nil {
 			t.Fatal(err)
@@ -77,7 +79,7 @@ func afterCopies(t *testing.T, n *node, copies ...Copy) Report {
 	return r
 }
 
-// afterRemoval runs a node's removals to their end and returns its report.
+// afterRemoval runs the removals of a node to their end and returns the report.
 func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	t.Helper()
 	if _, err := n.perform(t.Context(), names, nil); err != nil {
@@ -87,8 +89,8 @@ func afterRemoval(t *testing.T, n *node, names ...string) (Report, error) {
 	return n.perform(t.Context(), names, nil)
 }
 
-// TestCopies takes a snapshot, changes the volume, and makes volumes from the snapshot and from the
-// volume.
+// TestCopies takes a snapshot of a volume and changes the volume. It then makes a volume from the
+// snapshot and another from the changed volume.
 func TestCopies(t *testing.T) {
 	n, kernel, root := copier(t)
 	began := time.Now().Unix()
@@ -126,12 +128,12 @@ func TestCopies(t *testing.T) {
 		t.Errorf("of the snapshot %q, of the volume %q", a, b)
 	}
 
-	// All of it exists after a restart.
+	// After a restart, all copies exist.
 	n.store = open(t, root, kernel)
 	if r := afterCopies(t, n, take, fill, clone); len(r.Created) != 3 || len(r.Volumes) != 4 {
 		t.Errorf("%+v", r)
 	}
-	// A destroyed snapshot is not created again with other data.
+	// A destroyed snapshot is not taken again, because it would have other data.
 	if r, err := afterRemoval(t, n, snapped(1)); err != nil || !slices.Equal(r.Removed, []string{snapped(1)}) || len(r.Volumes) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -140,8 +142,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopyWaits checks that a volume in use is not copied, and its pods are reported, and that the
-// source of a copy is neither used nor destroyed.
+// TestCopyWaits checks that a mounted volume is not copied, and that the report names its pods. It
+// also checks that the source of a copy in progress cannot be mounted or destroyed.
 func TestCopyWaits(t *testing.T) {
 	n, _, _ := copier(t)
 	const known, unknown = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-000000000002"
@@ -204,8 +206,8 @@ func TestCopyWaits(t *testing.T) {
 	}
 }
 
-// TestCopyStops checks that a copy that is no longer wanted, or is interrupted by a power cut,
-// leaves no data and can be repeated.
+// TestCopyStops checks a copy that is not wanted any more, and a copy that a power cut interrupts.
+// Both leave no data, and the copy can be repeated.
 func TestCopyStops(t *testing.T) {
 	n, kernel, root := copier(t)
 	take := Copy{snapped(1), named(1), mib}
@@ -225,7 +227,8 @@ func TestCopyStops(t *testing.T) {
 	if j, err = n.store.reserve(take); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(j.to, "half"), nil, 0o600); err != nil { // power cut
+	// as after a power cut
+	if err := os.WriteFile(filepath.Join(j.to, "half"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.store = open(t, root, kernel)
@@ -236,7 +239,7 @@ func TestCopyStops(t *testing.T) {
 		t.Errorf("of the copy before there is something left: %v", err)
 	}
 
-	// A copy that is stopped from outside ends.
+	// A copy that the controller does not request any more is stopped.
 	n.copying.start(t.Context(), named(5), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.changed.Wake)
 	if now, _ := n.copying.busy(named(6)); now != named(5) {
 		t.Errorf("%q is copied", now)
@@ -250,8 +253,8 @@ func TestCopyStops(t *testing.T) {
 	}
 }
 
-// TestCopyFails checks that the error is reported, no data are left, and the copy is not retried at
-// once.
+// TestCopyFails checks a copy that fails. The report contains the error, no data are left, and the
+// copy is not retried before the end of its cooldown.
 func TestCopyFails(t *testing.T) {
 	n, kernel, _ := copier(t)
 	kernel.err = errors.New("no quota today")
@@ -265,20 +268,21 @@ func TestCopyFails(t *testing.T) {
 	if !strings.Contains(r.Waits[snapped(1)], "will be retried") || !strings.Contains(r.Waits[snapped(1)], "no quota today") || len(r.Volumes) != 1 {
 		t.Errorf("%+v", r)
 	}
-	if _, err := n.perform(t.Context(), nil, nil); err != nil { // in its cooldown
+	if _, err := n.perform(t.Context(), nil, nil); err != nil { // during the cooldown
 		t.Fatal(err)
 	}
 	if r := afterCopies(t, n, take); r.Waits[snapped(1)] == "" {
 		t.Errorf("it was not at rest: %+v", r)
 	}
-	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // its cooldown ended
+	n.copying.failed[snapped(1)] = setback{"no quota today", time.Now()} // end of the cooldown
 	if r := afterCopies(t, n, take); len(r.Created) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestManyWait checks that the pods are listed once for all waiting copies, and not if none waits
-// for pods, and that the report is bounded, also for lists that are too long.
+// TestManyWait checks that the pods are listed once for all waiting copies, and not at all if no
+// copy waits for pods. It also checks that the report has a limited size even if the lists of
+// requests are too long.
 func TestManyWait(t *testing.T) {
 	n, _, _ := copier(t)
 	asked := 0
@@ -312,7 +316,7 @@ func TestManyWait(t *testing.T) {
 	}
 }
 
-// TestCopying checks that a node reports its copy in progress.
+// TestCopying checks that the report names the copy in progress.
 func TestCopying(t *testing.T) {
 	n, _, _ := copier(t)
 	n.copying.start(t.Context(), snapped(1), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, n.changed.Wake)
@@ -342,8 +346,8 @@ func TestCopyFits(t *testing.T) {
 	}
 }
 
-// TestPublishFilled checks that the kubelet gets a volume with a source only after it is filled,
-// and that a waiting copy is triggered when a volume is unmounted.
+// TestPublishFilled checks that the kubelet can mount a volume with a source only after the volume
+// is filled. It also checks that an unmount triggers a pass, because a copy may wait for it.
 func TestPublishFilled(t *testing.T) {
 	n, _, _ := copier(t)
 	d := &driver{node: "a", find: func(string) opened { return opened{n.store, "f1", ""} }, changed: n.changed.Wake,

@@ -16,30 +16,32 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A failed copy is retried after cooldownFactor times its duration, and after minCooldown at least:
-// so repeated failures use the disk for at most a tenth of the time.
+// A failed copy is retried after cooldownFactor times its duration, but not before minCooldown.
+// Copies that fail repeatedly therefore use the disk for at most a tenth of the time.
 const (
 	cooldownFactor = 9
 	minCooldown    = time.Minute
 )
 
-// copying is the state of a node's current copy and of its failed copies. The zero value is ready.
+// copying is the state of the copies of a pool: the copy in progress, and the failed copies in
+// their cooldown. The zero value has none.
 type copying struct {
 	mu      sync.Mutex
-	name    string // of the current copy, or empty
+	name    string // name of the copy in progress, or empty
 	stop    context.CancelFunc
 	failed  map[string]setback
-	running sync.WaitGroup // the copy in progress
+	running sync.WaitGroup // ends with the copy in progress
 }
 
-// setback is the error of a failed copy, and the time of its retry.
+// setback is the error of a failed copy, and the time from which the copy can be retried.
 type setback struct {
 	why   string
 	until time.Time
 }
 
-// prune stops the current copy if it is not wanted any more, and drops failed copies after their
-// cooldown: a copy that is not wanted now may be wanted again before that.
+// prune stops the copy in progress if it is not wanted any more. It also drops failed copies after
+// the end of their cooldown. It retains the other failed copies even if they are not wanted now,
+// because the controller may request them again.
 func (c *copying) prune(wanted func(name string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +51,8 @@ func (c *copying) prune(wanted func(name string) bool) {
 	maps.DeleteFunc(c.failed, func(_ string, f setback) bool { return !time.Now().Before(f.until) })
 }
 
-// busy returns the name of the current copy, and the error of the named copy during its cooldown.
+// busy returns the name of the copy in progress, or "", and the error of the named copy while it is
+// in its cooldown, or "".
 func (c *copying) busy(name string) (now, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +62,8 @@ func (c *copying) busy(name string) (now, why string) {
 	return c.name, ""
 }
 
-// start makes a copy in the background.
+// start runs a copy in the background. It calls ended when the copy has ended, and again after the
+// cooldown of a failed copy.
 func (c *copying) start(ctx context.Context, name string, do func(context.Context) error, ended func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +90,9 @@ func (c *copying) start(ctx context.Context, name string, do func(context.Contex
 	})
 }
 
-// copy begins the first possible copy, unless a copy is in progress, and reports on all. It lists
-// the pods at most once, for all waiting copies.
+// copy begins the first copy that can begin, if no copy is in progress. It adds the state of all
+// copies to the report. If a copy waits for pods, copy lists the pods of the node once for all
+// copies.
 func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	report.Created, report.Waits = map[string]int64{}, map[string]string{}
 	waits := func(c Copy, why string) { report.Waits[c.Name] = short(why) }
@@ -106,13 +111,14 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 		case whole:
 			report.Created[c.Name] = since
 			continue
-		case now == c.Name: // in progress
+		case now == c.Name: // the copy is in progress
 			continue
 		case why != "":
 			waits(c, "its copy failed and will be retried: "+why)
 			continue
 		case now != "":
-			// without its name, which may belong to another tenant
+			// The reason does not name the copy in progress, because that may belong to another
+			// tenant.
 			waits(c, "its copy waits for another copy")
 			continue
 		}
@@ -136,10 +142,12 @@ func (n *node) copy(ctx context.Context, copies []Copy, report *Report) error {
 	return errors.Join(problems...)
 }
 
-// podDir matches the kubelet's directory of a pod, which contains the mount points of its volumes.
+// podDir matches the directory of a pod in a mount point. The kubelet mounts the volumes of a pod
+// below this directory.
 var podDir = regexp.MustCompile(`/pods/([0-9a-f-]{36})/`)
 
-// podNames returns the names of the node's pods by UID, or nil after a failure.
+// podNames returns namespace/name of each pod of the node, by UID. It returns nil if the pods
+// cannot be listed.
 func (n *node) podNames(ctx context.Context) map[string]string {
 	if n.pods == nil {
 		return nil
@@ -148,13 +156,13 @@ func (n *node) podNames(ctx context.Context) map[string]string {
 	defer done()
 	names, err := n.pods(asking)
 	if err != nil {
-		return nil // the message contains UIDs instead
+		return nil // the messages then contain UIDs
 	}
 	return names
 }
 
-// users returns the users of a volume with the given mount points: pods' names if known, otherwise
-// their UIDs.
+// users returns a text that names the users of a volume with these mount points: the names of pods,
+// or their UIDs if the names are not known.
 func users(places []string, names map[string]string) string {
 	var users []string
 	for _, p := range places {
@@ -171,7 +179,8 @@ func users(places []string, names map[string]string) string {
 	return strings.Join(slices.Compact(users), " and ")
 }
 
-// podsOf lists the pods of a node, which the kubelet's identity may do.
+// podsOf returns namespace/name of each pod of a node, by UID. The identity of the kubelet has the
+// right to list them.
 func podsOf(ctx context.Context, api kubernetes.Interface, node string) (map[string]string, error) {
 	list, err := api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), ResourceVersion: "0",

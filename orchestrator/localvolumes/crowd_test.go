@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// crowd returns a node with the given number of volumes, and of pending snapshots of each.
+// crowd returns an input with one node. The node has the given number of volumes, and each volume
+// has the given number of pending snapshots.
 func crowd(volumes, snapshots int) Input {
 	w := Input{Nodes: []Node{able("a", map[string]int64{})}, SnapshotClasses: keepers}
 	w.Nodes[0].Report.Size = 1 << 50
@@ -24,8 +25,8 @@ func crowd(volumes, snapshots int) Input {
 	return w
 }
 
-// told returns the copies that a step requests from the node, or the present copies without a
-// change.
+// told returns the copies that the node is requested to make after a call of Step. It fails the
+// test if these are too many or not sorted.
 func told(t *testing.T, w Input) []Copy {
 	t.Helper()
 	tell := w.Nodes[0].Copies
@@ -40,9 +41,9 @@ func told(t *testing.T, w Input) []Copy {
 	return tell
 }
 
-// TestTurns checks that a node gets a bounded number of copies, the same within a turn, and each in
-// some turn; that volumes in permanent use do not block others; and that the copy in progress
-// continues.
+// TestTurns checks the requests for more copies than a request can have. The request has copies of
+// all 10 volumes, so a volume in permanent use does not block the others. It contains the copy in
+// progress. It stays the same within a turn, and each copy is requested in some turn.
 func TestTurns(t *testing.T) {
 	w := crowd(10, 90)
 	w.Nodes[0].Report.Copying = w.Contents[17].Handle
@@ -61,7 +62,7 @@ func TestTurns(t *testing.T) {
 				t.Fatal("it does not settle")
 			}
 		}
-		// an added or removed entry changes at most one of them
+		// One more or one less copy changes at most one copy of the request.
 		w.Contents[20].Deleting = !w.Contents[20].Deleting
 		after := told(t, w)
 		if same := len(slices.DeleteFunc(slices.Clone(after), func(c Copy) bool { return !slices.Contains(all, c) })); same < maxCopies-1 {
@@ -76,8 +77,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestWaitIsReported checks that a snapshot reports a copy that is not requested yet, and that a
-// reason stays after its turn.
+// TestWaitIsReported checks that the status of a snapshot says that its copy is not requested yet.
+// It also checks that a reason from the node stays in the status while the copy is not requested.
 func TestWaitIsReported(t *testing.T) {
 	w := crowd(1, 65)
 	w.Nodes[0].Copies = told(t, w)
@@ -98,8 +99,9 @@ func TestWaitIsReported(t *testing.T) {
 	}
 }
 
-// TestCrowded checks that a node accepts volumes and snapshots of any size up to a number and then
-// reports the reason, and that its volumes can still grow.
+// TestCrowded checks a node with one volume less than its largest number of volumes and snapshots.
+// One more volume is created, all other requests get the reason, and existing volumes can still
+// grow.
 func TestCrowded(t *testing.T) {
 	w := crowd(maxNames-1, 0)
 	w.Classes = local
@@ -131,8 +133,8 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestAnnotationsFit checks that the annotations of a crowded node fit, beside the annotations of
-// other clients.
+// TestAnnotationsFit checks that the annotations of a pool with the largest permitted numbers of
+// entries have at most 141 KiB (report.go).
 func TestAnnotationsFit(t *testing.T) {
 	const largest = 1<<63 - 1
 	r := Report{Filesystem: "0123456789abcdef", Size: largest, Copying: snapped(0), Volumes: map[string]int64{}, Created: map[string]int64{}, Waits: map[string]string{}}
@@ -162,7 +164,8 @@ func TestAnnotationsFit(t *testing.T) {
 	}
 }
 
-// TestShort checks that a long reason retains both ends, and that a short reason stays unchanged.
+// TestShort checks that short retains the beginning and the end of a long reason, and does not
+// change a short reason.
 func TestShort(t *testing.T) {
 	if why := "volume é is used by pod <x>"; short(why) != why {
 		t.Error(short(why))
@@ -173,8 +176,9 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestManyDeleted deletes thousands of volumes and snapshots at once, some before they were taken:
-// the node gets some names at a time, the others stay, and all are deleted in the end.
+// TestManyDeleted deletes thousands of volumes and snapshots at once, and some snapshots before
+// they are taken. The node gets at most maxObsolete names at a time, and in the end all objects and
+// data are deleted.
 func TestManyDeleted(t *testing.T) {
 	w := crowd(2500, 0)
 	for i := range w.Volumes {
@@ -194,7 +198,8 @@ func TestManyDeleted(t *testing.T) {
 	for ; len(c.Volumes)+len(c.Contents) > 0 && passes < 100; passes++ {
 		c.Turn = int64(passes / 3)
 		for _, op := range Step(c.Input) {
-			c.apply(op) // apply fails if an object is deleted and its data are still on the disk
+			// apply fails the test if the data of a deleted object are still on the disk
+			c.apply(op)
 		}
 		if told := len(c.Nodes[0].Obsolete); told > maxObsolete {
 			t.Fatalf("%d names are told", told)

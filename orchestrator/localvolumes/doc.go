@@ -1,25 +1,28 @@
-// Package localvolumes provides volumes for PersistentVolumeClaims on the nodes' own disks:
-// directories of DATA, each with a project quota (package projectquota), on the node that the
-// scheduler selects for the pod.
+// Package localvolumes provides volumes for PersistentVolumeClaims on the disks of the nodes. A
+// volume is a directory of the DATA partition, on the node that the scheduler selects for the pod.
+// A project quota limits its size (package projectquota).
 //
-// Like a CSI driver, it has two parts. The controller, beside the other controllers, makes all
-// decisions: the node of each claim's volume, the free space of each node, the growth and the
-// deletion of volumes (step.go; run.go writes the changes). The node part creates a volume's
-// directory when the kubelet needs it for the first time, mounts it, raises its quota, and removes
-// it on the controller's request (store_linux.go, driver_linux.go, node_linux.go).
+// Like a CSI driver, the package has two parts. The controller runs in process "controllers" and
+// makes all decisions: on which node a volume is created, how much space of a node is free, and
+// which volumes grow or are deleted. step.go computes the decisions, and run.go writes them.
 //
-// The parts communicate by three annotations of the Node (report.go): the node reports its volumes
-// with the kubelet's identity, which may write its own Node only; the controller lists the volumes
-// to destroy and the copies to make. A volume is never destroyed because it is missing from a list,
-// and no node reads or writes another node's volumes.
+// The node part runs on each node. It creates the directory of a volume when the kubelet mounts the
+// volume for the first time, mounts it, and raises its quota. On request of the controller it
+// removes the directory (store_linux.go, driver_linux.go, node_linux.go).
 //
-// A node has a pool of volumes on DATA, and a pool on each volume of its configuration with a
-// StorageClass of its own (pools.go); each has its own annotations and its own file system.
+// The parts communicate by three annotations of the Node (report.go). In one annotation, the node
+// reports its volumes. It uses the identity of the kubelet, which can write only its own Node. In
+// the two others, the controller lists the volumes to destroy and the copies to make. A node
+// destroys only volumes that the controller has listed, and reads and writes only its own volumes.
 //
-// A snapshot, and a volume from a snapshot or another volume, is a copy (snapshots.go decides,
-// snapshotobjects.go writes the objects; copying_linux.go makes one copy at a time with
-// copy_linux.go and pkg/copytree). The source is not mounted meanwhile.
+// A node has one pool of volumes on DATA. It has a further pool on each volume of the machine that
+// has its own StorageClass (pools.go). Each pool has its own annotations and its own file system.
 //
-// docs/decisions/0036-local-volumes.md, 0037-volume-snapshots.md, 0072-volume-control.md,
-// 0073-volume-copies.md, 0078-snapshot-space.md and 0104-volumes.md give the reasons.
+// A snapshot is a copy of a volume. A volume can also be a copy of a snapshot or of another volume.
+// snapshots.go decides about copies, and snapshotobjects.go writes the objects. On the node,
+// copying_linux.go makes one copy at a time with copy_linux.go and pkg/copytree. The source cannot
+// be mounted during the copy.
+//
+// The reasons are in docs/decisions/0036-local-volumes.md, 0037-volume-snapshots.md,
+// 0072-volume-control.md, 0073-volume-copies.md, 0078-snapshot-space.md and 0104-volumes.md.
 package localvolumes

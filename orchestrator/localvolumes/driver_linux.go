@@ -15,35 +15,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// versions are the versions of CSI that the driver supports.
+// versions are the versions of the CSI specification that the driver supports.
 var versions = []string{"1.9.0"}
 
-// driver is the CSI node service and its registration with the kubelet. It has no CSI controller
-// service: the controller (run.go) watches the API itself.
+// driver serves the CSI node service and the registration with the kubelet. It has no CSI
+// controller service, because the controller (run.go) watches the API server itself.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
 	registration.UnimplementedRegistrationServer
 	node     string // name of the node
 	endpoint string // path of the CSI socket
-	version  string // of the system
+	version  string // version of Orlop OS
 	find     func(pool string) opened
-	stores   func() []*store // of the open pools
-	// called when a volume was created, resized or unmounted
+	stores   func() []*store // returns the stores of the open pools
+	// changed is called after a volume was mounted, resized or unmounted.
 	changed    func()
-	registered func(ok bool, detail string) // called with the kubelet's result
+	registered func(ok bool, detail string) // called with the result from the kubelet
 	bind       func(from, to string, flags mount.Flags) error
 	mounted    func(target string) (bool, error)
 	unmount    func(target string) error
 }
 
-// GetInfo implements the kubelet's registration (k8s.io/kubelet/pkg/apis/pluginregistration).
+// GetInfo returns the name and the socket of the driver to the kubelet, which registers the driver
+// (k8s.io/kubelet/pkg/apis/pluginregistration).
 func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Driver, Endpoint: d.endpoint, SupportedVersions: versions}, nil
 }
 
-// NotifyRegistrationStatus receives the kubelet's result of the registration. The kubelet retries
-// by itself.
+// NotifyRegistrationStatus receives the result of the registration from the kubelet. After a
+// failure, the kubelet tries again by itself.
 func (d *driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	d.registered(s.PluginRegistered, s.Error)
 	return &registration.RegistrationStatusResponse{}, nil
@@ -76,12 +77,13 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: all}, nil
 }
 
-// mountOptions are the options that a StorageClass may contain.
+// mountOptions are the mount options that a StorageClass can contain, with their flags.
 var mountOptions = map[string]mount.Flags{
 	"ro": mount.ReadOnly, "nosuid": mount.NoSuid, "nodev": mount.NoDev, "noexec": mount.NoExec, "noatime": mount.NoAtime,
 }
 
-// NodePublishVolume mounts a volume at a path of the kubelet, and creates it before its first use.
+// NodePublishVolume mounts a volume at the target path that the kubelet names. At the first use it
+// also creates the volume.
 func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetTargetPath() == "" || r.GetVolumeCapability().GetMount() == nil {
 		return nil, status.Error(codes.InvalidArgument, "a volume is mounted as a directory and needs a target path")
@@ -130,21 +132,22 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	}
 	err := d.unmount(r.GetTargetPath())
 	if err == nil {
-		// not recursively: a directory that is still mounted would lose its data
+		// Remove is not recursive. A recursive removal would delete the data of a volume that is
+		// still mounted.
 		err = os.Remove(r.GetTargetPath())
 	}
 	if err != nil && !os.IsNotExist(err) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	d.changed() // a copy may wait for this
+	d.changed() // a copy may wait for the unmount
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeExpandVolume raises a volume's quota while it is in use.
+// NodeExpandVolume raises the quota of a volume. The volume can be in use.
 func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	size := r.GetCapacityRange().GetRequiredBytes()
 	err := fmt.Errorf("volume %s is not on this node: it cannot grow", r.GetVolumeId())
-	for _, s := range d.stores() { // the request does not contain the pool
+	for _, s := range d.stores() { // the request does not name the pool
 		if s.has(r.GetVolumeId()) {
 			err = s.grow(r.GetVolumeId(), size)
 		}
@@ -156,8 +159,8 @@ func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
-// NodeGetVolumeStats returns the usage of a volume: statfs(2) of a directory with a project returns
-// its quota.
+// NodeGetVolumeStats returns the size and the usage of a volume. For a directory with a project,
+// statfs(2) returns the quota and the usage of the project.
 func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(r.GetVolumePath(), &s); err != nil {

@@ -23,7 +23,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// dial connects as the kubelet does.
+// dial returns a connection to a socket of the driver, as the kubelet opens it. The end of the test
+// closes it.
 func dial(t *testing.T, socket string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -34,7 +35,8 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 	return conn
 }
 
-// fill writes as a pod does, without CAP_SYS_RESOURCE, and returns how many MiB fitted.
+// fill appends up to 64 MiB to a file without CAP_SYS_RESOURCE, like a pod. It returns how many MiB
+// it has written before the first error.
 func fill(path string) (fitted int, err error) {
 	err = projectquota.Limited(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
@@ -48,12 +50,12 @@ func fill(path string) (fitted int, err error) {
 	return fitted, err
 }
 
-// TestNode calls the node part as the kubelet does, on a real disk: it registers; a volume is
-// created and mounted, accepts its size and no more, grows while it is used, exists after a power
-// cut, and leaves no data.
+// TestNode calls the node part as the kubelet does, on a real disk. The driver is registered. A
+// volume is created and mounted, accepts no more bytes than its size, grows while it is mounted,
+// and exists after a power cut. After its removal, no data are left.
 func TestNode(t *testing.T) {
 	mkfstest.Overwrites(t)
-	// under emulation, in parallel with others
+	// The deadline is long, because the test runs in an emulator and in parallel with other tests.
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
@@ -121,8 +123,8 @@ func TestNode(t *testing.T) {
 	if _, err := n.perform(ctx, []string{named(1)}, nil); err == nil {
 		t.Error("a volume that is mounted was destroyed")
 	}
-	// Its pod changes the directory's project, possibly to another tenant's. The start of the node
-	// restores it.
+	// The pod changes the project of the directory, possibly to the project of another tenant. At
+	// its next start, the node part restores the project.
 	dir := filepath.Join(data.Target, "local-volumes", volumes, named(1))
 	own, err := projectquota.Of(dir)
 	if err = errors.Join(err, projectquota.Assign(dir, own+1)); err != nil {
@@ -160,7 +162,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// cutPower stops all writes to the disk, and checks it as the next boot does.
+// cutPower simulates a power cut: it stops all writes to the disk, unmounts the file system and
+// repairs it as the next boot does.
 func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...string) {
 	t.Helper()
 	root, err := os.Open(data.Target)
@@ -180,12 +183,12 @@ func cutPower(ctx context.Context, t *testing.T, data mount.Mount, mounted ...st
 	}
 }
 
-// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk and restores it after a power
-// cut. It checks that an incomplete copy is removed, that a restored volume has a quota, and that a
-// copy does not exceed its own.
+// TestSnapshotOnDisk takes a snapshot of a full volume on a real disk, and makes a volume from the
+// snapshot after a power cut. It checks that an incomplete copy is removed, that the new volume has
+// a quota, and that a copy cannot exceed its quota.
 func TestSnapshotOnDisk(t *testing.T) {
 	mkfstest.Overwrites(t)
-	// under emulation, in parallel with others
+	// The deadline is long, because the test runs in an emulator and in parallel with other tests.
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	data := mount.Mount{Source: mkfstest.Disk, Target: filepath.Join(t.TempDir(), "data"), Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime}
@@ -245,7 +248,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The power fails during the next copy.
+	// A power cut interrupts the next copy.
 	hide()
 	if err := unix.Mkdir(filepath.Join(root, making, snapped(2)), 0o700); err != nil {
 		t.Fatal(err)
@@ -278,7 +281,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 		t.Errorf("%d MiB more fitted into a full volume, then: %v", fitted, err)
 	}
 
-	// Files that the pod took out of the project exceed the size of the volume and of the copy.
+	// The pod assigns a directory to project 0 and writes more than the size of the volume into it.
 	if err := os.Mkdir(in("out"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +291,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if fitted, err := fill(in("out/file")); fitted < 64 || err != nil {
 		t.Fatalf("%d MiB, %v", fitted, err)
 	}
-	// Deep directories without a project.
+	// The pod creates deep directories and assigns them to project 0.
 	if err := os.MkdirAll(in(strings.Repeat("d/", maxOpenDepth)), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +305,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	if err := projectquota.Assign(deep, 0); err != nil {
 		t.Fatal(err)
 	}
-	// The volume's directory itself without a project.
+	// The pod assigns the directory of the volume itself to project 0.
 	if err := projectquota.Assign(in("."), 0); err != nil {
 		t.Fatal(err)
 	}

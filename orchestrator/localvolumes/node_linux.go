@@ -30,11 +30,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// NodeName is the name of the component on each node.
+// NodeName is the name of the component that runs the node part.
 const NodeName = "volumes"
 
-// Nodes describes the component on each node, without its Run function. The list is empty if local
-// volumes are disabled.
+// Nodes returns the component on each node, to which the caller adds RunNode. The list is empty if
+// the configuration disables local volumes.
 func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -42,8 +42,9 @@ func Nodes(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{kubeconfig.NodeComponent(spec, dirs, NodeName, nodespec.KubeletCert, nodespec.KubeletKey)}
 }
 
-// RunNode serves the kubelet and maintains the Node's report until ctx is done. It serves existing
-// volumes without the API server.
+// RunNode serves the kubelet, performs the requests of the controller and updates the reports of
+// the node until ctx is done. The kubelet can mount existing volumes even while the API server
+// cannot be reached. RunNode fails if the pool on DATA cannot be opened or a server ends.
 func RunNode(ctx context.Context, env component.Env) error {
 	all, err := newNodes(env.Spec, env.Dirs.LocalVolumes, kernelQuotas{})
 	if err != nil {
@@ -79,32 +80,32 @@ func RunNode(ctx context.Context, env component.Env) error {
 	return context.Cause(running)
 }
 
-// node is the node part of a pool.
+// node is the node part of one pool.
 type node struct {
 	name    string
 	version string
-	pool    string // empty: on DATA
-	root    string // directory of the pool
-	// volume is the volume of the configuration that has the pool; empty: DATA. While its disk is
-	// missing, there is no root.
+	pool    string // name of the pool; empty: the pool on DATA
+	root    string // the directory of the pool
+	// volume is the name of the volume of the machine that holds the pool. It is empty if DATA
+	// holds the pool. While the disk of the volume is missing, root does not exist.
 	volume     string
 	quotas     quotas
-	opening    sync.Mutex // guards the next three until store is set
+	opening    sync.Mutex // guards filesystem, store and problem
 	filesystem string
-	store      *store // nil: the node has no volumes because of problem
+	store      *store // nil: the pool is not open because of problem
 	problem    string
 	changed    cell.Signal
 	copying    copying
 	clearing   clearing
-	// namespace/name of the node's pods, by UID
+	// pods returns namespace/name of each pod of the node, by UID.
 	pods func(ctx context.Context) (names map[string]string, err error)
 }
 
-// nodes are the pools of a node; the first is on DATA.
+// nodes are the pools of a node. The first is the pool without a name.
 type nodes []*node
 
-// newNodes opens the pool on DATA. The others open at their first use: a damaged disk of a pool is
-// a problem of this pool only.
+// newNodes returns the pools of a node and opens the first. Each other pool opens at its first use,
+// so a damaged disk is a problem of its own pool only.
 func newNodes(spec nodespec.Spec, root string, q quotas) (all nodes, err error) {
 	first, err := newNode(spec, root, q)
 	if err != nil {
@@ -117,7 +118,8 @@ func newNodes(spec nodespec.Spec, root string, q quotas) (all nodes, err error) 
 	return all, nil
 }
 
-// newNode opens the pool on DATA, or on the volume with this part of DATA.
+// newNode opens the pool without a name. It is on DATA, or on the volume of the machine that holds
+// this part of DATA.
 func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	n := &node{name: spec.Node.Name, version: spec.Version, root: root, volume: spec.LocalVolumes.Volume, quotas: q, changed: cell.NewSignal()}
 	if n.volume == "" {
@@ -129,22 +131,23 @@ func newNode(spec nodespec.Spec, root string, q quotas) (*node, error) {
 	return n, err
 }
 
-// opened is the state of a pool.
+// opened is the result of opening a pool.
 type opened struct {
-	store      *store // nil: the pool cannot be used because of problem
-	filesystem string // empty: unknown
+	store      *store // nil: the pool is not open because of problem
+	filesystem string // ID of the file system; empty: unknown
 	problem    string
 }
 
-// open opens the pool if it is not open yet. A file system without quotas, and a missing disk, are
-// no errors, but problems in the node's report.
+// open opens the pool if it is not open yet. If the file system has no quotas or the disk is
+// missing, open returns no error but a problem, which the report of the node contains.
 func (n *node) open() (opened, error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
 	if n.store != nil {
 		return opened{n.store, n.filesystem, ""}, nil
 	}
-	// the root can be a symbolic link, and the store compares paths of mounts
+	// The root can be a symbolic link. The store needs the real path, because it compares it with
+	// mount points.
 	root, err := filepath.EvalSymlinks(n.root)
 	if errors.Is(err, fs.ErrNotExist) && n.volume != "" {
 		n.problem = fmt.Sprintf("the disk of volume %s is missing", n.volume)
@@ -168,13 +171,14 @@ func (n *node) open() (opened, error) {
 	return opened{store, n.filesystem, ""}, nil
 }
 
-// size returns the size of the file system, which may grow.
+// size returns the present capacity of the file system for files, in bytes. It can grow while the
+// machine runs.
 func (n *node) size() (int64, error) {
 	_, size, err := filesystem(n.root)
 	return size, err
 }
 
-// state opens the pool, and returns an error as the problem.
+// state returns the result of open. If open fails, the error is the problem of the result.
 func (n *node) state() opened {
 	o, err := n.open()
 	if err != nil {
@@ -183,7 +187,8 @@ func (n *node) state() opened {
 	return o
 }
 
-// find returns the state of a pool.
+// find returns the state of the pool with this name. If the node has no such pool, the result has a
+// problem.
 func (all nodes) find(pool string) opened {
 	for _, n := range all {
 		if n.pool == pool {
@@ -203,9 +208,10 @@ func (all nodes) stores() (out []*store) {
 	return out
 }
 
-// serve serves CSI on one socket, and the registration on another, which the kubelet discovers (its
-// pkg/kubelet/pluginmanager). registered receives the kubelet's result. failed receives the error
-// of a server that ended before stop.
+// serve starts two servers: the first serves CSI, and the second serves the registration. The
+// kubelet discovers the socket of the second (pkg/kubelet/pluginmanager). serve calls registered
+// with the result from the kubelet. stop ends both servers, and failed receives the error of a
+// server that ended by itself.
 func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
 		node: all[0].name, version: all[0].version, find: all.find, stores: all.stores, changed: all[0].changed.Wake,
@@ -243,11 +249,12 @@ func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) 
 	return stop, ends, nil
 }
 
-// diskPoll is the interval at which pools on volumes are read: their disk may return.
+// diskPoll is the period of the passes on a node with a pool on a volume of the machine. A pass
+// detects that a missing disk has returned.
 const diskPoll = 15 * time.Second
 
-// watch destroys the obsolete volumes of the own Node's annotations, makes its copies, and
-// maintains its reports.
+// watch performs the requests in the annotations of the node's own Node object, and updates the
+// reports there, until ctx is done.
 func (all nodes) watch(ctx context.Context, env component.Env) error {
 	api, err := env.Client(NodeName)
 	if err != nil {
@@ -270,7 +277,7 @@ func (all nodes) watch(ctx context.Context, env component.Env) error {
 		object, there, err := informer.GetStore().GetByKey(name)
 		own, ok := object.(*corev1.Node)
 		if err != nil || !there || !ok {
-			return "", nil // the kubelet registers it, after some time
+			return "", nil // the kubelet has not created the Node yet
 		}
 		var problems []error
 		for _, n := range all {
@@ -289,8 +296,9 @@ func (all nodes) watch(ctx context.Context, env component.Env) error {
 	}.Run(ctx)
 }
 
-// disown reports that pools of an earlier configuration cannot be used. Their reports stay: the
-// data are still on their disks.
+// disown updates the reports of pools that an earlier configuration had. The new report has a
+// problem, because the pool cannot be used. It retains the ID of the file system, because the data
+// are still on the disk.
 func (all nodes) disown(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
 	var problems []error
 	for _, pool := range reportedPools(own.Annotations) {
@@ -304,8 +312,9 @@ func (all nodes) disown(ctx context.Context, api kubernetes.Interface, own *core
 	return errors.Join(problems...)
 }
 
-// pass performs the requests of the Node's annotations and updates its report. The report of a pool
-// with a missing disk names the file system from before.
+// pass performs the requests for the pool in the annotations of the Node, and updates the report of
+// the pool. If the file system is unknown because the disk is missing, the report retains the ID of
+// the previous report.
 func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.Node) error {
 	report, problems := n.perform(ctx, parseObsolete(own.Annotations[annotation(ObsoleteAnnotation, n.pool)]), parseCopies(own.Annotations[annotation(CopiesAnnotation, n.pool)]))
 	if report.Filesystem == "" {
@@ -314,7 +323,7 @@ func (n *node) pass(ctx context.Context, api kubernetes.Interface, own *corev1.N
 	return errors.Join(problems, publish(ctx, api, own, n.pool, report))
 }
 
-// publish writes the report of a pool unless the Node has it.
+// publish writes the report of a pool to the Node if it differs from the present report.
 func publish(ctx context.Context, api kubernetes.Interface, own *corev1.Node, pool string, report Report) error {
 	name := annotation(ReportAnnotation, pool)
 	if sameNode(Node{Report: report}, Node{Report: parseReport(own.Annotations[name])}) {
@@ -336,24 +345,27 @@ func publish(ctx context.Context, api kubernetes.Interface, own *corev1.Node, po
 	return nil
 }
 
-// perform retires the obsolete volumes, starts their removal and one copy, which end by themselves
-// or with ctx, and returns the report. If a list is longer than the report permits, the rest has to
-// wait: the controller shortens it when the first entries are done.
+// perform retires the obsolete volumes, starts their removal and at most one copy, and returns the
+// report. The removal and the copy run in the background and end with ctx at the latest. perform
+// uses only the first entries of a list that is longer than limitsOf permits. The controller
+// removes entries from the list when they are done.
 func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	o, err := n.open()
 	if err != nil {
 		return Report{Problem: err.Error()}, err
 	}
 	report := Report{Problem: o.problem, Filesystem: o.filesystem}
-	if o.filesystem == "" { // its volumes are on a missing disk
+	if o.filesystem == "" { // the disk with the volumes is missing
 		return report, nil
 	}
 	most := limitsOf(n.pool)
 	obsolete, copies = obsolete[:min(len(obsolete), most.obsolete)], copies[:min(len(copies), most.copies)]
-	// An obsolete volume is not copied, and its copy does not begin after the report of its
-	// removal: the controller considers it removed for good.
+	// A copy with the name of an obsolete volume must not begin, because the controller relies on
+	// the report that this volume is removed.
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c Copy) bool { return slices.Contains(obsolete, c.Name) })
-	if o.store == nil { // the volumes of an earlier file system are lost with it
+	// Without a store, the file system has no volumes. The obsolete volumes were on a former file
+	// system and are lost.
+	if o.store == nil {
 		report.Removed = slices.Sorted(slices.Values(obsolete))
 		return report, nil
 	}
@@ -378,7 +390,8 @@ func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (R
 	return report, errors.Join(problems...)
 }
 
-// describe returns the component's detail.
+// describe returns the status text of the component: the number of volumes, and the problem of each
+// pool.
 func (all nodes) describe() string {
 	count, problems := 0, ""
 	for _, n := range all {

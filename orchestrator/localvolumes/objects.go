@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// Upstream's annotations, of k8s.io/component-helpers/storage/volume.
+// These annotations of Kubernetes are defined in k8s.io/component-helpers/storage/volume.
 const (
 	selectedNode  = "volume.kubernetes.io/selected-node"
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
@@ -31,8 +31,8 @@ func readNode(object any) *Node {
 		return nil
 	}
 	hostname := n.Labels[corev1.LabelHostname]
-	// Either it has no label yet, or it claims the name of another node: a kubelet may change the
-	// labels of its own Node.
+	// The Node has no label yet, or its label is the name of another node. A kubelet can change the
+	// labels of its own Node, so such a label is not trusted.
 	if hostname != n.Name {
 		return nil
 	}
@@ -65,14 +65,15 @@ func readVolume(v *corev1.PersistentVolume) Volume {
 	switch v.Status.Phase {
 	case corev1.VolumeReleased, corev1.VolumeFailed:
 		read.Released = true
-	// a user removed the former claim, so that another claim can use the volume
+	// A user has removed the reference to the former claim, and a new claim can bind the volume.
 	case corev1.VolumeAvailable:
 		read.Released = read.Deleting
 	}
 	return read
 }
 
-// affinity returns the hostname to which a volume is bound.
+// affinity returns the hostname of the node that has a volume, or "" if the volume names no single
+// node.
 func affinity(v *corev1.PersistentVolume) string {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return ""
@@ -93,7 +94,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 		Node: c.Annotations[selectedNode], Volume: c.Spec.VolumeName,
 		Size: c.Spec.Resources.Requests.Storage().Value(), Deleting: c.DeletionTimestamp != nil, Problem: problem(c),
 	}
-	read.Source, _ = sourceOf(c) // problem also reports the problem of the source
+	read.Source, _ = sourceOf(c) // readClaim gets the error text from problem
 	if c.Spec.StorageClassName != nil {
 		read.Class = *c.Spec.StorageClassName
 	}
@@ -111,7 +112,7 @@ func readClaim(c *corev1.PersistentVolumeClaim) Claim {
 	return read
 }
 
-// problem returns why no local volume can serve a claim, or "".
+// problem returns the reason why no local volume can serve a claim, or "" if a local volume can.
 func problem(c *corev1.PersistentVolumeClaim) string {
 	if c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock {
 		return "a local volume is a directory: volumeMode must be Filesystem"
@@ -156,7 +157,7 @@ func writeCapacity(c Capacity) *storagev1.CSIStorageCapacity {
 
 func quantity(bytes int64) *resource.Quantity { return resource.NewQuantity(bytes, resource.BinarySI) }
 
-// writeVolume returns the volume for a claim of a class.
+// writeVolume returns the PersistentVolume for a claim of a class.
 func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	hostname, pool := splitPlace(o.Hostname)
 	v := &corev1.PersistentVolume{
@@ -193,7 +194,8 @@ func writeVolume(o CreateVolume, claim *corev1.PersistentVolumeClaim, class *sto
 	return v
 }
 
-// do performs a change, conditional on the object versions of the decision.
+// do performs a change. It sends the versions of the objects on which the decision is based. If an
+// object has another version now, the API server rejects the change with a conflict.
 func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	volumes := c.client.CoreV1().PersistentVolumes()
 	capacities := c.client.StorageV1().CSIStorageCapacities(metav1.NamespaceSystem)
@@ -236,7 +238,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	case CreateClass:
 		_, err := c.client.StorageV1().StorageClasses().Create(ctx, writeClass(o), metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // the cache will contain it in a moment, or another driver has the name
+			return nil // the class is about to arrive in the cache, or it belongs to another driver
 		}
 		return err
 	case SetCapacity:
@@ -244,7 +246,7 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 		if o.New {
 			_, err := capacities.Create(ctx, want, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return nil // the cache will contain it in a moment
+				return nil // the object is about to arrive in the cache
 			}
 			return err
 		}
@@ -257,7 +259,8 @@ func (c *controller) do(ctx context.Context, all objects, op Op) error {
 	return c.doSnapshot(ctx, all, op)
 }
 
-// tellNode writes a node's requests into an annotation, or removes it if the list is empty.
+// tellNode writes a list of requests as JSON into an annotation of a Node. It removes the
+// annotation if the list is empty.
 func tellNode[T any](ctx context.Context, c *controller, node, annotation string, all []T) error {
 	value := any(nil)
 	if len(all) > 0 {
@@ -274,7 +277,8 @@ func tellNode[T any](ctx context.Context, c *controller, node, annotation string
 	return ignoreNotFound(err)
 }
 
-// growing returns the status of a claim while the node raises its volume's quota (KEP-1790).
+// growing returns a patch of the status of a claim. The new status requests from the kubelet that
+// the node part raises the quota of the volume to size (KEP-1790).
 func growing(claim *corev1.PersistentVolumeClaim, size int64) map[string]any {
 	conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c corev1.PersistentVolumeClaimCondition) bool {
 		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
@@ -309,7 +313,7 @@ func (c *controller) patchVolume(ctx context.Context, v *corev1.PersistentVolume
 
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
-		return nil // deleted meanwhile
+		return nil // the object was deleted meanwhile
 	}
 	return err
 }

@@ -13,17 +13,19 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 )
 
-// A node can have volumes in several pools: on DATA, and on each volume of its configuration with a
-// StorageClass of its own. A pool has a report and requests of its own, in annotations with its
-// name. The pool on DATA has no name. For the decisions (step.go), each pool of a node is a Node,
-// with a place in place of the host name.
+// A node can have volumes in several pools: one on DATA, and one on each volume of the machine that
+// has its own StorageClass. The pool on DATA has no name. Each pool has its own report and its own
+// requests, in annotations that end with the name of the pool. step.go treats each pool of a node
+// as a separate Node. Its field Hostname is the place of the pool (placeOf).
 
-// parameterPool is the parameter of a StorageClass with the name of its pool, and the attribute of
-// a PersistentVolume in a pool; missing: the pool on DATA.
+// parameterPool is the parameter of a StorageClass, and the attribute of a PersistentVolume, with
+// the name of the pool as its value. Without it, the pool is on DATA.
 const parameterPool = "volume"
 
-// limitsOf returns the limits of a pool. All pools of a node share the limit of its annotations: 4
-// pools with these limits have 72 KiB beside the 140 KiB of the pool on DATA.
+// limitsOf returns the limits of a pool: how many volumes and snapshots it can have, how many names
+// a request to destroy can have, and how many copies a request can have. The limits of named pools
+// are lower, because all annotations of a Node share one size limit. The annotations of 4 named
+// pools need up to 72 KiB, and those of the pool on DATA 140 KiB (report.go).
 func limitsOf(pool string) (l struct{ names, obsolete, copies int }) {
 	if l.names, l.obsolete, l.copies = maxNames, maxObsolete, maxCopies; pool != "" {
 		l.names, l.obsolete, l.copies = 128, 32, 8
@@ -31,14 +33,15 @@ func limitsOf(pool string) (l struct{ names, obsolete, copies int }) {
 	return l
 }
 
-// maxPools is the maximum number of pool names in a cluster that get a StorageClass: a node can
-// report any name.
+// maxPools is the largest number of pools in a cluster for which the controller creates a
+// StorageClass. The limit is necessary because a node can report any names.
 const maxPools = 32
 
-// poolName matches the names of pools: a Volume document's name.
+// poolName matches a valid name of a pool. The name of a pool is the name of its Volume document.
 var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
-// annotation returns the annotation of a pool.
+// annotation returns the key of an annotation for a pool: for example "KEY.POOL" for key KEY, or
+// KEY itself for the pool on DATA.
 func annotation(of, pool string) string {
 	if pool == "" {
 		return of
@@ -46,7 +49,8 @@ func annotation(of, pool string) string {
 	return of + "." + pool
 }
 
-// reportedPools returns the named pools for which a Node has a report, sorted.
+// reportedPools returns the sorted names of the named pools that have a report in the annotations
+// of a Node.
 func reportedPools(annotations map[string]string) (names []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if pool, ours := strings.CutPrefix(key, ReportAnnotation+"."); ours && poolName.MatchString(pool) {
@@ -56,8 +60,8 @@ func reportedPools(annotations map[string]string) (names []string) {
 	return names
 }
 
-// placeOf returns the place of a pool on a node, by which volumes and decisions refer to it. A host
-// name has no slash.
+// placeOf returns the place of a pool: "hostname/pool" for a named pool, or "hostname" for the pool
+// on DATA. Hostnames have no slash, so places are unique.
 func placeOf(hostname, pool string) string {
 	if pool == "" || hostname == "" {
 		return hostname
@@ -65,13 +69,15 @@ func placeOf(hostname, pool string) string {
 	return hostname + "/" + pool
 }
 
-// splitPlace returns the host name and the pool of a place.
+// splitPlace returns the hostname and the name of the pool from a place. The name is empty for the
+// pool on DATA.
 func splitPlace(place string) (hostname, pool string) {
 	hostname, pool, _ = strings.Cut(place, "/")
 	return hostname, pool
 }
 
-// readNodes returns the pools of a Node; none if its label contradicts its name.
+// readNodes returns a Node value for each pool of a Node object. The list is empty if the hostname
+// label differs from the name of the Node.
 func readNodes(object any) []Node {
 	own := readNode(object)
 	n, ok := object.(*corev1.Node)
@@ -88,11 +94,13 @@ func readNodes(object any) []Node {
 	return all
 }
 
-// sameNodes reports whether two lists of the pools of a Node are equal.
+// sameNodes reports whether two results of readNodes are equal. It returns false if list a is
+// empty.
 func sameNodes(a, b []Node) bool { return len(a) > 0 && slices.EqualFunc(a, b, sameNode) }
 
-// unreported returns the pools that have volumes or snapshots and that their existing node has not
-// reported: their data may still exist.
+// unreported returns the named pools that have volumes or snapshots, and that their existing node
+// has not reported. Each result has a problem, so Step does not consider the data lost: they may
+// still exist.
 func unreported(w Input) (all []Node) {
 	known, names := map[string]bool{}, map[string]string{}
 	for _, n := range w.Nodes {
@@ -128,8 +136,8 @@ func (o CreateClass) String() string {
 // className returns the name of the StorageClass of a pool.
 func className(pool string) string { return bootstrap.LocalClass + "-" + pool }
 
-// newClasses creates the missing StorageClasses of the reported pools. A class that was deleted
-// while a node reports the pool is created again.
+// newClasses returns the creation of each missing StorageClass of a reported pool. A deleted class
+// is created again while a node reports its pool.
 func newClasses(w Input) (ops []Op) {
 	pools := map[string]bool{}
 	for _, n := range w.Nodes {
@@ -146,7 +154,8 @@ func newClasses(w Input) (ops []Op) {
 	return ops
 }
 
-// writeClass returns the StorageClass of a pool: like that of DATA, but no default.
+// writeClass returns the StorageClass of a pool. It is like the class of the pool on DATA, but not
+// the default class.
 func writeClass(o CreateClass) *storagev1.StorageClass {
 	class := bootstrap.NewLocalClass(o.Name)
 	class.Parameters = map[string]string{parameterPool: o.Pool}

@@ -16,8 +16,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestMissingDisk checks that a pool with a missing disk rejects its volumes, gives up no data,
-// and works when the disk returns. The pool on DATA is not affected.
+// TestMissingDisk checks a pool with a missing disk. The node rejects the volumes of the pool and
+// reports no volume as removed. When the disk returns, the pool works. The pool on DATA is not
+// affected.
 func TestMissingDisk(t *testing.T) {
 	dir, pool := t.TempDir(), filepath.Join(t.TempDir(), "fast/local-volumes")
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, LocalVolumes: nodespec.LocalVolumes{Pools: []nodespec.VolumePool{{Name: "fast", Dir: pool}}}}
@@ -66,11 +67,11 @@ func TestMissingDisk(t *testing.T) {
 	}
 }
 
-// TestDamagedPool checks that an error of the disk of a pool is a problem of this pool only.
+// TestDamagedPool checks that an error of one disk is a problem of its own pool only.
 func TestDamagedPool(t *testing.T) {
 	dir := t.TempDir()
 	pool := filepath.Join(dir, "fast")
-	if err := os.WriteFile(pool, nil, 0o600); err != nil { // no directory
+	if err := os.WriteFile(pool, nil, 0o600); err != nil { // a file instead of a directory
 		t.Fatal(err)
 	}
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a"}, LocalVolumes: nodespec.LocalVolumes{Pools: []nodespec.VolumePool{{Name: "fast", Dir: pool}}}}
@@ -92,8 +93,9 @@ func TestDamagedPool(t *testing.T) {
 	}
 }
 
-// TestDisown checks that the report of a pool without a document names the file system, so that its
-// volumes are not lost, and why it cannot be used.
+// TestDisown checks the report of a pool after the removal of its document. The report has a
+// problem, and it retains the ID of the file system, so the controller does not consider the
+// volumes lost. disown writes it only once.
 func TestDisown(t *testing.T) {
 	all, err := newNodes(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, filepath.Join(t.TempDir(), "local-volumes"), newMemory())
 	if err != nil {

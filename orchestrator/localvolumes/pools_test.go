@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pooled is an input with a node a, with a pool of 8 GiB, and a node b without.
+// pooled returns an input with two nodes: node a has pool "fast" of 8 GiB, and node b has no named
+// pool.
 func pooled(claims ...Claim) Input {
 	return Input{
 		Reserve: gib,
@@ -30,7 +31,7 @@ func pooledClaim(class, node string, size int64) Claim {
 	return Claim{Key: "d/c", UID: "11111111-1111-1111-1111-111111111111", Created: time.Unix(1, 0), Class: class, Node: node, Size: size}
 }
 
-// lines returns the operations, without capacities.
+// lines returns the operations as text, one per line, without SetCapacity.
 func lines(ops []Op) string {
 	var all []string
 	for _, op := range ops {
@@ -41,8 +42,9 @@ func lines(ops []Op) string {
 	return strings.Join(all, "\n")
 }
 
-// TestPools checks that each class gets its volumes in its pool, with the space of the pool, and
-// that data of a pool that is not reported are not given up.
+// TestPools checks that the volumes of a class are created in the pool of the class, with the space
+// of the pool. It also checks that data in a pool that the node has not reported are not considered
+// lost.
 func TestPools(t *testing.T) {
 	const name = "pvc-11111111-1111-1111-1111-111111111111"
 	kept := Volume{Name: name, Node: "a/fast", Filesystem: "f2", Size: gib, Released: true, Deleting: true}
@@ -84,7 +86,8 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// TestPoolCapacities checks that each class has the capacity of its pool, on the nodes with it.
+// TestPoolCapacities checks that each class gets the capacity of its pool, only on the nodes with
+// this pool.
 func TestPoolCapacities(t *testing.T) {
 	var got []string
 	for _, op := range Step(pooled()) {
@@ -98,8 +101,9 @@ func TestPoolCapacities(t *testing.T) {
 	}
 }
 
-// TestReadNodes checks that a Node has a pool for each annotation with a valid name, that the
-// annotations survive the trimming of caches, and that all of them fit into the limit of an object.
+// TestReadNodes checks that readNodes returns a pool for each report with a valid name, also after
+// trim. It also checks that the annotations of the pool on DATA and of 4 named pools fit into the
+// limit of an object.
 func TestReadNodes(t *testing.T) {
 	report := func(problem string) string {
 		text, err := json.Marshal(Report{Problem: problem, Filesystem: "f"})

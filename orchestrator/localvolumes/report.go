@@ -11,29 +11,30 @@ import (
 )
 
 const (
-	// Driver is the CSI driver's name, and the provisioner in a StorageClass.
+	// Driver is the name of the CSI driver, and the provisioner of its StorageClasses.
 	Driver = bootstrap.VolumeDriver
-	// Annotations of a Node, all JSON: ReportAnnotation contains its Report, ObsoleteAnnotation the
-	// names of the volumes and snapshots that it has to destroy, CopiesAnnotation the Copies that
-	// it has to make.
+	// These annotations of a Node contain JSON. ReportAnnotation contains the Report of the node.
+	// ObsoleteAnnotation contains the names of the volumes and snapshots that the node has to
+	// destroy. CopiesAnnotation contains each Copy that the node has to make.
 	ReportAnnotation   = "orlop.dev/local-volumes"
 	ObsoleteAnnotation = "orlop.dev/local-volumes-obsolete"
 	CopiesAnnotation   = "orlop.dev/local-volumes-copies"
-	// Finalizer keeps a PersistentVolume or a VolumeSnapshotContent until the node has destroyed
-	// its data, and a VolumeSnapshot until its content is deleted.
+	// Finalizer is the finalizer of three kinds of objects. A PersistentVolume and a
+	// VolumeSnapshotContent have it until the node has destroyed the data. A VolumeSnapshot has it
+	// until its VolumeSnapshotContent is deleted.
 	Finalizer = "orlop.dev/local-volume"
-	// sourceAnnotation of a PersistentVolume is the name of its source, as long as it has not been
-	// filled.
+	// sourceAnnotation of a PersistentVolume contains the name of the volume or snapshot from which
+	// the node fills it. The controller removes the annotation when the volume is filled.
 	sourceAnnotation = "orlop.dev/local-volume-source"
-	// promiseAnnotation of a VolumeSnapshotContent contains its node and its promised size, as
-	// JSON.
+	// promiseAnnotation of a VolumeSnapshotContent contains its node, its file system and its
+	// promised size, as JSON (type place).
 	promiseAnnotation = "orlop.dev/local-snapshot"
 )
 
-// The report and the requests of a Node are bounded, because all annotations of an object together
-// can have 256 KiB (k8s.io/apimachinery, TotalAnnotationSizeLimitB), and beyond that the API
-// rejects every change of an annotation. A name has at most 45 bytes, 47 with quotes, and a number
-// 19:
+// The report and the requests of a Node have a limited size. All annotations of an object together
+// can have 256 KiB (k8s.io/apimachinery, TotalAnnotationSizeLimitB). The API server rejects every
+// change of an annotation that exceeds this limit. A name has at most 45 bytes, or 47 with quotes,
+// and a number has at most 19 digits:
 //
 //	Volumes    1024 × 68    name, colon, number, comma    69,632
 //	Removed     256 × 48    name, comma                   12,288
@@ -42,56 +43,57 @@ const (
 //	Waits        64 × 561   name, colon, reason, comma    35,904
 //	Copies       64 × 137   two names, number, keys        8,768
 //
-// These are 140 KiB with the few remaining bytes, and leave 116 KiB to annotations of other
-// clients. After a restore of the cluster's data, a disk may have twice as many volumes until
-// further volumes are promised: they fit too.
+// With the few remaining bytes, these are 140 KiB. They leave 116 KiB for the annotations of other
+// clients. After a restore of the etcd data, a disk can have twice as many volumes, which still
+// fit.
 const (
-	maxNames    = 1024 // volumes and snapshots of a node, on its disk or promised
-	maxObsolete = 256  // names in a request to destroy
-	maxCopies   = 64   // copies in a request
-	maxReason   = 512  // bytes of a reason, as JSON
+	maxNames    = 1024 // volumes and snapshots of a node, existing or promised
+	maxObsolete = 256  // names in an ObsoleteAnnotation
+	maxCopies   = 64   // copies in a CopiesAnnotation
+	maxReason   = 512  // bytes of a reason, encoded as JSON
 )
 
-// The attributes of a volume that the kubelet passes to the node part.
+// The kubelet passes these attributes of a PersistentVolume to the node part.
 const (
-	attributeFilesystem = "filesystem" // the file system of the volume; see Report
-	attributeSize       = "size"       // bytes, of a new volume
-	// the source of its data; missing: it begins empty
+	attributeFilesystem = "filesystem" // the ID of the file system; see Report
+	attributeSize       = "size"       // size of a new volume, in bytes
+	// the name of the source of its data; without it, the volume begins empty
 	attributeSource = "source"
 )
 
-// Report is a node's report about its volumes.
+// Report is the report of a node about the volumes of one pool.
 type Report struct {
-	// Problem is why the node has no volumes, or empty.
+	// Problem is the reason why the pool cannot have volumes. It is empty if the pool can.
 	Problem string `json:"problem,omitempty"`
-	// Filesystem identifies this DATA file system: the volumes of an earlier file system are lost
-	// with a reset.
+	// Filesystem is the ID of the file system of the pool. A reset of the machine creates a new
+	// file system with another ID, so volumes with the old ID are lost.
 	Filesystem string `json:"filesystem,omitempty"`
-	// Size is the capacity of DATA for files, in bytes.
+	// Size is the capacity of the file system for files, in bytes.
 	Size int64 `json:"size,omitempty"`
-	// Volumes are the volumes on the disk, including snapshots and unfinished volumes, with their
-	// quotas in bytes.
+	// Volumes maps the names of all volumes and snapshots on the disk to their quotas in bytes. It
+	// includes incomplete ones.
 	Volumes map[string]int64 `json:"volumes,omitempty"`
-	// Created are the requested copies that are complete, with the time when each copy began, in
-	// seconds since 1970. Waits are the others, with the reason, except the copy in progress, which
-	// is Copying.
+	// Created maps each complete requested copy to the time when it began, in seconds since 1970.
+	// Copying is the name of the copy in progress. Waits maps all other requested copies to the
+	// reason why they wait.
 	Created map[string]int64  `json:"made,omitempty"`
 	Waits   map[string]string `json:"waits,omitempty"`
 	Copying string            `json:"copying,omitempty"`
-	// Removed are the requested volumes and snapshots that are no longer on the disk. Sorted.
+	// Removed lists the volumes and snapshots of the ObsoleteAnnotation that are no longer on the
+	// disk. It is sorted.
 	Removed []string `json:"gone,omitempty"`
 }
 
-// volumeName matches the names of all volumes and snapshots, with the UID of the claim or
-// VolumeSnapshot. A name is also the name of a directory.
+// volumeName matches the names of volumes and snapshots: a prefix, and the UID of the claim or
+// VolumeSnapshot. The name is also the name of the directory on the disk.
 var volumeName = regexp.MustCompile(`^(pvc|snapshot)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// isSnapshot reports whether a name is a snapshot's.
+// isSnapshot reports whether a name is the name of a snapshot.
 func isSnapshot(name string) bool { return strings.HasPrefix(name, "snapshot-") }
 
-// short returns a reason, without its middle if it is longer than maxReason: its end contains the
-// cause or the next action. It also removes invalid UTF-8, because a decoded report would otherwise
-// differ from the written report.
+// short returns the text without its middle if the text is longer than maxReason. It preserves the
+// end, because the end contains the cause or the next action. It also removes invalid UTF-8,
+// because otherwise the decoded report would differ from the written report.
 func short(text string) string {
 	text = strings.ToValidUTF8(text, "")
 	for most, cut := maxReason, text; ; most -= most / 8 {
@@ -104,8 +106,8 @@ func short(text string) string {
 	}
 }
 
-// parseReport decodes a Node's annotation. The report of a node without the annotation has a
-// problem.
+// parseReport decodes the ReportAnnotation of a Node. If the text is empty or invalid, the result
+// has a Problem.
 func parseReport(text string) Report {
 	if text == "" {
 		return Report{Problem: "it has not reported its volumes yet"}
@@ -117,7 +119,7 @@ func parseReport(text string) Report {
 	return r
 }
 
-// parseCopies decodes a node's requested copies. It omits copies with invalid names.
+// parseCopies decodes a CopiesAnnotation. It omits copies with an invalid name or size.
 func parseCopies(text string) []Copy {
 	if text == "" {
 		return nil
@@ -131,8 +133,7 @@ func parseCopies(text string) []Copy {
 	})
 }
 
-// parseObsolete decodes the names of the volumes that a node has to destroy. It omits invalid
-// names.
+// parseObsolete decodes an ObsoleteAnnotation. It omits invalid names.
 func parseObsolete(text string) []string {
 	if text == "" {
 		return nil

@@ -31,9 +31,12 @@ import (
 // Name is the name of the controller's component.
 const Name = "local-volumes"
 
-// pollInterval is the interval of checks for the definitions of snapshots; retryInterval is the
-// delay after a failure; timeout bounds a request; turn is how long a node gets the same part of a
-// list of copies or obsolete volumes that exceeds the size of a request.
+// pollInterval is the time between two checks whether the API server defines the kinds of
+// snapshots. retryInterval is the delay before the next pass after a failure. timeout is the
+// deadline of a request.
+//
+// turn is a period in which Step makes the same selection from a list that is too long for a
+// request. The next period has another selection (Input.Turn).
 const (
 	pollInterval  = 250 * time.Millisecond
 	retryInterval = 2 * time.Second
@@ -41,8 +44,8 @@ const (
 	turn          = time.Minute
 )
 
-// Controllers describes the controller's component without its Run function. The list is empty if
-// local volumes are disabled.
+// Controllers returns the component of the controller, to which the caller adds Run. The list is
+// empty if the configuration disables local volumes.
 func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	if spec.LocalVolumes.Disabled {
 		return nil
@@ -50,7 +53,7 @@ func Controllers(spec nodespec.Spec, dirs dirs.Dirs) []component.Component {
 	return []component.Component{kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)}
 }
 
-// Run runs the controller until ctx is done.
+// Run runs the controller until ctx is done. It fails if a client or an informer cannot be set up.
 func Run(ctx context.Context, env component.Env) error {
 	own, acting, err := nodecontrollers.ControllerConfigs(ctx, env, Name, bootstrap.LocalVolumesAccount)
 	if own == nil {
@@ -76,7 +79,8 @@ func Run(ctx context.Context, env component.Env) error {
 	return c.run(ctx, env.AnnounceReady(Name))
 }
 
-// clients are the clients of an identity.
+// clients are the clients of one identity: for the kinds of Kubernetes, and for the kinds of
+// snapshots.
 type clients struct {
 	kubernetes.Interface
 	snapshots versioned.Interface
@@ -92,9 +96,9 @@ func clientsOf(config *rest.Config) (c clients, err error) {
 	return c, nil
 }
 
-// served waits until the kinds of snapshots are defined (package bootstrap): without the sizes
-// promised to snapshots, the controller cannot promise further volumes. It returns false when ctx
-// is done first.
+// served waits until the API server defines the kinds of snapshots, which package bootstrap
+// creates. The controller needs the sizes of all snapshots before it can promise space to volumes.
+// The result is false if ctx is done first.
 func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -115,14 +119,14 @@ func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	}
 }
 
-// promise identifies a promised object.
+// promise identifies an object to which the controller has promised space.
 type promise struct {
-	content bool // a VolumeSnapshotContent, not a PersistentVolume
+	content bool // true: a VolumeSnapshotContent; false: a PersistentVolume
 	name    string
 }
 
-// controller performs the changes of Step. It makes one pass at a time, and each pass sees the
-// promises of the previous passes.
+// controller performs the changes of Step. It runs one pass at a time, and each pass sees the
+// promises of all previous passes.
 type controller struct {
 	reserve   int64
 	client    kubernetes.Interface
@@ -131,12 +135,13 @@ type controller struct {
 	factories []component.Factory
 	caches
 	changed cell.Signal
-	// the version before the write, empty for a new object: a cache with this version is stale
+	// promised maps each written object to its resource version before the write, which is empty
+	// for a new object. A cache that still has this version is stale.
 	promised map[promise]string
-	reported map[types.UID]string // the last message to each claim
+	reported map[types.UID]string // the last message of an Event, by the UID of the claim
 }
 
-// caches are the watched objects.
+// caches are the informers of the watched objects.
 type caches struct {
 	claims          cache.SharedIndexInformer
 	volumes         cache.SharedIndexInformer
@@ -169,7 +174,7 @@ func newController(reserve int64, nodes *component.Nodes, own, acting clients, e
 	}, nil
 }
 
-// trim removes large fields that this package does not use.
+// trim removes large fields that this package does not read.
 func trim(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -178,7 +183,8 @@ func trim(object any) (any, error) {
 }
 
 func (c *controller) run(ctx context.Context, tell func(detail string)) error {
-	// a Node is updated every few seconds
+	// The kubelet updates its Node often, so changes of fields that Step does not use trigger no
+	// pass.
 	watched := []component.Watched{{Informer: c.nodes, Same: func(before, now any) bool {
 		return sameNodes(readNodes(before), readNodes(now))
 	}}}
@@ -193,9 +199,10 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass checks all objects once and performs the changes of Step. A failed change is reported and
-// does not block the others. It returns the status text, or "" if the cache does not show the last
-// promises yet: its next update triggers the next pass.
+// pass runs Step once on the caches and performs its changes. It returns the status text of the
+// component. It returns "" if a cache does not contain the last promises yet; the next update of
+// the cache then triggers the next pass. A change that fails does not block the other changes, and
+// pass returns the first error.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	behind, err := c.behind(ctx)
 	if behind || err != nil {
@@ -203,7 +210,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	}
 	world, objects := c.input()
 	ops := Step(world)
-	quiet := map[types.UID]bool{} // claims without a message now
+	quiet := map[types.UID]bool{} // reported claims that have no message in this pass
 	for uid := range c.reported {
 		quiet[uid] = true
 	}
@@ -221,7 +228,8 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		doing, done := context.WithTimeout(ctx, timeout)
 		err := c.do(doing, objects, op)
 		done()
-		// a conflict: the cache will change in a moment
+		// A conflict is no error: a newer version of the object is about to arrive and triggers a
+		// pass.
 		if err != nil && !apierrors.IsConflict(err) && first == nil {
 			first = fmt.Errorf("cannot %s: %w", op, err)
 		}
@@ -241,7 +249,8 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d volumes, %d snapshots; %d of %d nodes can have them", len(world.Volumes), len(world.Contents), able, all), first
 }
 
-// message returns the message of an operation to a claim; the key is empty for other operations.
+// message returns the key of the claim, the reason and the text of the Event for an operation. The
+// key is empty if the operation is no message to a claim.
 func message(op Op) (key, reason, why string) {
 	switch o := op.(type) {
 	case Refuse:
@@ -252,8 +261,8 @@ func message(op Op) (key, reason, why string) {
 	return "", "", ""
 }
 
-// behind reports whether the cache lacks a promise: a decision by a stale cache could promise the
-// same space twice.
+// behind reports whether a cache lacks a promise. With such a cache, Step could promise the same
+// space twice. behind fails if it cannot read an object from the API server.
 func (c *controller) behind(ctx context.Context) (bool, error) {
 	for what, version := range c.promised {
 		store := c.volumes.GetStore()
@@ -266,8 +275,9 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 		} else if o, ok := object.(metav1.Object); found && ok {
 			cached = o.GetResourceVersion()
 		}
-		// the cache is behind, unless the server rejected the write, or the object is deleted
-		// already
+		// The cache still has the version before the write. It is stale only if the API server has
+		// another version now. The API server may also have rejected the write, or the object is
+		// deleted already.
 		if cached == version {
 			asking, done := context.WithTimeout(ctx, timeout)
 			have, err := c.get(asking, what)
@@ -292,7 +302,7 @@ func (c *controller) get(ctx context.Context, what promise) (metav1.Object, erro
 	return c.client.CoreV1().PersistentVolumes().Get(ctx, what.name, metav1.GetOptions{})
 }
 
-// objects are the objects from which the input was read.
+// objects are the API objects of the input, by name or by namespace/name.
 type objects struct {
 	claims     map[string]*corev1.PersistentVolumeClaim
 	volumes    map[string]*corev1.PersistentVolume
@@ -302,7 +312,7 @@ type objects struct {
 	contents   map[string]*snapshotv1.VolumeSnapshotContent
 }
 
-// input reads the caches.
+// input returns the input of Step from the caches, and the API objects of the input.
 func (c *controller) input() (Input, objects) {
 	w := Input{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
 	all := objects{
@@ -346,7 +356,8 @@ func (c *controller) input() (Input, objects) {
 	return w, all
 }
 
-// snapshotInput reads the objects of snapshots, of this driver's volumes only.
+// snapshotInput adds the snapshot objects from the caches to the input and to the API objects. It
+// omits objects of other drivers.
 func (c *controller) snapshotInput(w *Input, all objects) {
 	for _, o := range c.snapshotClasses.GetStore().List() {
 		if class, ok := o.(*snapshotv1.VolumeSnapshotClass); ok && class.Driver == Driver {
@@ -365,8 +376,9 @@ func (c *controller) snapshotInput(w *Input, all objects) {
 			continue
 		}
 		read := readSnapshot(s)
-		// The driver of a missing claim is unknown. Another driver's controller may report this
-		// too, so it is reported once.
+		// If the claim of a snapshot does not exist, the responsible driver is unknown. This
+		// controller then reports the missing claim only if the snapshot has no status, because the
+		// controller of another driver may already have written one.
 		_, known, err := c.claims.GetStore().GetByKey(read.Claim)
 		nobodys := err == nil && !known && read.Claim != "" && s.Status == nil
 		if read.Guarded || all.contents[read.Content] != nil || all.claims[read.Claim] != nil || nobodys {

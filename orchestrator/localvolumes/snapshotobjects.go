@@ -17,7 +17,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/component"
 )
 
-// place is the value of promiseAnnotation.
+// place is the value of promiseAnnotation. Node is the place of the pool (placeOf), and Size a
+// number of bytes.
 type place struct {
 	Node       string `json:"node"`
 	Filesystem string `json:"filesystem"`
@@ -27,7 +28,7 @@ type place struct {
 func (p place) String() string {
 	text, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // two strings and a number
+		panic(err) // impossible for two strings and a number
 	}
 	return string(text)
 }
@@ -59,7 +60,8 @@ func readSnapshot(s *snapshotv1.VolumeSnapshot) Snapshot {
 	return read
 }
 
-// readContent reads a content. A content with an invalid snapshot name gets no handle and no node.
+// readContent converts a VolumeSnapshotContent to the input of Step. If the name of its snapshot or
+// of its source volume is invalid, the result has no Handle and no Node.
 func readContent(c *snapshotv1.VolumeSnapshotContent) Content {
 	ref := c.Spec.VolumeSnapshotRef
 	read := Content{
@@ -86,7 +88,7 @@ func readContent(c *snapshotv1.VolumeSnapshotContent) Content {
 	return read
 }
 
-// value dereferences a pointer, or returns the zero value for nil.
+// value returns the value of a pointer, or the zero value if the pointer is nil.
 func value[T any](p *T) T {
 	if p == nil {
 		var none T
@@ -102,7 +104,8 @@ func problemOf(e *snapshotv1.VolumeSnapshotError) string {
 	return value(e.Message)
 }
 
-// sourceOf returns the source of a claim's volume, or why it cannot be used.
+// sourceOf returns the source that a claim names for its volume. If this driver cannot use the
+// source, the second result is the reason.
 func sourceOf(c *corev1.PersistentVolumeClaim) (Source, string) {
 	ref := c.Spec.DataSourceRef
 	if ref == nil && c.Spec.DataSource != nil {
@@ -121,7 +124,7 @@ func sourceOf(c *corev1.PersistentVolumeClaim) (Source, string) {
 	return Source{}, fmt.Sprintf("the source of a local volume must be a VolumeSnapshot or a PersistentVolumeClaim, not a %s", ref.Kind)
 }
 
-// writeContent returns the content for a snapshot.
+// writeContent returns the VolumeSnapshotContent for a snapshot.
 func writeContent(o CreateContent, s *snapshotv1.VolumeSnapshot) *snapshotv1.VolumeSnapshotContent {
 	policy := snapshotv1.VolumeSnapshotContentDelete
 	if o.Retain {
@@ -140,7 +143,8 @@ func writeContent(o CreateContent, s *snapshotv1.VolumeSnapshot) *snapshotv1.Vol
 	}
 }
 
-// contentStatus and snapshotStatus return patches of a status. They remove fields without a value.
+// contentStatus and snapshotStatus return patches of the status of a content and of a snapshot. A
+// patch removes the fields that have no value in s.
 func contentStatus(handle string, s State) map[string]any {
 	status := map[string]any{"snapshotHandle": nil, "creationTime": nil, "restoreSize": nil, "readyToUse": s.Ready, "error": failure(s.Problem)}
 	if s.Taken != 0 || s.Ready {
@@ -176,7 +180,7 @@ func failure(why string) any {
 	return map[string]any{"time": metav1.Now(), "message": why}
 }
 
-// doSnapshot performs a change of snapshots, conditional on the object versions of the decision.
+// doSnapshot performs a change of snapshots, as do does for other changes.
 func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	api := c.snapshots.SnapshotV1()
 	patchSnapshot := func(key string, change map[string]any, subresource ...string) error {
@@ -233,7 +237,7 @@ func (c *controller) doSnapshot(ctx context.Context, all objects, op Op) error {
 	return fmt.Errorf("%T: unknown change", op)
 }
 
-// withoutFinalizer returns a patch that removes the finalizer.
+// withoutFinalizer returns a patch that removes the finalizer of this driver from an object.
 func withoutFinalizer(object metav1.Object) map[string]any {
 	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == Finalizer })
 	return map[string]any{"metadata": map[string]any{"finalizers": left}}

@@ -8,48 +8,50 @@ import (
 	"time"
 )
 
-// SnapshotClass is the relevant part of a VolumeSnapshotClass.
+// SnapshotClass is the part of a VolumeSnapshotClass that Step uses.
 type SnapshotClass struct {
 	Name    string
 	Default bool
 	Retain  bool
 }
 
-// Snapshot is the relevant part of a VolumeSnapshot.
+// Snapshot is the part of a VolumeSnapshot that Step uses.
 type Snapshot struct {
-	Key      string // namespace/name
-	UID      string
-	Created  time.Time
-	Class    string // its class; empty: the default
-	Claim    string // namespace/name of its source; empty: it uses an existing snapshot, and
-	Content  string // is the name of its Content
-	Bound    string // name of its Content, from its status
+	Key     string // namespace/name
+	UID     string
+	Created time.Time
+	Class   string // its class; empty: the default class
+	Claim   string // namespace/name of its source claim; empty: see Content
+	// Content is the name of an existing Content that the snapshot uses instead of a source claim.
+	Content  string
+	Bound    string // name of its Content in its status
 	State    State
-	Guarded  bool // its finalizer keeps it until its Content is deleted
+	Guarded  bool // it has the finalizer of this driver
 	Deleting bool
 }
 
-// Content is the relevant part of a VolumeSnapshotContent, which represents a snapshot on a disk.
+// Content is the part of a VolumeSnapshotContent that Step uses. It represents a snapshot on a
+// disk.
 type Content struct {
 	Name       string
-	Handle     string // the snapshot's name on the disk
-	Of         string // the source volume; empty: the snapshot existed before the object
-	Snapshot   string // UID of its VolumeSnapshot; empty: only Key is known
+	Handle     string // name of the snapshot on the disk
+	Of         string // name of the source volume; empty: the snapshot existed before the object
+	Snapshot   string // UID of its VolumeSnapshot; empty: the object has only Key
 	Key        string // namespace/name of its VolumeSnapshot
-	Node       string // hostname; empty: not promised
+	Node       string // place of its pool; empty: no space is promised
 	Filesystem string
-	Size       int64 // smallest size of a volume made from it, bytes
+	Size       int64 // bytes that a volume from this snapshot needs
 	Retain     bool
 	Deleting   bool
 	State      State
 }
 
-// State is the status of a Snapshot or of a Content.
+// State is the status of a Snapshot or of a Content in the API.
 type State struct {
-	Taken   int64 // seconds since 1970; 0: not yet
+	Taken   int64 // when it was taken, in seconds since 1970; 0: not yet
 	Ready   bool
-	Size    int64  // smallest size of a volume made from it, bytes
-	Problem string // why it is not ready
+	Size    int64  // bytes that a volume from this snapshot needs
+	Problem string // why it is not ready, or empty
 }
 
 // Source is the source of a claim's volume. The zero value means an empty volume.
@@ -57,37 +59,39 @@ type Source struct {
 	Snapshot, Claim string // namespace/name; at most one is set
 }
 
-// Copy is a node's requested copy of a volume or a snapshot that it has.
+// Copy is a requested copy of a volume or a snapshot, on the same node. Name is the name of the
+// copy, and Of the name of its source.
 type Copy struct {
 	Name string `json:"name"`
 	Of   string `json:"of"`
-	Size int64  `json:"size"` // quota of the copy, bytes
+	Size int64  `json:"size"` // quota of the copy in bytes
 }
 
-// The changes of snapshots and copies. A change of a snapshot contains its key.
+// These are the changes of snapshots and copies. The field Snapshot is the key of the
+// VolumeSnapshot.
 type (
-	// GuardSnapshot adds the finalizer to a snapshot and records its class.
+	// GuardSnapshot adds the finalizer to a snapshot and writes its class.
 	GuardSnapshot struct{ Snapshot, Class string }
 	// FreeSnapshot removes the finalizer of a snapshot.
 	FreeSnapshot struct{ Snapshot string }
-	// CreateContent promises a snapshot.
+	// CreateContent creates the content of a snapshot, which promises space for the snapshot.
 	CreateContent struct {
 		Snapshot, Class, Name, Of, Hostname, Filesystem string
 		Size                                            int64
 		Retain                                          bool
 	}
-	// BindContent binds the content of an existing snapshot on a node to the VolumeSnapshot that
-	// names it.
+	// BindContent binds the content of an existing snapshot to the VolumeSnapshot that names the
+	// content.
 	BindContent struct {
 		Name, Snapshot, Hostname, Filesystem string
 		Size                                 int64
 	}
-	// DeleteContent starts the deletion of a content; its finalizer keeps it until the node has
-	// destroyed the data.
+	// DeleteContent starts the deletion of a content. The object exists until the node has
+	// destroyed the data and FinishContent has removed its finalizer.
 	DeleteContent struct{ Name string }
-	// FinishContent removes the finalizer of a content.
+	// FinishContent removes the finalizer of a content, so that the API server deletes the object.
 	FinishContent struct{ Name string }
-	// SetContent and SetSnapshot update the status.
+	// SetContent and SetSnapshot write the status of a content and of a snapshot.
 	SetContent struct {
 		Name  string
 		State State
@@ -96,14 +100,16 @@ type (
 		Snapshot, Bound string
 		State           State
 	}
-	// RequestCopies writes a node's requested copies, all of them or maxCopies.
+	// RequestCopies writes the list of copies that a node has to make. The list has at most as many
+	// copies as limitsOf permits.
 	RequestCopies struct {
 		Node, Pool string
 		Copies     []Copy
 	}
-	// Filled records that a volume has the data of its source.
+	// Filled removes the annotation sourceAnnotation of a volume, because the volume has the data
+	// of its source.
 	Filled struct{ Name string }
-	// Delay reports to a claim why its volume cannot be used yet.
+	// Delay reports by an Event of a claim why its volume cannot be used yet.
 	Delay struct{ Claim, Why string }
 )
 
@@ -141,23 +147,24 @@ func (s State) String() string {
 	return "not ready"
 }
 
-// contentName and snapshotName return the names of a snapshot's object and of its directory on the
-// disk.
+// contentName returns the name of the VolumeSnapshotContent of a snapshot. snapshotName returns the
+// name of the directory of a snapshot on the disk. uid is the UID of the VolumeSnapshot.
 func contentName(uid string) string  { return "snapcontent-" + uid }
 func snapshotName(uid string) string { return "snapshot-" + uid }
 
-// pending reports whether the snapshot of a content is still to be taken.
+// pending reports whether the node has yet to take the snapshot of a content.
 func (c Content) pending() bool {
 	return c.Of != "" && c.Node != "" && c.State.Taken == 0 && !c.Deleting
 }
 
-// lost reports whether data were lost with their node or with its file system.
+// lost reports whether data are lost, because their node does not exist or its pool has another
+// file system now. The parameter there is false if the node does not exist.
 func lost(node Node, there bool, filesystem string) bool {
 	return !there || node.Report.Filesystem != "" && node.Report.Filesystem != filesystem
 }
 
-// copies returns the copies that each node has to make, by hostname, and the names of their
-// sources, which must not be destroyed.
+// copies returns the copies that each node has to make, by the place of the pool. needed contains
+// the names of their sources, which must not be destroyed.
 func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[string]bool) {
 	todo, needed = map[string][]Copy{}, map[string]bool{}
 	add := func(hostname, filesystem string, c Copy) {
@@ -182,9 +189,11 @@ func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[
 	return todo, needed
 }
 
-// some returns the copies of a node for a turn: the copy in progress, then one of each source, and
-// then further copies. So copies that wait for the pods of one volume, possibly forever, do not
-// block the copies of others. Omitted copies are still wanted.
+// some selects the copies for the request to a node in a turn. The parameter most is the largest
+// number of copies. It selects the copy in progress first, then one copy of each source, and then
+// further copies. A copy may wait for the pods of its source for ever, so the copies of one source
+// must not fill the whole request. making is the name of the copy in progress. A later turn selects
+// other copies.
 func some(all []Copy, most int, making string, turn int64) []Copy {
 	if len(all) <= most {
 		return all
@@ -201,8 +210,8 @@ func some(all []Copy, most int, making string, turn int64) []Copy {
 	return sorted(order[:most], name)
 }
 
-// fills requests copies from nodes, records completed copies, and reports to claims why their
-// volumes are not filled yet.
+// fills requests copies from the nodes, and marks volumes as filled when their copies are complete.
+// It reports to the claims of other volumes why these are not filled yet.
 func fills(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
@@ -231,8 +240,8 @@ func fills(w Input, nodes map[string]Node) []Op {
 	return ops
 }
 
-// origin returns the name, the smallest size and the node of a claim's source, or why it cannot be
-// used.
+// origin returns the name of a source on the disk, the number of bytes that a copy of it needs, and
+// the pool that has it. If the source cannot be used, why is the reason; otherwise why is empty.
 func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	fail := func(format string, args ...any) (string, int64, Node, string) {
 		return "", 0, Node{}, fmt.Sprintf(format, args...)
@@ -278,7 +287,8 @@ func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	return of, least, w.Nodes[i], ""
 }
 
-// snapshots promises snapshots, updates their status, and deletes unwanted snapshots.
+// snapshots begins to take new snapshots, updates the status of all snapshots and contents, and
+// deletes the contents of deleted snapshots.
 func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	var ops []Op
 	contents := map[string]Content{}
@@ -338,8 +348,8 @@ func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// taken begins to take a snapshot, or returns why it cannot: the snapshot first gets its finalizer,
-// then its content.
+// taken returns the next change by which a snapshot is taken, or the reason why that is impossible.
+// The first change adds the finalizer, and the second creates the content.
 func taken(w Input, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
@@ -362,7 +372,8 @@ func taken(w Input, s Snapshot, free rooms) (Op, string) {
 		Filesystem: node.Report.Filesystem, Size: size, Retain: class.Retain}, ""
 }
 
-// snapshotClass returns the class with a name, or the default.
+// snapshotClass returns the class with this name, or the default class if the name is empty. If
+// there is no such class, the second result is the reason.
 func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	var defaults []SnapshotClass
 	for _, c := range w.SnapshotClasses {
@@ -382,7 +393,7 @@ func (w Input) snapshotClass(name string) (SnapshotClass, string) {
 	return defaults[0], ""
 }
 
-// look returns the status of a content from its node's report.
+// look returns the status of a content, from the report of its node.
 func (c Content) look(nodes map[string]Node) State {
 	state := State{Taken: c.State.Taken, Size: c.State.Size}
 	node, there := nodes[c.Node]
@@ -391,7 +402,7 @@ func (c Content) look(nodes map[string]Node) State {
 	switch {
 	case c.Node == "" && c.Of != "":
 		state.Problem = "another client created its VolumeSnapshotContent without promised space: delete it so that it is created again"
-	case c.Node == "": // not requested yet
+	case c.Node == "": // the existing snapshot is not bound yet
 	case lost(node, there, c.Filesystem):
 		state.Problem = fmt.Sprintf("its data were lost with node %s or with the former contents of its disk", c.Node)
 	case node.Report.Problem != "":
@@ -408,8 +419,9 @@ func (c Content) look(nodes map[string]Node) State {
 	return state
 }
 
-// waits returns why the snapshot of a content is not taken yet. The last reason stays until its
-// node reports another: it may not be the copy's turn.
+// waits returns why the snapshot of a content is not taken yet, or "" if it is being taken. If the
+// node reports no reason, because the present request does not contain the copy, waits returns the
+// reason from the present status.
 func (c Content) waits(node Node) string {
 	told := slices.ContainsFunc(node.Copies, func(x Copy) bool { return x.Name == c.Handle })
 	switch why := node.Report.Waits[c.Handle]; {
@@ -423,15 +435,16 @@ func (c Content) waits(node Node) string {
 	return c.State.Problem
 }
 
-// contentEnds completes the deletion of contents. It adds to the names that nodes have to destroy.
+// contentEnds finishes the deletion of contents. It adds the snapshots that nodes have to destroy
+// to obsolete.
 func contentEnds(w Input, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
 	var ops []Op
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {
 		node, there := nodes[c.Node]
 		switch {
 		case !c.Deleting:
-		case c.Retain, // the object is deleted, and the data stay
-			lost(node, there, c.Filesystem), // lost with the machine or its reset
+		case c.Retain, // the object is deleted, and the data stay on the disk
+			lost(node, there, c.Filesystem), // the data were lost with the machine or by a reset
 			slices.Contains(node.Report.Removed, c.Handle):
 			ops = append(ops, FinishContent{c.Name})
 		case !needed[c.Handle]:

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestSnapshots checks the decisions of Step about snapshots, restored volumes and clones.
+// TestSnapshots checks the decisions of Step about snapshots, about volumes from snapshots, and
+// about volumes from other volumes.
 func TestSnapshots(t *testing.T) {
 	bound := func(n int, size int64) Claim {
 		c := claim(n, "a", size)
@@ -21,7 +22,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	guarded := func(s Snapshot) Snapshot { s.Guarded = true; return s }
 	deleting := func(s Snapshot) Snapshot { s.Deleting = true; return s }
-	ready := func(n int) Snapshot { // from its status
+	ready := func(n int) Snapshot { // a snapshot that is ready by its status
 		s := guarded(snapshotOf(n))
 		s.Bound, s.State = contentName(uid(n)), State{Taken: 7, Ready: true, Size: gib}
 		return s
@@ -32,14 +33,14 @@ func TestSnapshots(t *testing.T) {
 		v.Source = source
 		return v
 	}
-	// world returns an input with the first claim, its volume of 1 GiB on node a, and up-to-date
-	// capacities.
+	// world adds node a, the first claim and its volume of 1 GiB to an input. there are the entries
+	// on the disk of the node, and report changes the report of the node.
 	world := func(w Input, there map[string]int64, report func(r *Report)) Input {
 		n := able("a", there)
 		if report != nil {
 			report(&n.Report)
 		}
-		for _, c := range w.Nodes { // its requests
+		for _, c := range w.Nodes { // the present requests to the node
 			n.Obsolete, n.Copies = c.Obsolete, c.Copies
 		}
 		w.Nodes = []Node{n}
@@ -228,7 +229,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotOrder checks that the oldest snapshot is served first when only one fits.
+// TestSnapshotOrder checks that the oldest snapshot gets the space if there is space for only one.
 func TestSnapshotOrder(t *testing.T) {
 	w := Input{Nodes: []Node{able("a", map[string]int64{named(1): 3 * gib})}, SnapshotClasses: keepers, Volumes: []Volume{volumeOf(1, "a", 3*gib)}}
 	c := claim(1, "a", 3*gib)

@@ -12,121 +12,129 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
-// minSize is the size of the smallest volume, in bytes: even an empty directory has a block.
+// minSize is the size of the smallest volume, in bytes. It is not 0, because an empty directory
+// already uses a block.
 const minSize = 1 << 20
 
-// Input contains the API server's objects about claims and their volumes.
+// Input is the input of Step: the objects of the API server that concern volumes.
 type Input struct {
-	// bytes of each node's DATA that are reserved for the system and the pods' own files; 0:
-	// defaultReserve
-	Reserve    int64
-	Turn       int64 // changes periodically, so that each of many waiting entries gets its turn
+	// Reserve is the number of bytes of each node's DATA that volumes cannot use. They are for the
+	// system and for files of pods outside volumes. 0 means defaultReserve.
+	Reserve int64
+	// Turn is the number of the present period. If a list of requests is too long, a node gets
+	// another part of it in each period.
+	Turn       int64
 	Nodes      []Node
 	Classes    []StorageClass // of this driver
-	Claims     []Claim        // of these classes, or bound to one of the volumes
+	Claims     []Claim        // claims of these classes, or bound to one of Volumes
 	Volumes    []Volume       // of this driver
 	Capacities []Capacity
 
 	SnapshotClasses []SnapshotClass // of this driver
-	Snapshots       []Snapshot      // of its claims and contents
+	Snapshots       []Snapshot      // snapshots of these claims or contents
 	Contents        []Content       // of this driver
 }
 
-// Node is the relevant part of a Node object.
+// Node is a pool of a node: the part of a Node object that Step uses for this pool.
 type Node struct {
 	Name string
-	Pool string // empty: on DATA
-	// its label, by which volumes and capacities refer to it; in a pool: its place (placeOf)
+	Pool string // name of the pool; empty: the pool on DATA
+	// Hostname is the place of the pool (placeOf), by which volumes refer to it. For the pool on
+	// DATA it is the hostname label of the Node.
 	Hostname string
 	Report   Report
-	Obsolete []string // the names that it has to destroy
-	Copies   []Copy   // the copies that it has to make
+	Obsolete []string // names of the volumes and snapshots that the node was requested to destroy
+	Copies   []Copy   // the copies that the node was requested to make
 }
 
-// StorageClass is the relevant part of a StorageClass object.
+// StorageClass is the part of a StorageClass object that Step uses.
 type StorageClass struct {
 	Name      string
-	Immediate bool // volumes are required before the node is known
+	Immediate bool // a claim needs a volume before the scheduler has selected a node
 	Pool      string
 }
 
-// Claim is the relevant part of a PersistentVolumeClaim.
+// Claim is the part of a PersistentVolumeClaim that Step uses.
 type Claim struct {
 	Key      string // namespace/name
 	UID      string
 	Created  time.Time
 	Class    string
-	Node     string // selected by the scheduler; empty: none yet
-	Volume   string // its volume, bound or requested
+	Node     string // the node that the scheduler selected; empty: none yet
+	Volume   string // name of its volume, bound or requested
 	Size     int64  // requested bytes
-	Has      int64  // present bytes, from its status
+	Has      int64  // bytes of its volume, from its status; 0: not bound
 	Resizing bool   // its status shows a resize in progress
 	Deleting bool
 	Source   Source // source of its volume
-	Problem  string // why no local volume can serve it
+	Problem  string // why no local volume can serve it, or empty
 }
 
-// Volume is the relevant part of a PersistentVolume.
+// Volume is the part of a PersistentVolume that Step uses.
 type Volume struct {
 	Name       string
-	Node       string // hostname
+	Node       string // the place of its pool (Node.Hostname)
 	Filesystem string
 	ClaimUID   string
 	Size       int64
-	Source     string // its source on the disk, until it is filled
+	Source     string // name of its source, until it is filled
 	Retain     bool
-	Released   bool // it has no claim any more
+	Released   bool // its claim was deleted
 	Deleting   bool
 }
 
-// Capacity is a CSIStorageCapacity: the largest volume of a class on a node.
+// Capacity is the part of a CSIStorageCapacity that Step uses: the size of the largest new volume
+// of a class on a node.
 type Capacity struct {
 	Name, Class, Hostname string
 	Bytes                 int64
 }
 
-// Op is a change of the API server's objects.
+// Op is a change of an object in the API server, or a message to a claim.
 type Op interface{ String() string }
 
-// The changes. A change that concerns a claim contains its key.
+// These are the changes. The field Claim is the key of the claim.
 type (
-	// CreateVolume creates a claim's volume, optionally filled from another volume or a snapshot.
+	// CreateVolume creates the volume of a claim. If Source is not empty, the node fills the volume
+	// from this volume or snapshot.
 	CreateVolume struct {
 		Claim, Name, Hostname, Filesystem string
 		Size                              int64
 		Source                            string
 	}
-	// Reschedule requests another node from the scheduler.
+	// Reschedule makes the scheduler select another node for the pod of a claim.
 	Reschedule struct{ Claim, Why string }
-	// Refuse reports to a claim why it gets no volume, or no larger volume.
+	// Refuse reports by an Event of the claim why it gets no volume or no larger volume.
 	Refuse struct{ Claim, Why string }
-	// GrowVolume promises more bytes.
+	// GrowVolume raises the capacity of a volume, which promises the space.
 	GrowVolume struct {
 		Name string
 		Size int64
 	}
-	// GrowClaim requests from the kubelet, by the claim's status, that the volume's quota is
-	// raised.
+	// GrowClaim changes the status of a claim. The kubelet then makes the node part raise the quota
+	// of the volume.
 	GrowClaim struct {
 		Claim string
 		Size  int64
 	}
-	// DeleteVolume starts the deletion of a volume; its finalizer keeps it until the node has
-	// destroyed the data.
+	// DeleteVolume starts the deletion of a volume. The object exists until the node has destroyed
+	// the data and Finish has removed its finalizer.
 	DeleteVolume struct{ Name string }
-	// Finish removes the finalizer of a volume.
+	// Finish removes the finalizer of a volume, so that the API server deletes the object.
 	Finish struct{ Name string }
-	// Destroy writes a node's obsolete volumes, all of them or maxObsolete.
+	// Destroy writes the list of volumes and snapshots that a node has to destroy. The list has at
+	// most as many names as limitsOf permits.
 	Destroy struct {
 		Node, Pool string
 		Names      []string
 	}
-	// SetCapacity publishes the free space; New reports that the object does not exist yet.
+	// SetCapacity writes the free space for a class on a node. New means that the object does not
+	// exist yet.
 	SetCapacity struct {
 		Capacity
 		New bool
 	}
-	// DropCapacity deletes the capacity of a deleted node or class.
+	// DropCapacity deletes the capacity object of a deleted node or class.
 	DropCapacity struct{ Name string }
 )
 
@@ -153,13 +161,13 @@ func (o SetCapacity) String() string {
 }
 func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 
-// Step returns the changes to make, in order. No space is promised twice: the sum of all volumes
-// and snapshots of a node, including volumes in deletion, and of other entries in its directory of
-// volumes, never exceeds its DATA minus the reserve.
+// Step returns the changes to make, in order. It never promises space twice. The sizes of all
+// volumes, snapshots and other entries in the directory of volumes are never together more than
+// DATA without the reserve and the share of evictionPercent. Volumes in deletion count, too.
 func Step(w Input) []Op {
 	w.Nodes = append(slices.Clone(w.Nodes), unreported(w)...)
 	ops := newClasses(w)
-	free := rooms{} // of nodes that can have volumes
+	free := rooms{} // only nodes that can have volumes
 	nodes := map[string]Node{}
 	for _, n := range w.Nodes {
 		nodes[n.Hostname] = n
@@ -175,46 +183,50 @@ func Step(w Input) []Op {
 	return append(ops, capacities(w, free)...)
 }
 
-// defaultReserve is a node's default reserve for images, logs, the control plane's data and the
-// pods' own files: a quarter of DATA, or 20 GiB if that is less, but at least a tenth. Together
-// with evictionPercent it limits full volumes to three quarters: from four fifths on the kubelet
-// deletes the images that no pod uses (imageGCHighThresholdPercent of package kubelet).
+// defaultReserve returns the default reserve of a node in bytes, for images, logs, etcd and files
+// of pods outside volumes. It is a quarter of DATA but at most 20 GiB, and in any case at least a
+// tenth of DATA. With evictionPercent and at least a tenth of reserve, volumes can fill at most
+// three quarters of DATA. If four fifths were full, the kubelet would delete the images that no pod
+// uses (imageGCHighThresholdPercent of package kubelet).
 func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10) }
 
-// evictionPercent is the share of DATA, in percent, below which the kubelet evicts pods
-// (evictionHard of package kubelet): it must be free when all volumes are full.
+// evictionPercent is the free share of DATA, in percent, below which the kubelet evicts pods
+// (evictionHard of package kubelet). This share must be free even when all volumes are full.
 const evictionPercent = 15
 
-// room is the free space that can still be promised on a node.
+// room is what Step can still promise in a pool.
 type room struct {
-	bytes int64 // negative after DATA shrank or the reserve grew
-	names int   // of volumes and snapshots
+	bytes int64 // can be negative, for example after the reserve grew
+	names int   // number of further volumes and snapshots
 }
 
-// rooms are the free spaces of nodes, by hostname.
+// rooms maps the place of each pool to its room.
 type rooms map[string]room
 
-// take promises bytes, and names for new volumes or snapshots.
+// take subtracts promised bytes, and the number of new volumes and snapshots, from the room of a
+// pool.
 func (r rooms) take(hostname string, bytes int64, names int) {
 	r[hostname] = room{r[hostname].bytes - bytes, r[hostname].names - names}
 }
 
-// crowded returns why a node can have no more volumes and snapshots of any size in a pool.
+// crowded returns the message for a pool that has the largest permitted number of volumes and
+// snapshots.
 func crowded(n Node) string {
 	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", placeOf(n.Name, n.Pool), limitsOf(n.Pool).names)
 }
 
-// left returns the free space of a node. A snapshot counts with the size of its volume until it is
-// taken, and with its contents afterwards, because it has no writer.
+// left returns the room of a pool. A snapshot counts with the size of its volume until the node has
+// taken it. Then it counts with the size of its contents, because a snapshot has no writer.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	switch {
-	case n.Pool != "": // the volume has no other use
+	case n.Pool != "": // a volume of the machine with a StorageClass has no other use
 		reserve = 0
 	case reserve == 0:
 		reserve = defaultReserve(n.Report.Size)
 	}
 	free, names := n.Report.Size-n.Report.Size*evictionPercent/100-reserve, limitsOf(n.Pool).names
-	there := maps.Clone(n.Report.Volumes) // the remaining entries are snapshots, or have no object
+	// The entries that remain after the loops are taken snapshots, or have no object.
+	there := maps.Clone(n.Report.Volumes)
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
 			free -= max(v.Size, there[v.Name])
@@ -236,7 +248,8 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	return room{free, names}
 }
 
-// ends completes the deletion of volumes without a claim, and writes the nodes' obsolete volumes.
+// ends deletes volumes without a claim, finishes their deletion, and writes to each node which
+// volumes and snapshots it has to destroy.
 func ends(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	obsolete := map[string][]string{}
@@ -249,8 +262,8 @@ func ends(w Input, nodes map[string]Node) []Op {
 			if !v.Retain {
 				ops = append(ops, DeleteVolume{v.Name})
 			}
-		case v.Retain, // the object goes, and the data stay
-			// they went with the machine, or its reset
+		case v.Retain, // the object is deleted, and the data stay on the disk
+			// the data were lost with the machine or by a reset
 			!there, there && node.Report.Filesystem != "" && node.Report.Filesystem != v.Filesystem,
 			slices.Contains(node.Report.Removed, v.Name):
 			ops = append(ops, Finish{v.Name})
@@ -261,7 +274,8 @@ func ends(w Input, nodes map[string]Node) []Op {
 	ops = append(ops, contentEnds(w, nodes, needed, obsolete)...)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
 		tell := obsolete[n.Hostname]
-		if most := limitsOf(n.Pool).obsolete; len(tell) > most { // the others stay until their turn
+		// The next period has another part of the list.
+		if most := limitsOf(n.Pool).obsolete; len(tell) > most {
 			itself := func(name string) string { return name }
 			tell = sorted(shuffled(tell, w.Turn, itself)[:most], itself)
 		}
@@ -272,9 +286,10 @@ func ends(w Input, nodes map[string]Node) []Op {
 	return ops
 }
 
-// shuffled returns an order that is stable within a turn, even if entries are added or removed, and
-// that differs in the next turn. So the first entries of a truncated list change with each turn,
-// and entries that fail do not block the others.
+// shuffled returns the entries in a random order that depends only on turn and the names. Within a
+// turn the order is stable, even if entries are added or removed. In the next turn it differs, so
+// that another part of a list is at its beginning, and entries that fail do not block the others
+// for ever.
 func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 	lots := map[string]string{}
 	for _, x := range all {
@@ -284,7 +299,8 @@ func shuffled[T any](all []T, turn int64, name func(T) string) []T {
 	return sorted(all, func(x T) string { return lots[name(x)] })
 }
 
-// growth grows volumes with claims that request more.
+// growth raises the size of each volume if its claim requests more bytes. A claim that cannot get
+// the bytes gets a message.
 func growth(w Input, nodes map[string]Node, free rooms) []Op {
 	volumes := map[string]Volume{}
 	for _, v := range w.Volumes {
@@ -320,7 +336,8 @@ func growth(w Input, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// births creates volumes for claims with a selected node.
+// births creates the volumes of claims that have a node or a source. A claim that cannot get a
+// volume gets another node or a message.
 func births(w Input, free rooms) []Op {
 	classes, taken, nodes := map[string]StorageClass{}, map[string]bool{}, map[string]Node{}
 	for _, c := range w.Classes {
@@ -350,7 +367,7 @@ func births(w Input, free rooms) []Op {
 			ops = append(ops, Refuse{c.Key, c.Problem})
 		case c.Source != Source{}:
 			ops = append(ops, copied(w, c, class.Pool, name, free))
-		case c.Node == "": // the scheduler has to select a node first
+		case c.Node == "": // nothing to do before the scheduler has selected a node
 		case !exists:
 			ops = append(ops, Reschedule{c.Key, fmt.Sprintf("node %s does not exist", c.Node)})
 		case !there:
@@ -370,9 +387,9 @@ func births(w Input, free rooms) []Op {
 	return ops
 }
 
-// copied creates a claim's volume that is filled from another volume or a snapshot. It can only be
-// on the node of its source, so it is created before the scheduler selects a node, which then can
-// choose only this node.
+// copied creates the volume of a claim with a source, or returns a message to the claim. The volume
+// must be in the pool of its source. It is created before the scheduler has selected a node, so the
+// scheduler can select only the node of the source.
 func copied(w Input, c Claim, pool, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, minSize), free[n.Hostname]
@@ -392,8 +409,9 @@ func copied(w Input, c Claim, pool, name string, free rooms) Op {
 	return CreateVolume{c.Key, name, n.Hostname, n.Report.Filesystem, want, of}
 }
 
-// capacities publishes the free space after all promises of this step. A crowded node gets no
-// space, so that the scheduler selects another.
+// capacities returns the changes of the capacity objects, from the room that is left after all
+// promises of this step. A pool that can have no more volumes gets 0 bytes, so the scheduler
+// selects another node.
 func capacities(w Input, free rooms) []Op {
 	have := map[string]Capacity{}
 	for _, c := range w.Capacities {
@@ -424,17 +442,18 @@ func capacities(w Input, free rooms) []Op {
 	return ops
 }
 
-// capacityName returns a short unique name for a class and a node, also for long names.
+// capacityName returns the name of the capacity object of a class on a node. It contains a hash, so
+// it is short even if class and hostname are long.
 func capacityName(class, hostname string) string {
 	return fmt.Sprintf("orlop-local-%x", sha256.Sum256([]byte(class+"/"+hostname)))[:12+32]
 }
 
-// inOrder sorts claims by age, so that the oldest is served first.
+// inOrder returns the claims sorted by age, the oldest first.
 func inOrder(claims []Claim) []Claim {
 	return slices.SortedFunc(slices.Values(claims), func(a, b Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key, b.Key)) })
 }
 
-// humanSize formats bytes for messages; a negative number counts as 0.
+// humanSize formats a number of bytes for messages. It formats a negative number as 0.
 func humanSize(bytes int64) string { return layout.FormatSize(uint64(max(bytes, 0))) }
 
 func sorted[T any](all []T, key func(T) string) []T {

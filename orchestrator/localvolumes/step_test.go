@@ -15,36 +15,37 @@ const (
 	gib = 1 << 30
 )
 
-// uid is the UID of the n-th claim.
+// uid returns the UID of the n-th claim or snapshot.
 func uid(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
 
 func named(n int) string { return "pvc-" + uid(n) }
 
-// claim is the n-th claim, of the class local, with a node selected by the scheduler.
+// claim returns the n-th claim, of class local. The scheduler has selected the node.
 func claim(n int, node string, size int64) Claim {
 	return Claim{Key: fmt.Sprintf("default/c%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Class: "local", Node: node, Size: size}
 }
 
-// volumeOf is the volume of the n-th claim.
+// volumeOf returns the volume of the n-th claim.
 func volumeOf(n int, node string, size int64) Volume {
 	return Volume{Name: named(n), Node: node, Filesystem: "f1", ClaimUID: uid(n), Size: size}
 }
 
 func snapped(n int) string { return "snapshot-" + uid(n) }
 
-// snapshotOf is the n-th snapshot, of the claim with the same number.
+// snapshotOf returns the n-th snapshot, of the n-th claim.
 func snapshotOf(n int) Snapshot {
 	return Snapshot{Key: fmt.Sprintf("default/s%d", n), UID: uid(n), Created: time.Unix(int64(n), 0), Claim: fmt.Sprintf("default/c%d", n)}
 }
 
-// contentOf is the content of the n-th snapshot, of the n-th volume.
+// contentOf returns the content of the n-th snapshot, of the n-th volume. If taken is not 0, the
+// snapshot is ready.
 func contentOf(n int, node string, size, taken int64) Content {
 	return Content{Name: "snapcontent-" + uid(n), Handle: snapped(n), Of: named(n), Snapshot: uid(n), Key: fmt.Sprintf("default/s%d", n),
 		Node: node, Filesystem: "f1", Size: size, State: State{Taken: taken, Ready: taken != 0, Size: min(taken, 1) * size}}
 }
 
-// able is a node with a DATA of 10 GiB: 2.5 GiB are the reserve and 1.5 GiB are the eviction
-// threshold, so 6 GiB can be promised.
+// able returns a node with a DATA partition of 10 GiB. The reserve is 2.5 GiB, and 1.5 GiB must
+// stay free for the kubelet, so Step can promise 6 GiB.
 func able(name string, there map[string]int64) Node {
 	return Node{Name: name, Hostname: name, Report: Report{Filesystem: "f1", Size: 10 * gib, Volumes: there}}
 }
@@ -195,17 +196,18 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// cluster is an Input with its environment: the scheduler, upstream's controllers, kubelets, and
+// cluster simulates the environment of Step: the API server, the scheduler, the kubelets and the
 // disks.
 type cluster struct {
 	Input
-	disks map[string]map[string]int64 // by node: the volumes on it, with their quotas
-	data  map[string]int              // by volume and snapshot: their contents
-	gone  map[string]bool             // destroyed volumes
+	disks map[string]map[string]int64 // quotas of the volumes on each node
+	data  map[string]int              // contents of each volume and snapshot, as a number
+	gone  map[string]bool             // destroyed volumes and snapshots
 	t     *testing.T
 }
 
-// apply makes a change, as the API server does.
+// apply performs a change on the objects, as the API server does. It fails the test if the change
+// would lose data that are still needed.
 func (c *cluster) apply(op Op) {
 	claim := func(key string) *Claim {
 		return &c.Claims[slices.IndexFunc(c.Claims, func(x Claim) bool { return x.Key == key })]
@@ -217,7 +219,7 @@ func (c *cluster) apply(op Op) {
 	case CreateVolume:
 		to := claim(o.Claim)
 		c.Volumes = append(c.Volumes, Volume{Name: o.Name, Node: o.Hostname, Filesystem: o.Filesystem, ClaimUID: to.UID, Size: o.Size, Source: o.Source})
-		to.Volume, to.Has = o.Name, o.Size // upstream binds
+		to.Volume, to.Has = o.Name, o.Size // the binding by kube-controller-manager
 	case Reschedule:
 		claim(o.Claim).Node = ""
 	case GrowVolume:
@@ -225,7 +227,7 @@ func (c *cluster) apply(op Op) {
 	case GrowClaim:
 		to := claim(o.Claim)
 		v := c.Volumes[volume(to.Volume)]
-		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet, at the next use
+		if has, there := c.disks[v.Node][v.Name]; there { // the kubelet raises the quota at once
 			c.disks[v.Node][v.Name] = max(has, v.Size)
 			to.Has = v.Size
 		}
@@ -246,7 +248,7 @@ func (c *cluster) apply(op Op) {
 	}
 }
 
-// applySnapshot makes a change of snapshots.
+// applySnapshot is apply for the changes of snapshots.
 func (c *cluster) applySnapshot(op Op) {
 	snapshot := func(key string) int {
 		return slices.IndexFunc(c.Snapshots, func(s Snapshot) bool { return s.Key == key })
@@ -288,8 +290,8 @@ func (c *cluster) applySnapshot(op Op) {
 	}
 }
 
-// ends checks that the data of an object are no longer on a disk when the object is deleted, and
-// that no volume was to be filled from them.
+// ends checks the deletion of an object: its data must not be on a disk any more, and no volume may
+// still have to be filled from them.
 func (c *cluster) ends(op Op, node, filesystem, name string) {
 	if _, there := c.disks[node][name]; there {
 		c.t.Fatalf("%s: it is on the disk still", op)
@@ -303,7 +305,8 @@ func (c *cluster) ends(op Op, node, filesystem, name string) {
 	}
 }
 
-// check checks that neither the promises nor the contents of a disk exceed its space.
+// check fails the test if the promises for a node, or the data on its disk, need more than its
+// space.
 func (c *cluster) check() {
 	for _, n := range c.Nodes {
 		if free := left(0, n, c.Volumes, c.Contents).bytes; free < 0 {
@@ -319,8 +322,9 @@ func (c *cluster) check() {
 	}
 }
 
-// kubelet uses volumes, which creates them, writes to them, performs the requests, and reports.
-// Copies sometimes wait for pods.
+// kubelet simulates a node: it creates the volumes of the node, writes to them, destroys the
+// obsolete ones, makes the requested copies, and updates the report. At random, copies wait for
+// pods.
 func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n := &c.Nodes[i]
 	disk := c.disks[n.Name]
@@ -358,7 +362,7 @@ func (c *cluster) kubelet(r *rand.Rand, i int) {
 	n.Report.Volumes = maps.Clone(disk)
 }
 
-// happen is a random action of users, the scheduler or the power supply.
+// happen performs a random action of a user, the scheduler or an operator.
 func (c *cluster) happen(r *rand.Rand, n int) {
 	switch r.IntN(10) {
 	case 0, 1:
@@ -371,7 +375,7 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 				}
 			}
 		}
-	case 3: // a claim ends
+	case 3: // a claim is deleted
 		if len(c.Claims) > 0 {
 			i := r.IntN(len(c.Claims))
 			for j, v := range c.Volumes {
@@ -418,10 +422,13 @@ func (c *cluster) happen(r *rand.Rand, n int) {
 	}
 }
 
-// TestSimulation creates, grows and deletes claims on three nodes, takes snapshots, makes volumes
-// from them and from other volumes, resets machines, silences nodes for a while, and interrupts
-// passes: no space is ever promised twice, no object is deleted while its data are on a disk or a
-// source of a copy, and after all claims and snapshots are deleted nothing is left.
+// TestSimulation creates, grows and deletes claims on three nodes, takes snapshots, and makes
+// volumes from snapshots and from other volumes. It also resets machines, lets nodes be silent for
+// a time, and interrupts passes.
+//
+// It checks that no space is promised twice, and that no object is deleted while its data are on a
+// disk or are the source of a copy. After all claims and snapshots are deleted, no object and no
+// data may be left.
 func TestSimulation(t *testing.T) {
 	filled, kept := 0, 0
 	for seed := range uint64(100) {

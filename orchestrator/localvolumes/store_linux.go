@@ -21,39 +21,41 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// The directories below the store's root. A volume is created in the first, used in the second and
-// removed in the third, and moves between them by rename(2), so at any moment it is either complete
-// or unused.
+// These are the directories below the root of the store. A volume is created in making, used in
+// volumes, and removed in removing. It moves between them by rename(2), so a volume in volumes is
+// always complete.
 const (
 	making   = "making"
 	volumes  = "volumes"
 	removing = "removing"
 )
 
-// destroyed is a file with the names of destroyed volumes, one per line. A restore of the cluster's
-// data may restore the object of a destroyed volume; an empty directory must not pass for its lost
-// data. maxDestroyed is the maximal size of the file in bytes.
+// destroyed is a file with the names of destroyed volumes, one per line. A restore of the etcd data
+// can restore the object of a destroyed volume. The store then refuses to create the volume,
+// because an empty directory would hide that the data are lost. maxDestroyed is the largest size of
+// the file in bytes.
 const (
 	destroyed    = "destroyed"
 	maxDestroyed = 1 << 20
 )
 
-// firstProject is the first project number of volumes, far from the numbers of other programs (the
-// kubelet's own begin at 2²⁰). lastProject is the end, 2³⁰ volumes later.
+// firstProject is the first project number of volumes. It is far from the numbers of other
+// programs: the kubelet's own project numbers begin at 2²⁰. lastProject is the end of the range,
+// which has 2³⁰ numbers.
 const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
 
-// nothing is the limit of the project of a removed volume. A process may still have a file of it
-// open.
+// nothing is the limit of the project of a removed volume. A process may still have a file of the
+// volume open, and must not write more to it.
 var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
-// inodeShare is the bytes of a volume per inode, the same ratio as DATA (pkg/disk/mkfs). minInodes
-// is the number of inodes of a small volume.
+// inodeShare is the number of bytes of a volume for each inode. DATA has the same ratio
+// (pkg/disk/mkfs). minInodes is the smallest number of inodes of a volume.
 const (
 	inodeShare = 16 << 10
 	minInodes  = 256
 )
 
-// quotas are the store's operations of the kernel; tests have a fake.
+// quotas are the quota operations of the kernel that the store uses. Tests have a fake.
 type quotas interface {
 	Enforce(dir string) error
 	Assign(dir string, project uint32) error
@@ -67,13 +69,13 @@ type kernelQuotas struct{}
 
 func (kernelQuotas) Enforce(dir string) error { return projectquota.Enforce(dir) }
 
-// projectAttr is the extended attribute of a volume's directory that records its project, in
+// projectAttr is the extended attribute that stores the project number of a volume's directory, in
 // decimal. A pod that owns the directory can change its project (FS_IOC_FSSETXATTR), for example to
-// another tenant's, and use that tenant's space; it cannot write attributes of this kind (xattr(7),
-// trusted).
+// the project of another tenant, and use the space of that tenant. The pod cannot write the
+// attribute, because trusted attributes need CAP_SYS_ADMIN (xattr(7)).
 const projectAttr = "trusted.orlop.project"
 
-// Assign assigns a directory to a project and records the project.
+// Assign assigns a directory to a project and stores the project in projectAttr.
 func (kernelQuotas) Assign(dir string, id uint32) error {
 	if err := unix.Lsetxattr(dir, projectAttr, []byte(strconv.FormatUint(uint64(id), 10)), 0); err != nil {
 		return fmt.Errorf("%s: cannot record its project: %w", dir, err)
@@ -81,7 +83,9 @@ func (kernelQuotas) Assign(dir string, id uint32) error {
 	return projectquota.Assign(dir, id)
 }
 
-// Of returns the recorded project of a directory, and restores it if it was changed.
+// Of returns the project of a directory that projectAttr stores. If the directory has another
+// project, Of assigns it to the stored project. Without the attribute, Of returns the present
+// project.
 func (kernelQuotas) Of(dir string) (uint32, error) {
 	is, err := projectquota.Of(dir)
 	if err != nil {
@@ -112,27 +116,27 @@ func (kernelQuotas) Get(dir string, id uint32) (projectquota.Limit, projectquota
 // volume is a volume or snapshot on the disk.
 type volume struct {
 	project   uint32
-	size      int64 // its quota on the disk, bytes
-	requested int64 // the requested new size; less than size, or 0: none
-	retired   bool  // in removal
-	making    bool  // an incomplete copy
+	size      int64 // its quota on the disk in bytes; 0: set at the next use
+	requested int64 // a larger quota that may not be on the disk yet
+	retired   bool  // it is in the directory removing
+	making    bool  // it is an incomplete copy
 }
 
-// store is the directory of all volumes and snapshots of a node. It is safe for concurrent use.
+// store is the directory of all volumes and snapshots of a pool. It is safe for concurrent use.
 type store struct {
 	root    string
-	device  string // major:minor of its file system …
-	within  string // … and its path in that file system
+	device  string // major:minor of the file system of root
+	within  string // path of root in that file system
 	quotas  quotas
 	mounts  func() ([]*mountinfo.Info, error)
-	left    func() (free, size int64, err error) // of the file system, bytes
+	left    func() (free, size int64, err error) // bytes of the file system
 	mu      sync.Mutex
 	all     map[string]volume
-	reading map[string]int // number of copies in progress of each source
-	next    uint32         // next project
+	reading map[string]int // number of copies in progress, by source
+	next    uint32         // next project number
 }
 
-// locate determines the store's device and its path in the file system, in the form of mountinfo.
+// locate sets device and within, which mountedAt compares with the mounts of the machine.
 func (s *store) locate() error {
 	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(s.root))
 	if err != nil {
@@ -140,7 +144,7 @@ func (s *store) locate() error {
 	}
 	var at *mountinfo.Info
 	for _, m := range above {
-		// a later mount at the same place hides the earlier mount
+		// A later mount at the same mount point hides an earlier one.
 		if at == nil || len(m.Mountpoint) >= len(at.Mountpoint) {
 			at = m
 		}
@@ -156,8 +160,9 @@ func (s *store) locate() error {
 	return nil
 }
 
-// openStore creates missing directories, removes entries that were unfinished when the machine
-// stopped, and reads the volumes.
+// openStore returns the store with this root. It creates missing directories, removes the volumes
+// that were incomplete when the machine stopped, and reads all others. It fails with
+// projectquota.ErrUnsupported on a file system without project quotas.
 func openStore(root string, q quotas) (*store, error) {
 	s := &store{root: root, quotas: q, all: map[string]volume{}, reading: map[string]int{}, next: firstProject}
 	s.mounts = func() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
@@ -186,7 +191,8 @@ func openStore(root string, q quotas) (*store, error) {
 		if os.Remove(dir) == nil {
 			continue // it was empty
 		}
-		// it may be large, so it is removed in the background
+		// The directory may be large, so it moves to removing, and the node removes it in the
+		// background.
 		err := os.Rename(dir, filepath.Join(root, removing, e.Name()))
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
 			err = os.RemoveAll(dir)
@@ -206,13 +212,14 @@ func openStore(root string, q quotas) (*store, error) {
 	return s, s.forget()
 }
 
-// isVolumes reports whether a project number is in the range of volumes.
+// isVolumes reports whether a project number is in the range for volumes.
 func isVolumes(project uint32) bool { return project >= firstProject && project < lastProject }
 
-// renumber assigns new projects to volumes without a project of their own or with a shared project.
-// A pod that runs as root without a user namespace owns its volume's directory and may have set any
-// project: that of another volume, so that both quotas would change together, or 0, the project of
-// all other files on DATA. The size of the volume is set again at its next use (ensure).
+// renumber assigns a new project to each volume that has a project outside the range for volumes,
+// or the same project as another volume. A pod that runs as root without a user namespace can have
+// set such a project for the directory of its volume. For example, it can be the project of another
+// volume, or 0, the project of all other files on DATA. ensure sets the quota of the new project at
+// the next use of the volume.
 func (s *store) renumber() error {
 	owners := map[uint32]int{}
 	for _, v := range s.all {
@@ -242,7 +249,7 @@ func (s *store) renumber() error {
 	return nil
 }
 
-// read reads the volumes of a directory.
+// read adds the volumes in a directory below the root to the store.
 func (s *store) read(place string) error {
 	entries, err := os.ReadDir(filepath.Join(s.root, place))
 	if err != nil {
@@ -263,7 +270,7 @@ func (s *store) read(place string) error {
 	return nil
 }
 
-// sizes returns the quotas of all volumes, including volumes in removal.
+// sizes returns the quotas of all volumes in bytes, by name. It includes volumes in removal.
 func (s *store) sizes() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,9 +281,10 @@ func (s *store) sizes() map[string]int64 {
 	return sizes
 }
 
-// show calls do to mount a volume's directory, and creates the directory if necessary: the quota is
-// effective and on the disk before the first write. No copy and no removal can begin between the
-// check and the mount. A volume with a source is created by a copy and not here.
+// show calls do with the directory of a volume, to mount it. It creates the directory first if it
+// does not exist. The quota is then effective, and on the disk, before the first write. show holds
+// the lock while do runs, so no copy and no removal can begin before the mount. If from is not
+// empty, a copy creates the volume, and show fails until the copy is complete.
 func (s *store) show(name string, size int64, from string, do func(dir string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +295,8 @@ func (s *store) show(name string, size int64, from string, do func(dir string) e
 	return do(dir)
 }
 
-// ensure returns a volume's directory and creates it if necessary, for show.
+// ensure returns the directory of a volume, and creates it if it does not exist. The caller holds
+// the lock. It fails if the volume cannot be used now.
 func (s *store) ensure(name string, size int64, from string) (dir string, err error) {
 	dir = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
@@ -300,7 +309,7 @@ func (s *store) ensure(name string, size int64, from string) (dir string, err er
 		return "", fmt.Errorf("volume %s is being filled from %s", name, from)
 	case there && s.reading[name] > 0:
 		return "", fmt.Errorf("volume %s is being copied: it can be used afterwards", name)
-	case there && v.size == 0: // see renumber
+	case there && v.size == 0: // renumber has assigned a new project without a quota
 		if err := s.limit(v.project, size); err != nil {
 			return "", err
 		}
@@ -331,7 +340,8 @@ func (s *store) ensure(name string, size int64, from string) (dir string, err er
 	err = errors.Join(
 		s.limit(v.project, size),
 		s.quotas.Assign(unfinished, v.project),
-		// like an emptyDir: pods run as many users, and the store's root is closed to others
+		// The mode is that of an emptyDir, because pods run as any user. The root of the store
+		// keeps other users out.
 		os.Chmod(unfinished, 0o777),
 	)
 	if err == nil {
@@ -347,7 +357,8 @@ func (s *store) ensure(name string, size int64, from string) (dir string, err er
 	return dir, safefile.SyncDir(filepath.Join(s.root, volumes))
 }
 
-// limit sets the quota of a project.
+// limit sets the quota of a project, with inodes in proportion. It fails if the project is not in
+// the range for volumes.
 func (s *store) limit(project uint32, size int64) error {
 	if !isVolumes(project) {
 		return fmt.Errorf("project %d does not belong to a volume", project)
@@ -355,13 +366,13 @@ func (s *store) limit(project uint32, size int64) error {
 	return s.quotas.SetLimit(s.root, project, projectquota.Limit{Bytes: uint64(size), Inodes: max(uint64(size)/inodeShare, minInodes)})
 }
 
-// grow raises a volume's quota and waits until it is on the disk, because the kubelet requests it
-// only once. The quota is never lowered.
+// grow raises the quota of a volume to size bytes and waits until the quota is on the disk, because
+// the kubelet requests it only once. If the quota is higher already, grow does nothing.
 func (s *store) grow(name string, size int64) error {
 	if grown, err := s.raise(name, size); grown || err != nil {
 		return err
 	}
-	// outside the lock: it writes all of DATA
+	// This runs outside the lock, because it writes all of DATA and may take long.
 	if err := persistAll(s.root); err != nil {
 		return fmt.Errorf("volume %s: cannot write its new quota to the disk: %w", name, err)
 	}
@@ -374,7 +385,7 @@ func (s *store) grow(name string, size int64) error {
 	return nil
 }
 
-// has reports whether a volume is in the store.
+// has reports whether a volume or snapshot is in the store.
 func (s *store) has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,7 +393,8 @@ func (s *store) has(name string) bool {
 	return there
 }
 
-// raise sets a volume's quota, and reports whether it was already as high and on the disk.
+// raise sets the quota of a volume. grown means that the quota on the disk was already at least
+// size, so there is nothing to write to the disk.
 func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -404,8 +416,9 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	return false, nil
 }
 
-// retire takes a volume out of use permanently, and reports whether it has data left on the disk,
-// which clear removes. If a part of it is mounted, it stays, and retire returns an error.
+// retire takes a volume out of use permanently. left means that its data are still on the disk;
+// clear removes them. retire fails if the volume is incomplete, mounted, or the source of a copy in
+// progress.
 func (s *store) retire(name string) (left bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -439,7 +452,8 @@ func (s *store) retire(name string) (left bool, err error) {
 	return true, safefile.SyncDir(filepath.Join(s.root, removing))
 }
 
-// clear removes the data of a retired volume. It may take long and blocks no other operation.
+// clear removes the data of a retired volume. It may take long and does not hold the lock
+// meanwhile. It does nothing if the volume is not retired.
 func (s *store) clear(ctx context.Context, name string) error {
 	s.mu.Lock()
 	v, there := s.all[name]
@@ -449,8 +463,8 @@ func (s *store) clear(ctx context.Context, name string) error {
 	}
 	top := filepath.Join(s.root, removing, name)
 	own := func(dir string) error { return s.quotas.Assign(dir, v.project) }
-	// The pod may have changed the project of the directory itself, and the kernel moves no files
-	// between projects.
+	// The pod may have changed the project of the top directory. Set it again, because the kernel
+	// rejects moves between directories of different projects.
 	if err := own(top); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("volume %s: cannot be destroyed: %w", name, err)
 	}
@@ -466,7 +480,8 @@ func (s *store) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// remember records a destroyed volume and waits until the record is on the disk.
+// remember appends a name to the file of destroyed volumes, and waits until the file is on the
+// disk.
 func (s *store) remember(name string) error {
 	f, err := os.OpenFile(filepath.Join(s.root, destroyed), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -476,7 +491,7 @@ func (s *store) remember(name string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// gone returns the names of destroyed volumes.
+// gone returns the content of the file of destroyed volumes, one name per line.
 func (s *store) gone() (string, error) {
 	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -485,7 +500,8 @@ func (s *store) gone() (string, error) {
 	return string(names), nil
 }
 
-// forget removes the oldest half of the destroyed names if the list is too long.
+// forget removes the oldest names from the file of destroyed volumes if the file is larger than
+// maxDestroyed. The newest half of maxDestroyed bytes stays.
 func (s *store) forget() error {
 	names, err := s.gone()
 	if err != nil || len(names) <= maxDestroyed {
@@ -495,7 +511,7 @@ func (s *store) forget() error {
 	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
-// retired returns the volumes with data left to remove.
+// retired returns the sorted names of the volumes in removal.
 func (s *store) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -504,8 +520,8 @@ func (s *store) retired() []string {
 	return slices.Sorted(maps.Keys(going))
 }
 
-// persistAll waits until the whole file system of a directory is on the disk: quotas are not part
-// of any directory.
+// persistAll waits until all changes of the file system that contains dir are on the disk. It
+// writes the whole file system, because quotas belong to no directory.
 func persistAll(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -514,9 +530,9 @@ func persistAll(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// filesystem returns the ID of a directory's file system, and its capacity for files: root has the
-// last percent (machined/disk). statfs(2) reports that share too, but a different share when the
-// disk is almost full.
+// filesystem returns the ID of the file system that contains dir, and its capacity for files in
+// bytes. The capacity is without the last percent, which is reserved for root (machined/disk).
+// statfs(2) also reports a reserved share, but that number changes when the disk is almost full.
 func filesystem(dir string) (id string, size int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

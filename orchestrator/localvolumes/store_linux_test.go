@@ -22,13 +22,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// memory implements quotas without a kernel. Directories keep their project when they are moved.
+// memory implements quotas in memory. A directory keeps its project when it is moved, as in the
+// kernel.
 type memory struct {
-	projects map[string]uint32 // by the directory's base name
+	projects map[string]uint32 // by base name of the directory
 	limits   map[uint32]projectquota.Limit
-	used     projectquota.Usage // of every project
+	used     projectquota.Usage // usage of every project
 	mu       sync.Mutex
-	err      error // of every call that changes state
+	err      error // error of every call that changes state
 }
 
 func newMemory() *memory {
@@ -78,8 +79,8 @@ func open(t *testing.T, root string, q quotas) *store {
 	return s
 }
 
-// TestStore creates volumes, grows a volume, and opens the store again in every state that a power
-// cut can leave.
+// TestStore creates volumes, grows a volume, and opens the store again after a simulated power cut
+// that leaves an unfinished volume and a volume in removal.
 func TestStore(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -115,7 +116,7 @@ func TestStore(t *testing.T) {
 		}
 	}
 
-	// A volume is unfinished, and another is partly removed.
+	// After the power cut, volume 3 is unfinished, and volume 2 is in removal.
 	if err := errors.Join(os.Mkdir(filepath.Join(root, making, named(3)), 0o700), os.Rename(filepath.Join(root, volumes, named(2)), filepath.Join(root, removing, named(2)))); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +141,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestRemove checks that a volume stays while it or a part of it is mounted, and that a mounted
-// volume with the same name prefix has no effect.
+// TestRemove checks that a volume cannot be destroyed while it or a directory in it is mounted.
+// Mounts of other directories with similar paths have no effect. It also checks that a destroyed
+// volume is not created again.
 func TestRemove(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -168,7 +170,8 @@ func TestRemove(t *testing.T) {
 	}
 	s.mounts = func() ([]*mountinfo.Info, error) {
 		return []*mountinfo.Info{{Root: "/lib/local-volumes/volumes/" + named(1) + "0", Mountpoint: "/pod"}, {Root: "/lib/local-volumes", Mountpoint: "/x"},
-			// Directories that a tenant makes in its own volume, or in a volume of another kind.
+			// A tenant can create directories with the same path in its own volume, or on another
+			// file system.
 			{Root: "/lib/local-volumes/volumes/" + named(2) + "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod"},
 			{Root: "/lib/local-volumes/volumes/" + named(1), Mountpoint: "/pod", Minor: 7}}, nil
 	}
@@ -186,7 +189,7 @@ func TestRemove(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || len(s.sizes()) > 0 {
 		t.Errorf("it is there still: %v, %v", err, s.sizes())
 	}
-	// Its object reappears after a restore of the cluster's data.
+	// After a restore of the etcd data, the object of the volume exists again.
 	for range 2 {
 		if _, err := s.ensure(named(1), mib, ""); err == nil || !strings.Contains(err.Error(), "its data are lost") {
 			t.Errorf("an empty directory in its place: %v", err)
@@ -198,7 +201,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestForget checks that the list of destroyed volumes does not grow without bound.
+// TestForget checks that openStore shortens a list of destroyed volumes that is too long.
 func TestForget(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "local-volumes")
 	s := open(t, root, newMemory())
@@ -212,7 +215,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestMakingFails checks that a volume without a quota is not created and leaves no data.
+// TestMakingFails checks that a volume is not created if its quota cannot be set, and that a later
+// attempt succeeds.
 func TestMakingFails(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -226,8 +230,8 @@ func TestMakingFails(t *testing.T) {
 	}
 }
 
-// TestUnsupported checks that on a file system without quotas the node runs, reports why it has no
-// volumes, and rejects each.
+// TestUnsupported checks a node on a file system without quotas. The node runs, its report has a
+// problem, and it rejects each volume.
 func TestUnsupported(t *testing.T) {
 	n, err := newNode(nodespec.Spec{Node: nodespec.Node{Name: "a"}}, t.TempDir(), &memory{err: projectquota.ErrUnsupported})
 	if err != nil {
@@ -243,7 +247,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// request is the kubelet's request for a volume.
+// request returns the request by which the kubelet mounts a volume.
 func request(name, filesystem, size, target string) *csi.NodePublishVolumeRequest {
 	return &csi.NodePublishVolumeRequest{
 		VolumeId: name, TargetPath: target, VolumeContext: map[string]string{attributeFilesystem: filesystem, attributeSize: size},
@@ -251,8 +255,8 @@ func request(name, filesystem, size, target string) *csi.NodePublishVolumeReques
 	}
 }
 
-// TestPublish checks that a volume is mounted once, only from this file system, and only with known
-// options.
+// TestPublish checks that a volume is mounted only once. It is not mounted if it was created on
+// another file system, or with an unknown mount option.
 func TestPublish(t *testing.T) {
 	var bound []mount.Flags
 	s := open(t, filepath.Join(t.TempDir(), "local-volumes"), newMemory())
@@ -295,8 +299,9 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestForeignProjects checks that, for any project that a pod sets on its volume, only the volume's
-// own quota is ever set, and that new volumes get unused numbers.
+// TestForeignProjects simulates pods that have set other projects on the directories of their
+// volumes. The store never changes the quota of another volume or of project 0, and a new volume
+// gets an unused project.
 func TestForeignProjects(t *testing.T) {
 	root, kernel := filepath.Join(t.TempDir(), "local-volumes"), newMemory()
 	s := open(t, root, kernel)
@@ -310,7 +315,7 @@ func TestForeignProjects(t *testing.T) {
 	kernel.projects[named(2)], kernel.projects[named(3)], kernel.projects[named(4)] = victim, 0, 1<<32-2
 	s = open(t, root, kernel)
 	seen := map[uint32]bool{}
-	for n := range 5 { // the fifth is new
+	for n := range 5 { // the fifth volume is new
 		if _, err := s.ensure(named(n+1), int64(n+1)*mib, ""); err != nil {
 			t.Fatal(err)
 		}

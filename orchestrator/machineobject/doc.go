@@ -1,15 +1,17 @@
-// Package machineobject lets a machine act on its own object of Kubernetes
-// (docs/decisions/0095-machine-objects-on-the-node.md). It is a component of process "node" on
-// every machine, and works while Cluster.spec.kubernetes.machineObjects is enabled.
+// Package machineobject connects a machine with its OrlopMachine object
+// (docs/decisions/0095-machine-objects-on-the-node.md). The component runs in process "node" of
+// each machine. It does nothing while Cluster.spec.kubernetes.machineObjects is disabled.
 //
-// The component reads the OrlopMachine with the name of its Node, with the identity of the kubelet,
-// and the state of the machine from machined, over a socket of root. It writes the state into the
-// status of the object. If the object has a valid permit for another release, it asks machined to
-// change to this release. machined decides, with the checks of an operator's upgrade; the component
-// has no way around them.
+// The component watches the OrlopMachine with the name of its Node, with the identity of the
+// kubelet. It gets the state of the machine from machined, over a socket that only root can use,
+// and writes the state to the status of the object.
 //
-// The order is: the status says that the machine updates, and only then machined is asked. So the
-// controllers never count a machine as available that is about to go.
+// If the object has a valid permit for another release, the component requests from machined to
+// change to this release. machined accepts or rejects the request after the same checks as for an
+// upgrade by an operator. The component handles an order for a repair in the same way (repair.go).
 //
-// step.go, which is pure, decides.
+// The component writes the condition Updating to the status before it sends the request to
+// machined. The controllers therefore never count a machine as available that is about to be away.
+//
+// The decisions are in step.go and repair.go and are pure.
 package machineobject

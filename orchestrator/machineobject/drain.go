@@ -10,14 +10,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The limits of a drain in the object, as of its definition.
+// These limits of status.drain are those of the CustomResourceDefinition: the number of blocking
+// pods, and the lengths of a name and of namespace/name in bytes.
 const (
 	maxBlocking = 8
 	maxName     = 253
 	maxPod      = 320
 )
 
-// drain returns the drain of the machine for the status; nil if there is none.
+// drain returns the drain of the machine for the status of the object, or nil if there is no drain.
+// It omits a blocking pod with a name that is too long.
 func (in input) drain() *machineapi.DrainStatus {
 	d := in.state.Drain
 	if d == nil {
@@ -36,8 +38,8 @@ func (in input) drain() *machineapi.DrainStatus {
 	return out
 }
 
-// drainText returns the end of a sentence about a change of the release: the progress of a drain
-// that runs.
+// drainText returns the progress of a running drain, as the end of a sentence about a change of the
+// release. It returns "" if no drain runs.
 func drainText(d *api.Drain) string {
 	if d.GetPhase() != string(nodespec.PhaseRunning) {
 		return ""

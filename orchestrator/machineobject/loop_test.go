@@ -17,16 +17,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// loop is a machine alone with its controllers (package machines) and its component.
+// loop simulates a cluster of one machine: the controllers (package machines), the component of
+// this package, and the state of the machine.
 type loop struct {
 	t *testing.T
 	machines.Snapshot
 	state *api.ObjectState
 	last  attempt
-	asked []string // the versions that machined was asked for
+	asked []string // the versions that were requested from machined
 }
 
-// apply performs a change of the controllers as the API server does.
+// apply performs a change of the controllers, as the API server does.
 func (l *loop) apply(c machines.Change) {
 	object, err := meta.Accessor(c.Object)
 	if err != nil {
@@ -54,7 +55,8 @@ func (l *loop) apply(c machines.Change) {
 	}
 }
 
-// tick performs the passes of the controllers and of the component in ten seconds.
+// tick advances the clock by ten seconds, and performs all passes of the controllers and one of the
+// component.
 func (l *loop) tick() {
 	l.t.Helper()
 	l.Now = l.Now.Add(10 * time.Second)
@@ -84,7 +86,8 @@ func (l *loop) tick() {
 	}
 }
 
-// until ticks until the loop is good, for half an hour at most.
+// until calls tick until good returns true. After half an hour of simulated time, it fails the
+// test.
 func (l *loop) until(what string, good func() bool) {
 	l.t.Helper()
 	for range 180 {
@@ -95,13 +98,14 @@ func (l *loop) until(what string, good func() bool) {
 	l.t.Fatalf("not within half an hour: %s; rollout: %s; asked %v; %+v", what, l.rollout(), l.asked, l.Own[0])
 }
 
-// want sets the release as an operator does.
+// want sets spec.release of the OrlopMachine, as an operator does.
 func (l *loop) want(version string) {
 	l.Own[0].Generation++
 	l.Own[0].Spec.Release = &machineapi.ReleaseReference{Version: version, Image: "r/o@sha256:" + strings.Repeat("0", 64)}
 }
 
-// upgrade sets the state of the machine.
+// upgrade sets the running version and the upgrade status of the machine. In phase "written", the
+// machine reboots, so its Node is not ready.
 func (l *loop) upgrade(running, phase, from, to string) {
 	l.state = &api.ObjectState{Version: running, Kubernetes: "v1.37.2", Upgrade: &api.UpgradeStatus{Phase: phase, From: from, To: to, Reason: "reason of " + phase}}
 	if phase == "committed" || phase == "rolled back" {
@@ -114,7 +118,7 @@ func (l *loop) upgrade(running, phase, from, to string) {
 	l.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 }
 
-// rollout returns the state of the rollout.
+// rollout returns the reason and the message of the condition RollingOut.
 func (l *loop) rollout() string {
 	for _, c := range l.OrlopCluster.Status.Conditions {
 		if c.Type == "RollingOut" {
@@ -124,13 +128,14 @@ func (l *loop) rollout() string {
 	return ""
 }
 
-// lastAsked returns a function that reports whether machined was asked for a version last.
+// lastAsked returns a function that reports whether exactly count requests were sent to machined,
+// the last one for this version.
 func (l *loop) lastAsked(version string, count int) func() bool {
 	return func() bool { return len(l.asked) == count && l.asked[count-1] == version }
 }
 
-// TestSingleMachine runs the story machines-single without a machine: a version that fails, an
-// upgrade, the way back, and the version that failed once more.
+// TestSingleMachine simulates the steps of the story machines-single: a version that fails, an
+// upgrade, the rollback of this upgrade by an operator, and again the version that failed.
 func TestSingleMachine(t *testing.T) {
 	l := &loop{t: t}
 	l.Settings = machines.Settings{Name: "c", Host: "10.0.0.11", Port: 6443, Own: "node"}

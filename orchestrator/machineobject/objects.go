@@ -16,12 +16,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// objects is a client of OrlopMachine objects.
+// objects is a client for OrlopMachine objects.
 type objects struct {
 	client rest.Interface
 }
 
-// newObjects returns a client.
+// newObjects returns a client with this configuration.
 func newObjects(config *rest.Config) (objects, error) {
 	scheme := runtime.NewScheme()
 	if err := machineapi.AddToScheme(scheme); err != nil {
@@ -34,17 +34,18 @@ func newObjects(config *rest.Config) (objects, error) {
 	return objects{client}, nil
 }
 
-// informer returns the informer of the object of a machine.
+// informer returns an informer that watches only the OrlopMachine with this name.
 func (o objects) informer(name string) cache.SharedIndexInformer {
 	only := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 	list := cache.NewListWatchFromClient(o.client, machineapi.OrlopMachines.Resource, machineapi.Namespace, only)
 	return cache.NewSharedIndexInformer(list, &machineapi.OrlopMachine{}, 0, cache.Indexers{})
 }
 
-// requestTimeout bounds a request.
+// requestTimeout is the deadline of a request.
 const requestTimeout = 10 * time.Second
 
-// writeStatus writes the status of an object, unless the object has changed since it was read.
+// writeStatus writes the status of an object. It fails with a conflict if the object has changed
+// since the client has read it.
 func (o objects) writeStatus(ctx context.Context, m *machineapi.OrlopMachine) error {
 	return o.client.Put().Namespace(m.Namespace).Resource(machineapi.OrlopMachines.Resource).Name(m.Name).SubResource("status").
 		Timeout(requestTimeout).Body(m).Do(ctx).Error()

@@ -12,14 +12,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// repairAttempt is the last request to machined for a step of a repair.
+// repairAttempt is the last request to machined for a step of a repair, with its result.
 type repairAttempt struct {
-	given   time.Time // of the order; zero: none
-	ended   time.Time // zero: machined has not answered
-	problem string    // why machined refused; empty if it accepted
+	given   time.Time // time of the order; zero: no request
+	ended   time.Time // time of the response; zero: no response yet
+	problem string    // why machined rejected the request, or empty
 }
 
-// orderOf returns the order of an object; the zero value without one.
+// orderOf returns the order of a repair in an object, or the zero value if the object has no order.
 func orderOf(m *machineapi.OrlopMachine) repair.Order {
 	o := m.Spec.Repair
 	if o == nil {
@@ -28,10 +28,11 @@ func orderOf(m *machineapi.OrlopMachine) repair.Order {
 	return repair.Order{Step: repair.Step(o.Step), Attempt: int(o.Attempt), Given: o.Given.Time}
 }
 
-// repairStep sets the answer of the machine to its order in the next status, and returns the step
-// for which machined is asked after the status is stored; empty: none. The answer is stored first,
-// so a step that ends this process, or the machine, is not repeated. The first row that applies
-// decides:
+// repairStep sets next.Repair, the answer of the machine to its order. It returns the step that the
+// caller has to request from machined after it has written the status, or "" for no request. A step
+// can end this process or reboot the machine. Because the answer is written first, the step is not
+// repeated afterwards. The parameter changing means that the machine starts a change of its release
+// now. The first row of the table that applies decides:
 //
 //	order                                        answer     step
 //	none                                         none       none
@@ -67,8 +68,8 @@ func (in input) repairStep(next *machineapi.OrlopMachineStatus, changing bool) r
 	return order.Step
 }
 
-// askRepair asks machined for a step. The answer can take minutes: the node may be drained before a
-// reboot.
+// askRepair sends the request for a step to machined, in the background. The response can take
+// minutes, because machined may drain the node before a reboot.
 func (a *agent) askRepair(ctx context.Context, order repair.Order) {
 	a.setRepaired(repairAttempt{given: order.Given})
 	go func() {

@@ -29,7 +29,7 @@ func TestRepairStep(t *testing.T) {
 		before   *machineapi.RepairStatus
 		last     repairAttempt
 		updating bool
-		want     string // phase; empty: none
+		want     string // phase of the answer; empty: no answer
 		step     repair.Step
 	}{
 		{"no order", nil, nil, repairAttempt{}, false, "", ""},

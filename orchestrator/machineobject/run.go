@@ -29,36 +29,39 @@ import (
 const Name = "machine-object"
 
 const (
-	// retryInterval is the delay after a failure.
+	// retryInterval is the delay before the next attempt after a failure.
 	retryInterval = 2 * time.Second
-	// minInterval is the time between two writes of the status: the health changes often during a
-	// boot.
+	// minInterval is the shortest time between two writes of the status. The limit is necessary
+	// because the health of the machine changes often during a boot.
 	minInterval = 500 * time.Millisecond
-	// period is the interval of passes without a change: a permit expires, or the delay after a
-	// refusal ends.
+	// period is the time between two passes without a change. Such a pass is necessary when a
+	// permit expires, and when the delay after a rejected request ends.
 	period = 10 * time.Second
-	// answerTimeout bounds the answer of machined. A drain takes an hour at most.
+	// answerTimeout is the deadline of a request for a release or a step. It is long, because
+	// machined may drain the node first, which takes an hour at most.
 	answerTimeout = 90 * time.Minute
-	// reportTimeout bounds the answer of machined to a report, which it stores in memory.
+	// reportTimeout is the deadline of a report to machined. It is short, because machined only
+	// stores the report in memory.
 	reportTimeout = 5 * time.Second
-	// leaderTimeout bounds the answer of etcd.
+	// leaderTimeout is the deadline of the request to etcd for its leader.
 	leaderTimeout = 2 * time.Second
 )
 
-// Component describes the component, without its Run function.
+// Component returns the component, to which the caller adds Run.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.NodeComponent(spec, dirs, Name, nodespec.KubeletCert, nodespec.KubeletKey)
 }
 
-// Run maintains the status of the machine's own object, and changes the release of the machine,
-// until ctx is done. leads reports whether the machine's member leads etcd. The component is
-// always ready: an object that cannot be written is no problem of the running version.
+// Run updates the status of the machine's own object and performs its permits and orders, until ctx
+// is done. The function leads reports whether the etcd member of this machine is the leader. The
+// component is always ready, because an object that cannot be written is no fault of the running
+// version.
 func Run(ctx context.Context, env component.Env, leads func(context.Context) (bool, error)) error {
 	idle := func() { env.Announce(Name, true, "") }
 	idle()
 	return component.WhileMachineObjects(ctx, env.Dirs.Node, idle, func(ctx context.Context, _ nodespec.MachineObjects) error {
 		if err := env.Rights(ctx); err != nil {
-			return nil // stopped before the component began
+			return nil // ctx was done before the component began
 		}
 		config, err := env.Config(Name)
 		if err != nil {
@@ -74,7 +77,8 @@ func Run(ctx context.Context, env component.Env, leads func(context.Context) (bo
 		}
 		defer closeConn()
 		if !env.Spec.Node.ControlPlane || len(env.Spec.OtherControlPlanes()) == 0 {
-			// the order of the machines does not depend on it
+			// On a worker, and on the only control-plane machine, no decision depends on the
+			// leader.
 			leads = func(context.Context) (bool, error) { return false, nil }
 		}
 		a := &agent{
@@ -85,7 +89,7 @@ func Run(ctx context.Context, env component.Env, leads func(context.Context) (bo
 	})
 }
 
-// addresses returns the addresses of the machine for its object.
+// addresses returns the hostname and the IP addresses of the machine for the status of its object.
 func addresses(spec nodespec.Spec) []machineapi.Address {
 	all := []machineapi.Address{{Type: "Hostname", Address: spec.Node.Name}}
 	for _, ip := range spec.Node.IPs {
@@ -94,23 +98,23 @@ func addresses(spec nodespec.Spec) []machineapi.Address {
 	return all
 }
 
-// agent acts on the object of its machine.
+// agent runs the passes of the component.
 type agent struct {
 	name      string
 	addresses []machineapi.Address
-	informer  cache.SharedIndexInformer // contains only the machine's own object
+	informer  cache.SharedIndexInformer // watches only the machine's own object
 	write     func(context.Context, *machineapi.OrlopMachine) error
 	machined  *machined
 	leads     func(context.Context) (bool, error)
 	now       func() time.Time
 	changed   cell.Signal
-	written   time.Time           // the last write of the status
-	reported  *api.ReportedObject // what machined knows; nil: nothing
+	written   time.Time           // time of the last write of the status
+	reported  *api.ReportedObject // the last successful report to machined, or nil
 
 	mu       sync.Mutex // guards the fields below
 	last     attempt
 	repaired repairAttempt
-	problem  string // why the object cannot be read; empty if it can
+	problem  string // why the object cannot be watched, or empty
 }
 
 func (a *agent) run(ctx context.Context, report func(detail string)) error {
@@ -127,11 +131,12 @@ func (a *agent) run(ctx context.Context, report func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass writes the status of the object, and then asks machined for another release if the object
-// permits it. The controllers create a missing object, after some time.
+// pass writes the status of the object. Then it requests a release or a step of a repair from
+// machined, if the object permits or orders that. It returns the status text of the component. If
+// the object does not exist, pass does nothing, because the controllers create it.
 func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(a.written)); err != nil {
-		return "", nil // stopped
+		return "", nil // ctx is done
 	}
 	item, there, err := a.informer.GetStore().GetByKey(machineapi.Namespace + "/" + a.name)
 	object, ok := item.(*machineapi.OrlopMachine)
@@ -152,7 +157,7 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 		written.Status, a.written = next, time.Now()
 		switch err := a.write(ctx, written); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			return "", nil // the cache is stale; its next update triggers the next pass
+			return "", nil // the cache is stale, and its next update triggers the next pass
 		case err != nil:
 			return "", fmt.Errorf("OrlopMachine %s: the status cannot be written: %w", a.name, err)
 		}
@@ -166,8 +171,9 @@ func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	return describe(next), nil
 }
 
-// report gives machined the object, so that Cluster.ClusterHealth has the object while Kubernetes
-// is down. The next pass repeats a failed report.
+// report sends the wanted release and the state of the object to machined if they have changed.
+// machined shows them in Cluster.ClusterHealth, also while Kubernetes is down. The next pass
+// repeats a report that failed.
 func (a *agent) report(ctx context.Context, r *api.ReportedObject) {
 	if proto.Equal(a.reported, r) {
 		return
@@ -179,8 +185,8 @@ func (a *agent) report(ctx context.Context, r *api.ReportedObject) {
 	}
 }
 
-// isLeader reports whether the machine's member leads etcd. A member that does not answer does not
-// lead.
+// isLeader reports whether the etcd member of this machine is the leader. It returns false if etcd
+// does not respond.
 func (a *agent) isLeader(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
@@ -224,12 +230,13 @@ func (a *agent) lastAttempt() (last attempt, problem string) {
 	return a.last, a.problem
 }
 
-// describe returns the detail of the component.
+// describe returns the status text of the component.
 func describe(s machineapi.OrlopMachineStatus) string {
 	return cmp.Or(changeOf(s), "the object is up to date")
 }
 
-// changeOf returns the first sentence about a change of the release; empty if there is no change.
+// changeOf returns the message about a rolled back, running or rejected change of the release, or
+// "" if the status has no such message.
 func changeOf(s machineapi.OrlopMachineStatus) string {
 	for _, c := range s.Conditions {
 		switch {

@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// fakeServer is an API server with a single OrlopMachine, w1.
+// fakeServer is a fake API server with a single OrlopMachine, named w1.
 type fakeServer struct {
 	t *testing.T
 
@@ -44,7 +44,7 @@ func newFakeServer(t *testing.T) *fakeServer {
 	return s
 }
 
-// change changes the object.
+// change changes the object, gives it a new resource version and wakes all watches.
 func (s *fakeServer) change(do func(*machineapi.OrlopMachine)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +61,8 @@ func (s *fakeServer) get() (machineapi.OrlopMachine, int, <-chan struct{}) {
 	return *s.object.DeepCopy(), s.version, s.changed
 }
 
-// ServeHTTP serves list, watch and the update of the status, as an API server with RBAC by name
-// does: for this object only.
+// ServeHTTP serves list, watch and the update of the status for the object w1 only. It rejects all
+// other requests, as an API server does if the RBAC rules name only this object.
 func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const path = "/apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines"
 	w.Header().Set("Content-Type", "application/json")
@@ -125,7 +125,7 @@ func (s *fakeServer) put(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(object)
 }
 
-// await waits until the object is good.
+// await waits until good returns true for the object. If ctx ends first, it fails the test.
 func (s *fakeServer) await(ctx context.Context, what string, good func(machineapi.OrlopMachine) bool) {
 	s.t.Helper()
 	for {
@@ -141,11 +141,14 @@ func (s *fakeServer) await(ctx context.Context, what string, good func(machineap
 	}
 }
 
-// fakeMachined is machined: it accepts a release unless refusal is set.
+// fakeMachined is a fake machined. It accepts each request if refusal is empty, and otherwise
+// rejects it with this text.
 type fakeMachined struct {
-	states  *cell.Cell[*api.ObjectState]
-	steps   chan string // "step: phase of the status when machined was asked"
-	asked   chan string // "version image peers: Updating's reason when machined was asked"
+	states *cell.Cell[*api.ObjectState]
+	steps  chan string // "STEP: PHASE": phase of status.repair at the request
+	// Each request as "VERSION|IMAGE|PEERS|STATUS REASON", with the status and the reason of the
+	// condition Updating at the time of the request.
+	asked   chan string
 	refusal *cell.Cell[string]
 	server  *fakeServer
 	objects *cell.Cell[*api.ReportedObject] // the last report
@@ -204,8 +207,9 @@ func (s *fakeStream) Recv() (*api.ObjectState, error) {
 	return state, err
 }
 
-// TestRun runs the component against an API server and machined: the status follows the machine,
-// and machined is asked for a release or a step of a repair only after the status says so.
+// TestRun runs the component with a fake API server and a fake machined. The component writes the
+// state of the machine to the status. It requests a release or a step of a repair from machined
+// only after the status contains the request.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -246,7 +250,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("machined does not know the object: %v", err)
 	}
 	fake.refusal.Set("")
-	a.set(attempt{}) // the delay has passed
+	a.set(attempt{}) // as if the delay after the rejection had passed
 	server.change(func(m *machineapi.OrlopMachine) { m.Generation++ })
 	<-fake.asked
 	server.await(ctx, "the transfer", func(m machineapi.OrlopMachine) bool { return updatingOf(m).Reason == reasonWriting })
@@ -281,8 +285,8 @@ func updatingOf(m machineapi.OrlopMachine) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// TestTexts checks that texts of the status contain no control characters, and that joined errors
-// stay readable on one line.
+// TestTexts checks that texts for the status contain no control characters, that joined errors are
+// separated on one line, and that long texts are shortened.
 func TestTexts(t *testing.T) {
 	if got, want := head("version 2.0.0 was not found: machine a\nno image\x1b[31m"), "version 2.0.0 was not found: machine a; no image?[31m"; got != want {
 		t.Errorf("%q, want %q", got, want)

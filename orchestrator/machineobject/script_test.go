@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). The status of a step is the status of the
-// object in the next step.
+// TestScripts runs testdata/*.txt (package scripttest). The command `step` stores its resulting
+// status in the object.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, input: input{object: &machineapi.OrlopMachine{}, state: &api.ObjectState{Kubernetes: "v1.37.2"}, now: time.Now()}}
@@ -32,12 +32,13 @@ func TestScripts(t *testing.T) {
 		"machine": (*script).setMachine, // machine 1.0.0 [phase to from [reason]]: the last upgrade
 		"log":     (*script).setLog,     // log 3: a log of three lines
 		"drain":   (*script).setDrain,   // drain running 2 1 [pod budget message]: for an upgrade
-		"problem": (*script).setProblem, // problem [text]: of the machine's health
-		"answer":  (*script).answer,     // answer 2.0.0 none|accepted|refused: of machined
-		"later":   (*script).later,      // later 30s
-		"step":    (*script).step,       // step: the status, and the release
-		"failed":  (*script).failed,     // failed: status.failed
-		"why":     (*script).why,        // why Updating: the message of a condition
+		"problem": (*script).setProblem, // problem [text]: the machine is unhealthy
+		// answer 2.0.0 none|accepted|refused: the response of machined
+		"answer": (*script).answer,
+		"later":  (*script).later,  // later 30s
+		"step":   (*script).step,   // step: prints the status and the requested release
+		"failed": (*script).failed, // failed: prints status.failed
+		"why":    (*script).why,    // why Updating: prints the message of a condition
 	})
 }
 
@@ -46,7 +47,7 @@ type script struct {
 	input
 }
 
-// reference returns the release VERSION@NAME.
+// reference parses a release of the form VERSION[@NAME], in which NAME is the name of the image.
 func reference(text string) machineapi.ReleaseReference {
 	version, image, named := strings.Cut(text, "@")
 	if named {
@@ -55,10 +56,10 @@ func reference(text string) machineapi.ReleaseReference {
 	return machineapi.ReleaseReference{Version: version, Image: image}
 }
 
-// digest is the digest of all images.
+// digest is the digest of all images in the scripts.
 var digest = "@sha256:" + strings.Repeat("0", 64)
 
-// checkStatus checks a status as the API server does.
+// checkStatus validates a status by the CustomResourceDefinition, as the API server does.
 func checkStatus(t *testing.T, s machineapi.OrlopMachineStatus) {
 	t.Helper()
 	all, err := definitions.All(false)
@@ -144,7 +145,7 @@ func (s *script) setDrain(args []string) string {
 	}
 	s.state.Drain = &api.Drain{Operation: "upgrade", Policy: "respect", Phase: args[0], Evicted: evicted, Left: left, Started: timestamppb.New(s.now), Deadline: timestamppb.New(s.now)}
 	if len(args) > 3 {
-		for range 10 { // more than the object holds
+		for range 10 { // more than maxBlocking
 			s.state.Drain.Blocking = append(s.state.Drain.Blocking, &api.BlockingPod{Pod: args[3], Budget: args[4], Message: strings.Join(args[5:], " ")})
 		}
 		s.state.Drain.Problem = strings.Repeat("x", 2*maxText)

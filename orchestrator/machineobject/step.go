@@ -17,40 +17,44 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// The reasons of the conditions.
+// These are the reasons of the conditions in the status of the object.
 const (
-	reasonHealthy      = "Healthy"
-	reasonUnhealthy    = "Unhealthy"
-	reasonUpToDate     = "UpToDate"
-	reasonOther        = "OtherReleaseWanted"
-	reasonStarting     = "Starting"  // machined is asked
-	reasonWriting      = "Writing"   // the release is received, or written into the other slot
-	reasonRebooting    = "Rebooting" // the machine leaves for the release, or returns
-	reasonTrial        = "OnTrial"   // the release runs, and is not committed yet
+	reasonHealthy   = "Healthy"
+	reasonUnhealthy = "Unhealthy"
+	reasonUpToDate  = "UpToDate"
+	reasonOther     = "OtherReleaseWanted"
+	reasonStarting  = "Starting" // the request to machined runs or was accepted
+	// the machine downloads the release or writes it to the other slot
+	reasonWriting      = "Writing"
+	reasonRebooting    = "Rebooting" // the machine reboots to the release, or back from it
+	reasonTrial        = "OnTrial"   // the release runs and is not committed yet
 	reasonIdle         = "Idle"
 	reasonRolledBack   = "RolledBack"
 	reasonNoRollback   = "NoRollback"
-	reasonAcknowledged = "Acknowledged" // another release was wanted after the rollback
+	reasonAcknowledged = "Acknowledged" // the object has wanted another release since the rollback
 )
 
-// maxText bounds the reason and the log of a failed release in the object, in bytes.
+// maxText is the largest length of a text in the status, and of the log of a failed release, in
+// bytes.
 const maxText = 1024
 
-// attemptInterval is the delay after a refusal: the turn of another machine lasts minutes.
-// failureInterval is the delay after a change that failed while it ran: each attempt may transfer
+// attemptInterval is the delay before the next request after machined has rejected a request, for
+// example because another machine has the turn for minutes. failureInterval is the delay after a
+// change of the release that failed while it ran. It is longer, because each attempt may transfer
 // the whole bundle.
 const (
 	attemptInterval = 30 * time.Second
 	failureInterval = 5 * time.Minute
 )
 
-// acceptedTime is the time in which the record of the machine shows an accepted release.
+// acceptedTime is the longest time from the acceptance of a request until the upgrade status of the
+// machine shows the release.
 const acceptedTime = time.Minute
 
-// attempt is the last request to machined.
+// attempt is the last request to machined for a release, with its result.
 type attempt struct {
-	version string // empty: none
-	running bool   // machined has not answered yet
+	version string // requested version; empty: no request
+	running bool   // machined has not responded yet
 	ended   time.Time
 	problem string // why machined refused; empty if it accepted
 }
@@ -60,14 +64,15 @@ type input struct {
 	object    *machineapi.OrlopMachine
 	state     *api.ObjectState
 	addresses []machineapi.Address
-	leader    bool // its member leads etcd
+	leader    bool // its etcd member is the leader
 	last      attempt
 	repaired  repairAttempt
 	now       time.Time
 }
 
-// step returns the status of the object, and the release that machined is asked for after the
-// status is stored; nil: none. The first row that applies decides about the release:
+// step returns the next status of the object, and the request for a release that the caller has to
+// send to machined after it has written the status. The request is nil if the release stays. The
+// first row of the table that applies decides about the release:
 //
 //	machine                                  permit                          release
 //	changes its release                      any                             none
@@ -80,8 +85,8 @@ type input struct {
 //	ago
 //	any other                                valid                           the permitted release
 //
-// A release counts as rolled back until the object has wanted another release. Then the same
-// release can be wanted again.
+// A release stays rolled back until the object has wanted another release. After that, the object
+// can want the same release again.
 func step(in input) (machineapi.OrlopMachineStatus, *api.ChangeReleaseRequest) {
 	s := *in.object.Status.DeepCopy()
 	u := in.state.Upgrade
@@ -111,7 +116,8 @@ func step(in input) (machineapi.OrlopMachineStatus, *api.ChangeReleaseRequest) {
 	return s, change
 }
 
-// condition returns a condition without its time.
+// condition returns a condition of this type (kind), without its time. status true gives the status
+// "True", false gives "False".
 func condition(kind string, status bool, reason, message string) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	if status {
@@ -120,10 +126,11 @@ func condition(kind string, status bool, reason, message string) metav1.Conditio
 	return c
 }
 
-// phase returns the phase of the last upgrade.
+// phase returns the phase of the last change of the release.
 func (in input) phase() slot.Phase { return slot.Phase(in.state.Upgrade.GetPhase()) }
 
-// release returns the running release.
+// release returns the running release for the status, with its state: on trial, or committed since
+// a time.
 func (in input) release() *machineapi.RunningRelease {
 	u := in.state.Upgrade
 	r := &machineapi.RunningRelease{Version: in.state.Version, Kubernetes: in.state.Kubernetes}
@@ -138,7 +145,7 @@ func (in input) release() *machineapi.RunningRelease {
 	return r
 }
 
-// target returns the version that the object wants; empty: the running version stays.
+// target returns the version that the object wants, or "" if the running version has to stay.
 func (in input) target() string {
 	switch spec := in.object.Spec; {
 	case spec.Release != nil:
@@ -149,7 +156,7 @@ func (in input) target() string {
 	return ""
 }
 
-// imageOf returns the image of a version, as the object names it; empty if it names none.
+// imageOf returns the image that the object names for a version, or "" if it names none.
 func (in input) imageOf(version string) string {
 	spec := in.object.Spec
 	switch {
@@ -161,7 +168,7 @@ func (in input) imageOf(version string) string {
 	return ""
 }
 
-// ready returns condition Ready.
+// ready returns the condition Ready, from the health of the machine.
 func (in input) ready() metav1.Condition {
 	if in.state.Problem != "" {
 		return condition(machineapi.ConditionReady, false, reasonUnhealthy, head(in.state.Problem))
@@ -169,7 +176,8 @@ func (in input) ready() metav1.Condition {
 	return condition(machineapi.ConditionReady, true, reasonHealthy, "all checks of the machine pass")
 }
 
-// upToDate returns condition UpToDate.
+// upToDate returns the condition UpToDate: true if the machine runs the version that the object
+// wants, or the object wants none.
 func (in input) upToDate() metav1.Condition {
 	if to := in.target(); to != "" && to != in.state.Version {
 		return condition(machineapi.ConditionUpToDate, false, reasonOther, fmt.Sprintf("the machine runs version %s, and version %s is wanted", in.state.Version, to))
@@ -177,7 +185,8 @@ func (in input) upToDate() metav1.Condition {
 	return condition(machineapi.ConditionUpToDate, true, reasonUpToDate, "the machine runs version "+in.state.Version)
 }
 
-// updating returns condition Updating, apart from a change that starts now.
+// updating returns the condition Updating: true while a change of the release runs. It does not
+// consider the request that step returns, which step adds itself.
 func (in input) updating() metav1.Condition {
 	u, yes := in.state.Upgrade, func(reason, message string) metav1.Condition {
 		return condition(machineapi.ConditionUpdating, true, reason, message)
@@ -203,7 +212,8 @@ func (in input) updating() metav1.Condition {
 	return condition(machineapi.ConditionUpdating, false, reasonIdle, "no change of the release runs")
 }
 
-// waiting returns the end of a sentence about a version on trial.
+// waiting returns the upgrade probe for which a version on trial waits, as the end of a sentence.
+// It returns "" if the version waits for none.
 func waiting(check string) string {
 	if check == "" {
 		return ""
@@ -211,13 +221,16 @@ func waiting(check string) string {
 	return " and waits for: " + head(check)
 }
 
-// accepted reports whether machined has accepted a release that its record does not show yet.
+// accepted reports whether machined has accepted the request for a release that the state of the
+// machine does not show yet.
 func (a attempt) accepted(s *api.ObjectState, now time.Time) bool {
 	return a.version != "" && !a.running && a.problem == "" && a.version != s.Version && now.Before(a.ended.Add(acceptedTime)) && !s.Upgrade.GetEnded().AsTime().After(a.ended)
 }
 
-// rollback returns condition RolledBack. The message of an acknowledged rollback names the
-// rollback, so a later rollback is not acknowledged.
+// rollback returns the condition RolledBack: true after a rollback, until the object wants another
+// release and so acknowledges the rollback. The message of the acknowledged condition contains the
+// version and the time of the rollback. A later rollback has another message and is therefore not
+// acknowledged.
 func (in input) rollback() metav1.Condition {
 	u := in.state.Upgrade
 	if in.phase() != slot.RolledBack || u.GetTo() == in.state.Version {
@@ -235,7 +248,8 @@ func (in input) rollback() metav1.Condition {
 	return condition(machineapi.ConditionRolledBack, true, reasonRolledBack, fmt.Sprintf("version %s was rolled back: %s", u.GetTo(), head(u.GetReason())))
 }
 
-// mayChange reports whether the machine may change its release now. It is idle.
+// mayChange reports whether the machine may request the permitted release from machined now. The
+// caller has checked that no change of the release runs.
 func (in input) mayChange(failed *machineapi.FailedRelease) bool {
 	spec := in.object.Spec
 	p := spec.Permit
@@ -256,13 +270,14 @@ func (in input) mayChange(failed *machineapi.FailedRelease) bool {
 	return true
 }
 
-// names reports whether the release that an operator wants is the permitted release. An operator
-// can leave out the image.
+// names reports whether the permitted release is the release that an operator wants. If the
+// operator has given no image, only the version has to match.
 func names(want, permitted machineapi.ReleaseReference) bool {
 	return want.Version == permitted.Version && (want.Image == "" || want.Image == permitted.Image)
 }
 
-// head returns the start of a text for a status, on one line.
+// head returns the beginning of a text for the status: one line without control characters, of at
+// most maxText bytes.
 func head(text string) string {
 	text = sanitize.Text(sanitize.Line(text))
 	if len(text) <= maxText {
@@ -271,7 +286,8 @@ func head(text string) string {
 	return strings.ToValidUTF8(text[:maxText-len("…")], "") + "…"
 }
 
-// tail returns the last lines of a log for a status.
+// tail returns the last lines of a log for the status, without control characters, of at most
+// maxText bytes together.
 func tail(lines []string) string {
 	var last []string
 	size := 0

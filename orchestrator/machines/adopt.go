@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// adoptCluster creates the objects of the cluster. The Cluster is first, because it owns the
-// others. Existing objects stay as they are: an operator may have changed them.
+// adoptCluster creates the missing objects of the cluster. It creates the Cluster first and the
+// others in a later pass, because the Cluster owns them. It does not change existing objects,
+// because an operator may have changed them.
 func (s Snapshot) adoptCluster(r *Result) {
 	c := s.Settings
 	if s.Cluster == nil {
@@ -42,8 +43,9 @@ func (s Snapshot) adoptCluster(r *Result) {
 	}
 }
 
-// adopt creates the missing objects of a machine with a Node, and names the machine of the Node. A
-// Machine without a Node stays, with its wanted release, until an operator deletes it.
+// adopt creates the missing objects of a machine that has a Node: the Machine first, and the
+// OrlopMachine in a later pass. It also sets the missing provider ID of the Node. A Machine without
+// a Node stays until an operator deletes it.
 func (s Snapshot) adopt(r *Result, m *machine) {
 	if m.node == nil {
 		return
@@ -54,8 +56,8 @@ func (s Snapshot) adopt(r *Result, m *machine) {
 			ObjectMeta: s.meta(m.name),
 			Spec: clusterv1.MachineSpec{
 				ClusterName: s.Settings.Name, ProviderID: id,
-				// The machine exists and needs no bootstrap data; nil would mean that they are
-				// missing.
+				// The empty name means that the machine needs no bootstrap data. For Cluster API,
+				// nil would mean that the data are missing.
 				Bootstrap:         clusterv1.Bootstrap{DataSecretName: new(string)},
 				InfrastructureRef: reference(machineapi.GroupVersion.Group, "OrlopMachine", m.name),
 			},
@@ -87,12 +89,13 @@ func (s Snapshot) adopt(r *Result, m *machine) {
 	}
 }
 
-// meta returns the metadata of a new object.
+// meta returns the metadata of a new object with this name.
 func (s Snapshot) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace, Labels: map[string]string{clusterv1.ClusterNameLabel: s.Settings.Name}}
 }
 
-// clusterOwner refers to the Cluster as the owner of an object.
+// clusterOwner returns the reference to the Cluster as the owner of an object. If controller is
+// true, the Cluster also is the controller of the object.
 func (s Snapshot) clusterOwner(controller bool) metav1.OwnerReference {
 	owner := metav1.OwnerReference{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: s.Cluster.Name, UID: s.Cluster.UID}
 	if controller {

@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// passClaims makes the changes of claims, and writes the list for machined. A decision reads the
-// objects again: a stale cache would claim, or delete, more machines than a set has to.
+// passClaims performs the changes of claims.Plan and writes the list of claims for machined. If a
+// change claims a host or deletes a Machine, passClaims reads the objects from the API server and
+// calls Plan again. With stale caches, a set could claim or delete too many machines.
 func (c *controller) passClaims(ctx context.Context, s Snapshot, listing inventory.Listing) error {
 	if c.sets == nil || s.Cluster == nil {
 		return nil
@@ -38,7 +39,7 @@ func (c *controller) passClaims(ctx context.Context, s Snapshot, listing invento
 	}
 	list, err := result.List.Encode()
 	if err == nil {
-		// The directory is in memory: a flush would have no effect.
+		// The file needs no flush to disk, because its directory is in memory.
 		err = renameio.WriteFile(c.claimsFile, list, 0o600)
 	}
 	if err != nil {
@@ -47,7 +48,8 @@ func (c *controller) passClaims(ctx context.Context, s Snapshot, listing invento
 	return perform(result.Changes, func(change claims.Change) error { return c.acts.doClaim(ctx, change) })
 }
 
-// freshClaims reads the objects on which a claim or a deletion depends.
+// freshClaims replaces the objects on which a claim or a deletion depends by the objects in the API
+// server.
 func (c *controller) freshClaims(ctx context.Context, in *claims.Snapshot) error {
 	var err error
 	if in.Sets, err = list(ctx, c.acts.sets); err != nil {

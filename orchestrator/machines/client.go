@@ -26,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// client has the methods for a kind with its list kind.
+// client has the methods for objects of type T, with lists of type L.
 type client[T, L runtime.Object] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	List(ctx context.Context, opts metav1.ListOptions) (L, error)
@@ -37,16 +37,16 @@ type client[T, L runtime.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// deletingClient also deletes objects: an OrlopHost ends with the messages of its machine, and a
-// set loses a Machine.
+// deletingClient can also delete objects. The controllers delete OrlopHosts of machines that do not
+// wait any more, Machines of sets, and Components.
 type deletingClient[T, L runtime.Object] interface {
 	client[T, L]
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// clients are the clients of an identity.
+// clients are the clients of one identity.
 type clients struct {
-	nodes        kubernetes.Interface // and other kinds of Kubernetes
+	nodes        kubernetes.Interface // for Nodes and other kinds of Kubernetes
 	clusters     client[*clusterv1.Cluster, *clusterv1.ClusterList]
 	orlopCluster client[*machineapi.OrlopCluster, *machineapi.OrlopClusterList]
 	planes       client[*controlplane.OrlopControlPlane, *controlplane.OrlopControlPlaneList]
@@ -67,7 +67,7 @@ type ofClaims struct {
 	rules       client[*machineapi.OrlopApprovalRule, *machineapi.OrlopApprovalRuleList]
 }
 
-// newClients returns the clients with a configuration.
+// newClients returns the clients with this configuration.
 func newClients(config *rest.Config) (*clients, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, machineapi.AddToScheme, controlplane.AddToScheme} {
@@ -117,7 +117,8 @@ func newClients(config *rest.Config) (*clients, error) {
 	}, nil
 }
 
-// informer returns an informer of the objects of a kind.
+// informer returns an informer that watches the objects of a client. example is an empty object of
+// the kind.
 func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
@@ -127,7 +128,8 @@ func informer[T, L runtime.Object](c client[T, L], example T) cache.SharedIndexI
 	}, example, 0, cache.Indexers{})
 }
 
-// do performs a change. A write fails if the object has changed since Plan has seen it.
+// do performs a change of Plan. It fails with a conflict if the object has changed since Plan has
+// seen it.
 func (c *clients) do(ctx context.Context, change Change) error {
 	switch o := change.Object.(type) {
 	case *clusterv1.Cluster:
@@ -173,8 +175,8 @@ func newOfClaims(upstream, ours rest.Interface, parameters runtime.ParameterCode
 	}
 }
 
-// doClaim performs a change of a claim. A write or a deletion fails if the object has changed since
-// it was seen.
+// doClaim performs a change of claims.Plan. It fails with a conflict if the object has changed
+// since Plan has seen it.
 func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 	verb := Status
 	if change.Verb == claims.Create {
@@ -205,7 +207,8 @@ func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 	return fmt.Errorf("%s: unknown change", change)
 }
 
-// patchObject changes fields of this version of an object.
+// patchObject changes fields of an object. It fails with a conflict if the object has another
+// version now.
 func patchObject[T interface {
 	runtime.Object
 	metav1.Object
@@ -218,8 +221,8 @@ func patchObject[T interface {
 	return err
 }
 
-// doHost performs a change of the object of a waiting machine. A write or a deletion fails if the
-// object has changed since it was seen, for example because an operator has approved it.
+// doHost performs a change of hosts.Plan. It fails with a conflict if the object has changed since
+// Plan has seen it, for example because an operator has approved the machine.
 func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 	if change.Rule != nil {
 		return write(ctx, c.rules, change.Rule, Status)
@@ -235,13 +238,13 @@ func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
 }
 
-// asSeen are the options with which a deletion fails if the object has changed since it was seen.
+// asSeen returns options that make a deletion fail if the object has another version now.
 func asSeen(o metav1.Object) metav1.DeleteOptions {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
 }
 
-// doOverview performs a change of an object that describes the cluster as a whole.
+// doOverview performs a change of overview.Plan.
 func (c *clients) doOverview(ctx context.Context, change overview.Change) error {
 	verb := Status
 	if change.Verb == overview.Create {
@@ -256,7 +259,8 @@ func (c *clients) doOverview(ctx context.Context, change overview.Change) error 
 	return write(ctx, c.components, change.Component, verb)
 }
 
-// write creates an object or writes its status. An object that exists already is not an error.
+// write creates an object if verb is Create. For any other verb it writes the status of the object.
+// It is no error if an object to create exists already.
 func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb Verb) error {
 	if verb == Create {
 		_, err := c.Create(ctx, o, metav1.CreateOptions{})
@@ -269,7 +273,8 @@ func write[T, L runtime.Object](ctx context.Context, c client[T, L], o T, verb V
 	return err
 }
 
-// list reads the objects with a quorum, for a decision that must not be stale.
+// list reads all objects of a kind from the API server with a quorum of etcd, for a decision that
+// must not be based on stale objects.
 func list[T, L runtime.Object](ctx context.Context, c client[T, L]) ([]T, error) {
 	all, err := c.List(ctx, metav1.ListOptions{})
 	if err != nil {

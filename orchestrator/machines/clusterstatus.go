@@ -14,19 +14,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// conditionRollingOut is the condition of an OrlopCluster that is true while machines wait for
-// their release.
+// conditionRollingOut is the condition of an OrlopCluster that is True while a machine does not run
+// its wanted release.
 const conditionRollingOut = "RollingOut"
 
-// group counts the machines of a role.
+// group contains the numbers of machines of one role.
 type group struct {
 	total, ready, upToDate int32
-	notReady, behind       string // the first of these machines, with its reason
-	versions               []clusterv1.StatusVersion
+	// the first machine that is not ready or not up to date, with the reason
+	notReady, behind string
+	versions         []clusterv1.StatusVersion
 }
 
-// count returns the numbers of a role. Versions are versions of
-// Kubernetes, the oldest first.
+// count returns the group of the control-plane machines or of the workers. versions contains the
+// number of machines of each Kubernetes version, the oldest version first.
 func count(all []*machine, controlPlane bool) group {
 	var g group
 	versions := map[string]int32{}
@@ -58,7 +59,8 @@ func count(all []*machine, controlPlane bool) group {
 	return g
 }
 
-// condition is true if all machines of the group are counted.
+// condition returns a condition of this type (kind): True with this reason if counted is the number
+// of all machines of the group. Otherwise it is False with reason otherwise and message why.
 func (g group) condition(kind string, counted int32, reason, otherwise, why string) metav1.Condition {
 	switch {
 	case g.total == 0:
@@ -69,7 +71,8 @@ func (g group) condition(kind string, counted int32, reason, otherwise, why stri
 	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason}
 }
 
-// clusterStatus writes the status of the objects of the cluster.
+// clusterStatus adds changes that write the status of the Cluster, the OrlopCluster and the
+// OrlopControlPlane, each only if it differs.
 func (s Snapshot) clusterStatus(r *Result, all []*machine) {
 	planes, workers := count(all, true), count(all, false)
 	s.upstreamStatus(r, planes, workers)
@@ -96,7 +99,7 @@ func (s Snapshot) clusterStatus(r *Result, all []*machine) {
 	}
 }
 
-// upstreamStatus writes the status of the Cluster.
+// upstreamStatus adds a change that writes the status of the Cluster if it differs.
 func (s Snapshot) upstreamStatus(r *Result, planes, workers group) {
 	object := s.Cluster.DeepCopy()
 	st := &object.Status
@@ -131,7 +134,8 @@ func (s Snapshot) upstreamStatus(r *Result, planes, workers group) {
 	}
 }
 
-// rollingOut is the reason for which the rollout waits: the most important state of all machines.
+// rollingOut returns the condition RollingOut. If machines do not run their wanted releases, its
+// reason is the state that is first in importance.
 func rollingOut(all []*machine) metav1.Condition {
 	c := metav1.Condition{Type: conditionRollingOut, Status: metav1.ConditionFalse, Reason: string(rollout.UpToDate)}
 	best := len(importance)
@@ -153,8 +157,8 @@ func rollingOut(all []*machine) metav1.Condition {
 	return c
 }
 
-// importance is the order in which the states of machines explain a rollout. The condition of the
-// machine has the reason for its own state.
+// importance is the order of states for the reason of the condition RollingOut. Each machine also
+// has its own state in its condition UpToDate.
 var importance = []rollout.State{
 	rollout.RolledBack, rollout.Updating, rollout.Permitted, rollout.Paused, rollout.OutsideWindow, rollout.WaitingForGate,
 	rollout.Canary, rollout.NoQuorum, rollout.Unavailable, rollout.WaitingForTurn, rollout.Halted,

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// large returns a cluster of a thousand machines in the middle of a rollout.
+// large returns a cluster of a thousand machines of which half run their wanted release.
 func large(t *testing.T) *world {
 	w := newWorld(t)
 	for i := range 1000 {
@@ -29,12 +29,12 @@ func large(t *testing.T) *world {
 	return w
 }
 
-// maxAllocated is the limit of the memory that a pass over 1000 machines allocates, in bytes. The
-// time of a pass depends on the load of the computer, so the test prints it: 33 ms on a core, which
-// is 7 % of the core with a pass every 500 ms.
+// maxAllocated is the largest number of bytes that a pass over 1000 machines may allocate. The test
+// only prints the time of a pass, because it depends on the load of the computer. On one core, a
+// pass took 33 ms. With a pass every 500 ms, this is 7 % of the core.
 const maxAllocated = 16 << 20
 
-// TestCost checks the cost of a pass over 1000 machines of a rollout.
+// TestCost checks the memory of a pass over 1000 machines in a rollout, and prints its time.
 func TestCost(t *testing.T) {
 	w := large(t)
 	r := testing.Benchmark(func(b *testing.B) {

@@ -12,10 +12,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// minReady is the time for which a machine has to be ready before it counts as available.
+// minReady is how long a machine has to be ready before the rollout counts it as available.
 const minReady = 30 * time.Second
 
-// world is the input of the decision about all machines.
+// world returns the input of rollout.Decide for all machines. It fails if the rules in the
+// OrlopCluster are invalid.
 func (s Snapshot) world(all []*machine) (rollout.World, error) {
 	w := rollout.World{Now: s.Now}
 	rules := s.OrlopCluster.Spec.Rollout
@@ -53,7 +54,8 @@ func (s Snapshot) world(all []*machine) (rollout.World, error) {
 	return w, nil
 }
 
-// readPolicy converts the rules of an OrlopCluster.
+// readPolicy converts the rules of an OrlopCluster to the policy of a rollout. It fails if a window
+// is invalid.
 func readPolicy(rules machineapi.Rollout) (rollout.Policy, error) {
 	p := rollout.Policy{Paused: rules.Paused, MaxUnavailable: 1, MinReady: minReady}
 	if rules.MaxUnavailable != nil {
@@ -83,7 +85,7 @@ func readPolicy(rules machineapi.Rollout) (rollout.Policy, error) {
 	return p, nil
 }
 
-// weekdays has the days by name.
+// weekdays maps the names of days in the API to days.
 var weekdays = func() map[machineapi.Day]time.Weekday {
 	all := map[machineapi.Day]time.Weekday{}
 	for d := time.Sunday; d <= time.Saturday; d++ {
@@ -92,8 +94,8 @@ var weekdays = func() map[machineapi.Day]time.Weekday {
 	return all
 }()
 
-// permit writes the permit of a machine that may go now, and removes the permit of a machine that
-// has its release.
+// permit adds a change that writes the permit of a machine if the rollout permits its change now.
+// It adds a change that removes the permit if the machine runs its wanted release.
 func (s Snapshot) permit(r *Result, m *machine) {
 	if m.own == nil {
 		return

@@ -1,13 +1,16 @@
 // Package machines maintains the objects that describe the machines of the cluster
-// (docs/decisions/0090-machine-objects.md): it creates them for machines that exist, writes their
-// status, and writes the decision of a rollout (package rollout) as permits.
+// (docs/decisions/0090-machine-objects.md). It creates the objects of machines that exist, and
+// writes their status. It writes the decisions of package rollout to the objects as permits, and
+// the decisions of package repair as orders.
 //
-// It calls no machine. A machine reads its own objects and its permit, asks its own machined for
-// the update, and writes the status of its OrlopMachine.
+// The package calls no machine. Each machine reads its own OrlopMachine with the permit, requests
+// the change of its release from its own machined, and writes the status of its OrlopMachine
+// (package machineobject).
 //
-// It also maintains the objects of the cluster as a whole (package overview), from a report of its
-// own machined, and has metrics of the machines (docs/decisions/0108-health-and-repair.md).
+// The package also maintains the objects that describe the cluster as a whole, from a report of the
+// machined of its own machine (package overview). It serves metrics of the machines
+// (docs/decisions/0108-health-and-repair.md).
 //
-// Plan is the pure core: from a snapshot of all objects it computes the changes. The other files
-// read the objects and perform the changes.
+// Plan is pure: it computes the changes from a snapshot of all objects. run.go reads the objects,
+// and client.go performs the changes.
 package machines

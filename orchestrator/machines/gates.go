@@ -18,15 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// gateLabel marks the Jobs of gates; its value is the name of the CronJob.
+// gateLabel is the label of the Jobs of gates. Its value is the name of the CronJob.
 const gateLabel = "orlop.dev/gate"
 
-// jobLife is the time for which a finished Job of a gate stays, in seconds, unless its template
-// says otherwise.
+// jobLife is how long a finished Job of a gate stays, in seconds. The CronJob can state another
+// time.
 const jobLife = 24 * 60 * 60
 
-// decide sets the verdicts of all machines, and returns the Jobs of gates to create. The first
-// decision names the step for which the gates count; the gates are evaluated for each step.
+// decide sets the verdict of each machine and returns the missing Jobs of gates. It calls
+// rollout.Decide twice if there is a step: the first decision has the name of the step, for which
+// decide evaluates the gates, and the second uses the states of the gates.
 func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 	var jobs []*batchv1.Job
 	for _, g := range s.OrlopCluster.Spec.Rollout.Gates {
@@ -55,9 +56,9 @@ func (s Snapshot) decide(w rollout.World, all []*machine) []*batchv1.Job {
 	return jobs
 }
 
-// testedBy returns the machines that the gates of a decision test. Before a control-plane
-// machine these are the control-plane machines only: a stolen worker must not delay the control
-// plane by false reports.
+// testedBy returns the machines that the gates of a decision test. If a control-plane machine waits
+// for the gates, these are only the control-plane machines. Otherwise a stolen worker could delay
+// the control plane by false reports.
 func testedBy(d rollout.Decision, all []*machine) []*machine {
 	var planes []*machine
 	next := false
@@ -73,7 +74,8 @@ func testedBy(d rollout.Decision, all []*machine) []*machine {
 	return all
 }
 
-// conditionGate returns the state of a gate that passes if every updated machine has a condition.
+// conditionGate returns the state of a gate that passes if the condition (kind) of every updated
+// machine is True.
 func conditionGate(kind string, all []*machine) (rollout.GateState, string) {
 	pending := false
 	for _, m := range all {
@@ -93,14 +95,16 @@ func conditionGate(kind string, all []*machine) (rollout.GateState, string) {
 	return rollout.GatePassed, ""
 }
 
-// jobGate returns the state of a gate that passes if a Job completes, and the Job if it is missing.
+// jobGate returns the state of a gate that passes if a Job completes. If the Job does not exist,
+// jobGate also returns the Job to create.
 func (s Snapshot) jobGate(cronJob, step string, all []*machine) (rollout.GateState, string, *batchv1.Job) {
 	name := jobName(cronJob, step, all)
 	if job := named(s.Jobs, name); job != nil {
 		state, message := s.jobState(job)
 		return state, message, nil
 	}
-	// A machine that changes its report all the time must not flood the cluster with Jobs.
+	// Only one Job of a gate runs at a time. Otherwise a machine that changes its report all the
+	// time could cause any number of Jobs.
 	if i := slices.IndexFunc(s.Jobs, func(j *batchv1.Job) bool { return j.Labels[gateLabel] == cronJob && !ended(j) }); i >= 0 {
 		return rollout.GatePending, fmt.Sprintf("Job %s of another step has not ended; delete it if it does not end", s.Jobs[i].Name), nil
 	}
@@ -118,7 +122,7 @@ func ended(job *batchv1.Job) bool {
 	})
 }
 
-// jobState returns the state of a gate with a Job.
+// jobState returns the state of a gate from its Job.
 func (s Snapshot) jobState(job *batchv1.Job) (rollout.GateState, string) {
 	switch owner := metav1.GetControllerOf(job); {
 	case job.DeletionTimestamp != nil:
@@ -138,7 +142,7 @@ func (s Snapshot) jobState(job *batchv1.Job) (rollout.GateState, string) {
 	return rollout.GatePending, ""
 }
 
-// newJob returns the Job of a gate from its template.
+// newJob returns a Job of a gate with this name, from the template of its CronJob.
 func (s Snapshot) newJob(template *batchv1.CronJob, name string) *batchv1.Job {
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
@@ -157,11 +161,12 @@ func (s Snapshot) newJob(template *batchv1.CronJob, name string) *batchv1.Job {
 	return job
 }
 
-// jobName returns the name of the Job of a gate. It depends on the step and on the releases of the
-// tested machines since their last changes, so a later rollout to the same release has other Jobs.
+// jobName returns the name of the Job of a gate. The name contains a hash of the step, and of the
+// release and the time of the last change of each tested machine. A later rollout to the same
+// release therefore has another Job.
 func jobName(cronJob, step string, all []*machine) string {
 	h := sha256.New()
-	// a hash has no errors
+	// writes to a hash cannot fail
 	_, _ = fmt.Fprintln(h, step)
 	for _, m := range all {
 		if m.own == nil {
@@ -179,8 +184,9 @@ func jobName(cronJob, step string, all []*machine) string {
 	return cronJob + "-" + hex.EncodeToString(h.Sum(nil))[:10]
 }
 
-// resetGates makes the gates of a machine that changes its release unknown: a program has tested
-// the former release. Conditions that this package writes are not gates of another program.
+// resetGates sets the conditions that are gates to Unknown while a machine changes its release,
+// because their values are about the former release. It does not change conditions that this
+// package writes itself.
 func (s Snapshot) resetGates(m *machine, conditions *[]metav1.Condition, generation int64) {
 	if m.verdict.State != rollout.Updating && m.verdict.State != rollout.Permitted {
 		return

@@ -11,14 +11,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// collector has the metrics of the machines, for the endpoint /metrics of the process
-// "controllers". It reads the caches at each scrape, so it holds no values.
+// collector provides the metrics of the machines for the endpoint /metrics of process
+// "controllers". It computes them from the caches at each scrape and stores no values.
 type collector struct {
 	metrics.BaseStableCollector
-	objects atomic.Pointer[objects] // nil while the objects are disabled
+	objects atomic.Pointer[objects] // nil while machine objects are disabled
 }
 
-// objects returns the present objects.
+// objects returns all Machines of the cluster and all OrlopMachines.
 type objects func() ([]*clusterv1.Machine, []*machineapi.OrlopMachine)
 
 var (
@@ -82,7 +82,7 @@ func (c *collector) CollectWithStability(out chan<- metrics.Metric) {
 	}
 }
 
-// serve reads the metrics from the caches of a controller, until stop is called.
+// serve makes the collector use the caches of a controller until stop is called.
 func (c *collector) serve(of *controller) (stop func()) {
 	read := objects(func() ([]*clusterv1.Machine, []*machineapi.OrlopMachine) {
 		return of.ofCluster(component.Objects[*clusterv1.Machine](of.machines)), component.Objects[*machineapi.OrlopMachine](of.own)

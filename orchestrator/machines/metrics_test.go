@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// TestMetrics checks the metrics of a ready machine, and of a machine that has reported nothing.
+// TestMetrics checks the metrics of a ready machine and of a machine that has reported nothing.
+// While machine objects are disabled, there are no metrics.
 func TestMetrics(t *testing.T) {
 	machine := func(name, phase string, conditions ...metav1.Condition) *clusterv1.Machine {
 		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -20,23 +20,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// overviewInterval is the time between two comparisons of ClusterHealth and Component with the
-// state of the cluster. No informer watches these objects: their only writer is this package.
+// overviewInterval is the time between two comparisons of the objects ClusterHealth and Component
+// with the state of the cluster. They need no informer, because only this package writes them.
 const overviewInterval = 30 * time.Second
 
-// Sources are the parts of the process that the objects ClusterHealth and Component describe.
+// Sources are the functions that return the state of this process for the objects ClusterHealth and
+// Component.
 type Sources struct {
-	// Parts returns the components of the system.
+	// Parts returns all components of the system.
 	Parts func() ([]overview.Part, error)
 	// Addons returns the add-ons with their states.
 	Addons func() []overview.Addon
 }
 
-// overviews maintains the objects ClusterHealth and Component.
+// overviews maintains the object ClusterHealth and the Component objects.
 type overviews struct {
 	Sources
 	settings Settings
-	file     string // the report of machined
+	file     string // file with the report of machined
 	reads    kubernetes.Interface
 	acts     *clients
 	next     time.Time
@@ -46,8 +47,8 @@ func newOverviews(from Sources, settings Settings, env component.Env, watches, a
 	return &overviews{Sources: from, settings: settings, file: filepath.Join(env.Dirs.Controllers, nodespec.ClusterReportFile), reads: watches.nodes, acts: acts}
 }
 
-// pass compares the objects with the state of the cluster, unless it did so a moment ago. The
-// status of a new object follows in the next pass.
+// pass performs the changes of overview.Plan, at most once in overviewInterval. After the creation
+// of an object, the next pass follows without this delay and writes the status of the object.
 func (o *overviews) pass(ctx context.Context, now time.Time) error {
 	if now.Before(o.next) {
 		return nil
@@ -64,7 +65,7 @@ func (o *overviews) pass(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// snapshot reads the state of the cluster and the objects.
+// snapshot reads the state of the cluster, and the objects from the API server.
 func (o *overviews) snapshot(ctx context.Context, now time.Time) (s overview.Snapshot, err error) {
 	s = overview.Snapshot{Now: now, Cluster: o.settings.Name, Own: o.settings.Own, Addons: o.Addons()}
 	if s.Report, err = overview.Read(o.file); err != nil {
@@ -87,7 +88,8 @@ func (o *overviews) snapshot(ctx context.Context, now time.Time) (s overview.Sna
 	return s, nil
 }
 
-// registered returns the webhooks and policies of admission by kind and name.
+// registered returns the admission webhooks and admission policies in the cluster, sorted by kind
+// and name.
 func registered(ctx context.Context, client kubernetes.Interface) (all []machineapi.Extension, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -126,7 +128,7 @@ func registered(ctx context.Context, client kubernetes.Interface) (all []machine
 	}
 	mutations, err := of.MutatingAdmissionPolicies().List(ctx, everything)
 	switch {
-	case apierrors.IsNotFound(err): // an older minor version of Kubernetes is emulated
+	case apierrors.IsNotFound(err): // the emulated minor version does not have this kind
 	case err != nil:
 		return nil, err
 	default:

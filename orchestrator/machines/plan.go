@@ -21,17 +21,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// Settings are the values of the cluster that the objects show.
+// Settings are the values of the cluster that the objects contain.
 type Settings struct {
-	Name          string // of the cluster and of its objects
-	Host          string // of the Kubernetes API
-	Port          int32
-	Pods          []string // ranges
-	Services      []string // ranges
-	Domain        string
-	ControlPlanes []netip.Addr // of the control-plane machines; may be empty for a single machine
-	Own           string       // name of the control-plane machine on which the controllers run
-	Claims        bool         // sets of machines take machines from the inventory
+	Name     string // name of the cluster and of its objects
+	Host     string // host of the endpoint of the Kubernetes API
+	Port     int32
+	Pods     []string // CIDR ranges
+	Services []string // CIDR ranges
+	Domain   string
+	// addresses of the control-plane machines; may be empty for one machine
+	ControlPlanes []netip.Addr
+	Own           string // name of the control-plane machine on which the controllers run
+	Claims        bool   // MachineSets claim waiting machines
 }
 
 // Snapshot is the state of all objects. A missing object is nil.
@@ -44,42 +45,43 @@ type Snapshot struct {
 	ControlPlane *controlplane.OrlopControlPlane
 	Machines     []*clusterv1.Machine
 	Own          []*machineapi.OrlopMachine
-	// Jobs and CronJobs are those of the namespace of machines: gates of a rollout.
+	// Jobs and CronJobs are those in the namespace of the machine objects. They are gates of a
+	// rollout.
 	Jobs     []*batchv1.Job
 	CronJobs []*batchv1.CronJob
-	// Checks are the checks of the health of machines.
+	// Checks are the MachineHealthChecks of this cluster.
 	Checks []*clusterv1.MachineHealthCheck
 }
 
 // Verb is the kind of a change.
 type Verb string
 
-// The verbs.
+// These are the verbs of a change.
 const (
-	Create   Verb = "create"       // the object
-	Status   Verb = "write status" // of the object
+	Create   Verb = "create"       // create the object
+	Status   Verb = "write status" // write the status of the object
 	Permit   Verb = "permit"       // write spec.permit of an OrlopMachine; nil removes it
 	Repair   Verb = "repair"       // write spec.repair of an OrlopMachine; nil removes it
 	Identify Verb = "identify"     // write spec.providerID of a Node
 )
 
-// Change is a change of an object. The object has the new content; its version is the version that
-// Plan has seen, so a write fails if the object has changed since.
+// Change is a change of an object. Object is the object with the new content and the resource
+// version that Plan has seen. A write therefore fails if the object has changed since.
 type Change struct {
 	Verb   Verb
 	Object runtime.Object
 }
 
-// String returns the verb and the object.
+// String returns the verb and the name of the object.
 func (c Change) String() string { return string(c.Verb) + " " + describe(c.Object) }
 
 // Result is the output of Plan.
 type Result struct {
 	Changes []Change
-	// Summary is a line for the operator.
+	// Summary is a line for operators.
 	Summary string
-	// Permits reports whether a change gives a permit or an order. Then the snapshot must not be
-	// stale (packages rollout and repair).
+	// Permits reports whether a change gives a permit or an order. The snapshot of such a plan must
+	// not be stale (packages rollout and repair).
 	Permits bool
 }
 
@@ -87,22 +89,23 @@ type Result struct {
 type machine struct {
 	name         string
 	controlPlane bool
-	node         *corev1.Node // nil: it was deleted
+	node         *corev1.Node // nil: the Node does not exist
 	object       *clusterv1.Machine
 	own          *machineapi.OrlopMachine
 	want         machineapi.ReleaseReference
 	problem      string   // the reason why the wanted release is unknown
-	peers        []string // with the wanted release
+	peers        []string // addresses of machines that run the wanted release
 	verdict      rollout.Verdict
 	ready        health
 	care         care
 }
 
-// Plan computes the changes. It is pure. After all changes, Plan of the new state has none.
+// Plan returns the changes to make. It is pure. After all changes are made, Plan returns no further
+// change. It fails if the rules of the rollout are invalid.
 func Plan(s Snapshot) (Result, error) {
 	var r Result
 	if s.adoptCluster(&r); len(r.Changes) > 0 {
-		// The other objects refer to these by UID.
+		// All other objects refer to these objects by UID, so they follow in a later pass.
 		r.Summary = "creating the objects of the cluster"
 		return r, nil
 	}
@@ -111,7 +114,7 @@ func Plan(s Snapshot) (Result, error) {
 	for _, m := range all {
 		s.adopt(&r, m)
 	}
-	// A claimed machine that has not joined is no part of a rollout.
+	// A claimed machine that has not joined yet is no part of a rollout.
 	all = slices.DeleteFunc(all, func(m *machine) bool {
 		if m.joining() {
 			s.machineStatus(&r, m)
@@ -134,14 +137,15 @@ func Plan(s Snapshot) (Result, error) {
 		s.machineStatus(&r, m)
 	}
 	s.clusterStatus(&r, all)
-	for _, job := range jobs { // last, because a quota can forbid it
+	for _, job := range jobs { // last, because a quota can make the creation fail
 		r.Changes = append(r.Changes, Change{Create, job})
 	}
 	r.Summary = summary(all)
 	return r, nil
 }
 
-// machines joins the objects by name, in the order of names.
+// machines returns a machine for each name of a Node or a Machine, with all objects of this name,
+// sorted by name.
 func (s Snapshot) machines() []*machine {
 	byName := map[string]*machine{}
 	get := func(name string) *machine {
@@ -162,7 +166,7 @@ func (s Snapshot) machines() []*machine {
 	var all []*machine
 	for _, m := range byName {
 		if m.node == nil && m.object == nil {
-			continue // the garbage collector deletes the OrlopMachine
+			continue // the garbage collector will delete this OrlopMachine
 		}
 		m.controlPlane = s.isControlPlane(m)
 		m.want, m.problem = s.wanted(m)
@@ -173,13 +177,14 @@ func (s Snapshot) machines() []*machine {
 	return all
 }
 
-// joining reports whether a machine of the inventory is claimed, and has never had a Node.
+// joining reports whether a MachineSet has claimed the machine and the machine has never had a
+// Node.
 func (m *machine) joining() bool {
 	return m.node == nil && m.object != nil && m.object.Status.NodeRef.Name == "" && slices.Contains(m.object.Finalizers, claims.Finalizer)
 }
 
-// isControlPlane reports the role of a machine. The OrlopMachine keeps it, because a machine cannot
-// change its role.
+// isControlPlane reports whether a machine is a control-plane machine. If the OrlopMachine exists,
+// its role decides, because a machine cannot change its role.
 func (s Snapshot) isControlPlane(m *machine) bool {
 	if m.own != nil {
 		return m.own.Spec.Role == machineapi.RoleControlPlane
@@ -199,8 +204,8 @@ func (s Snapshot) isControlPlane(m *machine) bool {
 	})
 }
 
-// wanted returns the release that the objects want for a machine, or the reason why no release is
-// known. Without both, the machine keeps its release.
+// wanted returns the wanted release of a machine. If no release can be determined, problem is the
+// reason. If release and problem are both empty, the machine keeps its release.
 func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, problem string) {
 	catalogue := s.OrlopCluster.Spec.Releases
 	if m.own == nil || m.object == nil {
@@ -231,10 +236,11 @@ func (s Snapshot) wanted(m *machine) (release machineapi.ReleaseReference, probl
 	return release, ""
 }
 
-// peers returns at most eight addresses of other machines that run the wanted release of a machine.
-// A kubelet may write any text as an address of its Node, and such a text would make the permits of
-// other machines invalid. A control-plane machine gets no workers: a stolen worker that claims to
-// have the release, and sends no bundle, would delay the control plane.
+// peers returns the addresses of at most maxPeers other machines that run the wanted release of a
+// machine, so that this machine can download the bundle from them. It omits addresses that are no
+// IP addresses, because a kubelet can write any text to its Node, and such a text would make the
+// permit invalid. A control-plane machine gets no workers as peers, because a stolen worker could
+// delay the control plane by a false report of its release.
 func peers(all []*machine, to *machine) []string {
 	var found []string
 	for _, m := range all {
@@ -254,10 +260,10 @@ func peers(all []*machine, to *machine) []string {
 	return found
 }
 
-// maxPeers is the limit of Permit.peers.
+// maxPeers is the limit of the list Permit.peers in the CustomResourceDefinition.
 const maxPeers = 8
 
-// have returns the running release; "" if it is unknown.
+// have returns the version of the running release, or "" if the machine has not reported it.
 func (m *machine) have() string {
 	if m.own == nil || m.own.Status.Release == nil {
 		return ""
@@ -265,7 +271,8 @@ func (m *machine) have() string {
 	return m.own.Status.Release.Version
 }
 
-// summary is a line about the rollout.
+// summary returns a line about the rollout, with the first machine that does not run its wanted
+// release.
 func summary(all []*machine) string {
 	behind, waits := 0, ""
 	for _, m := range all {

@@ -24,7 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// world is a cluster in memory, with the machines' own reports.
+// world is a cluster in memory. The commands of a script change its objects, as machines and
+// operators do.
 type world struct {
 	t *testing.T
 	Snapshot
@@ -41,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	}}
 }
 
-// node adds a Node.
+// node adds a ready Node.
 func (w *world) node(name, ip string) {
 	w.Nodes = append(w.Nodes, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -52,7 +53,7 @@ func (w *world) node(name, ip string) {
 	})
 }
 
-// apply performs a change as the API server does.
+// apply performs a change, as the API server does.
 func (w *world) apply(c Change) {
 	w.t.Helper()
 	w.uid++
@@ -99,7 +100,8 @@ func (w *world) plan() Result {
 	return r
 }
 
-// settle performs changes until there are none, and returns them as lines.
+// settle performs the changes of Plan until there are none. It returns the changes and the last
+// summary as lines.
 func (w *world) settle() []string {
 	w.t.Helper()
 	var lines []string
@@ -117,7 +119,7 @@ func (w *world) settle() []string {
 	return nil
 }
 
-// line is a change as a line: the verb, the object and its relevant fields.
+// line returns a change as a line of text: the verb, the object and its important fields.
 func line(c Change) string {
 	text := c.String()
 	switch o := c.Object.(type) {
@@ -161,7 +163,7 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 	return text
 }
 
-// TestScripts runs the scripts of testdata. The commands:
+// TestScripts runs the scripts in testdata. These are the commands:
 //
 //	node NAME IP                 adds a Node
 //	lost NAME                    deletes a Node
@@ -267,7 +269,7 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	return ""
 }
 
-// check creates a MachineHealthCheck, or replaces it.
+// check creates or replaces a MachineHealthCheck.
 func (w *world) check(name, spec string) {
 	c := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace, Generation: 1}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &c.Spec); err != nil {
@@ -276,14 +278,14 @@ func (w *world) check(name, spec string) {
 	w.Checks = append(slices.DeleteFunc(w.Checks, func(c *clusterv1.MachineHealthCheck) bool { return c.Name == name }), c)
 }
 
-// cronJob creates a CronJob, or replaces it.
+// cronJob creates or replaces a CronJob.
 func (w *world) cronJob(name, image string) {
 	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace}}
 	c.Spec.JobTemplate.Spec.Template.Spec.Containers = []corev1.Container{{Name: "test", Image: image}}
 	w.CronJobs = append(slices.DeleteFunc(w.CronJobs, func(c *batchv1.CronJob) bool { return c.Name == name }), c)
 }
 
-// jobs lets all Jobs without a result end.
+// jobs performs the command "jobs": it changes or deletes all Jobs.
 func (w *world) jobs(how string) {
 	if how == "delete" {
 		w.Jobs = nil
@@ -302,7 +304,7 @@ func (w *world) jobs(how string) {
 	}
 }
 
-// report is a report of a machine.
+// report replaces the status of an OrlopMachine, as the machine does.
 func (w *world) report(args []string) {
 	m := find(w.t, w.Own, args[0])
 	status := machineapi.OrlopMachineStatus{Release: &machineapi.RunningRelease{Version: args[1], Kubernetes: "v1.37.2"}}
@@ -372,8 +374,8 @@ func (w *world) show(kind, name string) string {
 	return string(text)
 }
 
-// TestStopsAnywhere adopts a cluster and stops after each number of changes. The next passes make
-// the remaining changes, and the result is the same.
+// TestStopsAnywhere adopts a cluster and stops after each possible number of changes. It checks
+// that the next passes make the remaining changes, and that the result is always the same.
 func TestStopsAnywhere(t *testing.T) {
 	build := func() *world {
 		w := newWorld(t)
@@ -420,7 +422,8 @@ func TestStopsAnywhere(t *testing.T) {
 	}
 }
 
-// TestObjectsAreEncoded checks that the objects survive the encoding of the API server unchanged.
+// TestObjectsAreEncoded checks that encoding an object as JSON and decoding it again does not
+// change it.
 func TestObjectsAreEncoded(t *testing.T) {
 	w := newWorld(t)
 	w.node("c1", "10.0.0.11")

@@ -8,7 +8,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// newestRelease returns the newest release with a version of Kubernetes; nil if there is none.
+// newestRelease returns the newest release of the catalogue with this version of Kubernetes, or nil
+// if there is none.
 func newestRelease(catalogue []machineapi.Release, kubernetes string) *machineapi.Release {
 	var newest *machineapi.Release
 	for i, r := range catalogue {
@@ -19,8 +20,8 @@ func newestRelease(catalogue []machineapi.Release, kubernetes string) *machineap
 	return newest
 }
 
-// sameKubernetes compares two versions of Kubernetes, with or without the letter v: Cluster API
-// permits both in Machine.spec.version.
+// sameKubernetes reports whether two versions of Kubernetes are equal. It ignores a letter v at the
+// beginning, because Cluster API permits both forms in Machine.spec.version.
 func sameKubernetes(a, b string) bool {
 	return strings.TrimPrefix(a, "v") == strings.TrimPrefix(b, "v")
 }

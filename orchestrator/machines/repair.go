@@ -19,24 +19,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// care is the state of a machine in its repair.
+// care is the state of a machine with respect to its MachineHealthCheck and its repair.
 type care struct {
-	check   string // the name of the MachineHealthCheck; empty: none covers the machine
-	stopped string // why the check repairs no machine at present
-	// reason and problem say why the machine is unhealthy; empty: it is healthy.
+	check   string // name of its MachineHealthCheck; empty: no check selects the machine
+	stopped string // why the check permits no repair at present, or empty
+	// reason and problem state why the machine is unhealthy. They are empty if it is healthy.
 	reason, problem string
 	verdict         repair.Verdict
 }
 
-// startupTimeout is the time after which a machine without a Node is unhealthy, unless the check
-// states another time.
+// startupTimeout is the default time after which a machine without a Node is unhealthy. A check can
+// state another time.
 const startupTimeout = 10 * time.Minute
 
-// reasonWrongRule is the reason of a check with a rule that cannot be read.
+// reasonWrongRule is the reason of the condition RemediationAllowed of a check with an invalid
+// selector or trigger.
 const reasonWrongRule = "WrongRule"
 
-// repairs decides about the repair of all machines, and writes the orders and the status of the
-// checks. A machine belongs to the first check that selects it, by name.
+// repairs runs all checks and decides about the repair of all machines. It adds changes that write
+// the orders and the status of the checks. If several checks select a machine, the first one by
+// name applies.
 func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 	checks := slices.SortedFunc(slices.Values(s.Checks), func(a, b *clusterv1.MachineHealthCheck) int { return strings.Compare(a.Name, b.Name) })
 	for _, check := range checks {
@@ -69,7 +71,8 @@ func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 	}
 }
 
-// check finds the unhealthy machines of a check, and writes its status.
+// check sets care of each machine that the check selects, and adds a change that writes the status
+// of the check if it differs.
 func (s Snapshot) check(r *Result, check *clusterv1.MachineHealthCheck, all []*machine) {
 	selector, err := metav1.LabelSelectorAsSelector(&check.Spec.Selector)
 	var targets []*machine
@@ -117,8 +120,8 @@ func (s Snapshot) check(r *Result, check *clusterv1.MachineHealthCheck, all []*m
 	}
 }
 
-// unhealthy returns the reason for which a check finds a machine unhealthy; empty: it is healthy.
-// The text does not change while the machine stays unhealthy.
+// unhealthy returns why a machine is unhealthy by the rules of its check. It returns two empty
+// texts if the machine is healthy. The texts do not change while the machine stays unhealthy.
 func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckChecks) (reason, problem string) {
 	lasts := func(since time.Time, seconds *int32) bool {
 		return seconds == nil || s.Now.Sub(since) >= time.Duration(*seconds)*time.Second
@@ -131,7 +134,8 @@ func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckCheck
 		if checks.NodeStartupTimeoutSeconds != nil {
 			timeout = *checks.NodeStartupTimeoutSeconds
 		}
-		if timeout > 0 && lasts(m.readySince(s.Now), &timeout) { // 0: no time makes it unhealthy
+		// with 0, a missing Node never makes it unhealthy
+		if timeout > 0 && lasts(m.readySince(s.Now), &timeout) {
 			return clusterv1.MachineHealthCheckNodeDeletedReason, m.ready.message
 		}
 		return "", ""
@@ -152,7 +156,7 @@ func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckCheck
 	return "", ""
 }
 
-// busy returns the reason for which a machine gets no order at present; empty: none.
+// busy returns why a machine can get no order at present, or "" if it can get one.
 func (s Snapshot) busy(m *machine) string {
 	has := func(name string) bool { _, there := m.object.Annotations[name]; return there }
 	switch {
@@ -170,8 +174,8 @@ func (s Snapshot) busy(m *machine) string {
 	return ""
 }
 
-// repairConditions sets the conditions of a Machine about its health check, or removes them if no
-// check covers it.
+// repairConditions sets the conditions of a Machine about its check and its repair. It removes them
+// if no check selects the machine.
 func (s Snapshot) repairConditions(m *machine, conditions *[]metav1.Condition, generation int64) {
 	if m.care.check == "" {
 		meta.RemoveStatusCondition(conditions, clusterv1.MachineHealthCheckSucceededCondition)
@@ -198,8 +202,8 @@ func (s Snapshot) repairConditions(m *machine, conditions *[]metav1.Condition, g
 	s.setCondition(conditions, generation, repaired)
 }
 
-// refusedRepair returns the reason for which the machine has refused its present order; empty if it
-// has not.
+// refusedRepair returns why the machine has rejected its present order, or "" if it has not
+// rejected the order.
 func (m *machine) refusedRepair() string {
 	if m.own == nil || m.own.Spec.Repair == nil || m.own.Status.Repair == nil || m.own.Status.Repair.Phase != machineapi.RepairRefused {
 		return ""

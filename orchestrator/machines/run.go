@@ -41,33 +41,36 @@ import (
 const Name = "machines"
 
 const (
-	// period is the interval of passes without a change: windows, soak times and permits end
-	// at a time.
+	// period is the time between two passes without a change. Such passes are necessary because
+	// windows, soak times and permits end at a certain time.
 	period = 10 * time.Second
-	// minInterval is the time from the end of a pass to the next pass: a rollout changes many
-	// objects, and a pass over a thousand machines takes some 30 ms (TestCost).
+	// minInterval is the shortest time from the end of a pass to the next pass. The limit is
+	// necessary because a rollout changes many objects, and a pass over a thousand machines takes
+	// about 30 ms (TestCost).
 	minInterval = 500 * time.Millisecond
-	// retryInterval is the delay after a failure; timeout bounds a request.
+	// retryInterval is the delay before the next pass after a failure. timeout is the deadline of a
+	// request.
 	retryInterval = 2 * time.Second
 	timeout       = 10 * time.Second
-	// pollInterval is the interval of checks whether the API server serves the kinds.
+	// pollInterval is the time between two checks whether the API server serves all kinds.
 	pollInterval = time.Second
 )
 
-// Component describes the component without its Run function.
+// Component returns the component, to which the caller adds Run.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.ControllersCert, nodespec.ControllersKey)
 }
 
-// Run maintains the objects while they are enabled, until ctx is done. The component is always
-// ready: missing objects are no fault of the machine, nor of the running version of the system. A
-// process runs it once, because it registers metrics of the process.
+// Run maintains the objects until ctx is done. It does nothing while
+// Cluster.spec.kubernetes.machineObjects is disabled. The component is always ready, because
+// missing objects are no fault of this machine or of the running version. A process can call Run
+// only once, because Run registers metrics of the process.
 func Run(ctx context.Context, env component.Env, from Sources) error {
 	metrics := new(collector)
 	legacyregistry.CustomMustRegister(metrics)
 	env.Announce(Name, true, "")
 	if err := env.Rights(ctx); err != nil {
-		return nil // stopped before the component began
+		return nil // ctx was done before the component began
 	}
 	report := env.AnnounceReady(Name)
 	settings, err := readSettings(env.Spec)
@@ -86,10 +89,11 @@ func Run(ctx context.Context, env component.Env, from Sources) error {
 	})
 }
 
-// identities are the configurations of the clients that watch and of the clients that make changes.
+// identities are the configurations of two clients: the client that watches (own) and the client
+// that performs changes (acting).
 type identities struct{ own, acting *rest.Config }
 
-// runEnabled maintains the objects until ctx is done.
+// runEnabled maintains the objects until ctx is done. machineObjects is enabled when it is called.
 func runEnabled(ctx context.Context, settings Settings, env component.Env, from Sources, as identities, metrics *collector, report func(string)) error {
 	watches, err := newClients(as.own)
 	if err != nil {
@@ -114,9 +118,9 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	return c.run(ctx, report)
 }
 
-// served waits until the API server serves all kinds, and reports the reason for which it waits:
-// the definition of another owner can lack a version, for example. It returns false if ctx ends
-// first.
+// served waits until the API server serves all kinds. It reports why it waits, for example because
+// another program has installed a definition without the necessary version. The result is false if
+// ctx ends first.
 func (c *clients) served(ctx context.Context, claims bool, report func(string)) bool {
 	for reported := ""; ; {
 		err := c.unserved(ctx, claims)
@@ -133,7 +137,8 @@ func (c *clients) served(ctx context.Context, claims bool, report func(string)) 
 	}
 }
 
-// unserved returns the reason for which the API server does not serve a kind; nil if it serves all.
+// unserved returns nil if the API server serves all kinds. Otherwise it returns the error of the
+// first kind that the API server does not serve.
 func (c *clients) unserved(ctx context.Context, claims bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -150,7 +155,8 @@ func probe[T, L runtime.Object](ctx context.Context, c client[T, L]) error {
 	return err
 }
 
-// readSettings returns the values of the cluster that the objects show.
+// readSettings reads the values of the cluster that the objects contain from the node
+// specification. It fails if the endpoint is no URL with a port.
 func readSettings(spec nodespec.Spec) (Settings, error) {
 	endpoint, err := url.Parse(spec.Endpoint)
 	if err != nil {
@@ -174,22 +180,22 @@ func prefixes(all []netip.Prefix) []string {
 	return out
 }
 
-// controller maintains the objects.
+// controller runs the passes of the component.
 type controller struct {
 	settings Settings
 	acts     *clients
 	changed  cell.Signal
 	now      func() time.Time
-	ended    time.Time // of the last pass
+	ended    time.Time // end of the last pass
 
 	factories []component.Factory
 	caches
-	hostsFile  string // the list of machined
-	claimsFile string // the list for machined
+	hostsFile  string // file of machined with the waiting machines and the members
+	claimsFile string // file for machined with the claims
 	overviews  *overviews
 }
 
-// caches are the watched objects.
+// caches are the informers of the watched objects.
 type caches struct {
 	nodes    cache.SharedIndexInformer
 	clusters cache.SharedIndexInformer
@@ -199,7 +205,7 @@ type caches struct {
 	checks   cache.SharedIndexInformer
 	own      cache.SharedIndexInformer
 	hosts    cache.SharedIndexInformer
-	// Nil without claims.
+	// These four are nil if claims are disabled.
 	sets        cache.SharedIndexInformer
 	deployments cache.SharedIndexInformer
 	templates   cache.SharedIndexInformer
@@ -209,7 +215,8 @@ type caches struct {
 	cronJobs cache.SharedIndexInformer
 }
 
-// newController returns a controller that watches with an identity and makes changes with another.
+// newController returns a controller that watches with the clients watches and performs changes
+// with the clients acts.
 func newController(settings Settings, watched *component.Nodes, watches, acts *clients) (*controller, error) {
 	nodes, err := watched.Informer()
 	if err != nil {
@@ -239,7 +246,7 @@ func newController(settings Settings, watched *component.Nodes, watches, acts *c
 	return c, nil
 }
 
-// ofMachines are the informers of the kinds of machines.
+// ofMachines returns the informers of Cluster API's and Orlop's kinds.
 func (c *caches) ofMachines() []cache.SharedIndexInformer {
 	all := []cache.SharedIndexInformer{c.clusters, c.infra, c.planes, c.machines, c.checks, c.own, c.hosts}
 	if c.sets != nil {
@@ -259,10 +266,12 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	}.Run(ctx)
 }
 
-// pass makes all changes that Plan finds.
+// pass performs the changes that Plan computes, and those of waiting machines, claims and
+// overviews. It returns the summary of Plan. If a change contains a permit or an order, pass reads
+// the machines from the API server and calls Plan again, because the caches can be stale.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
-		return "", nil // stopped
+		return "", nil // ctx is done
 	}
 	defer func() { c.ended = time.Now() }()
 	snapshot := c.cached()
@@ -286,8 +295,8 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
 }
 
-// passHosts makes the changes of the objects of waiting machines. It comes last: machines without a
-// configuration must not delay those of the cluster.
+// passHosts performs the changes for waiting machines. pass calls it after the changes for the
+// machines of the cluster, because waiting machines must not delay these.
 func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) error {
 	in := hosts.Snapshot{Now: c.now(), Listing: listing, Objects: component.Objects[*machineapi.OrlopHost](c.hosts)}
 	if c.rules != nil {
@@ -296,10 +305,11 @@ func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) e
 	return perform(hosts.Plan(in), func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
 }
 
-// perform makes changes. A conflict or a missing object is not an error: the cache is stale, and
-// its next update triggers the next pass. A change that the API server rejects as invalid does not
-// prevent the changes after it: parts of the content come from kubelets, and a stolen worker must
-// not delay other machines.
+// perform performs changes in order. A conflict or a missing object is no error: the cache is
+// stale, and its next update triggers the next pass. A change that the API server rejects as
+// invalid does not stop the changes after it, because a stolen worker could make its own object
+// invalid to delay other machines. perform then returns the first such error at its end. Any other
+// error ends perform.
 func perform[C fmt.Stringer](changes []C, do func(C) error) (rejected error) {
 	for _, change := range changes {
 		err := do(change)
@@ -318,7 +328,7 @@ func perform[C fmt.Stringer](changes []C, do func(C) error) (rejected error) {
 	return rejected
 }
 
-// cached returns the snapshot of the caches.
+// cached returns a snapshot from the caches.
 func (c *controller) cached() Snapshot {
 	s := Snapshot{
 		Settings: c.settings, Now: c.now(), Nodes: component.Objects[*corev1.Node](c.nodes),
@@ -334,7 +344,7 @@ func (c *controller) cached() Snapshot {
 	return s
 }
 
-// fresh returns a snapshot with the present objects on which a permit depends.
+// fresh returns the snapshot with the objects on which a permit depends, read from the API server.
 func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 	var err error
 	if s.Own, err = list(ctx, c.acts.own); err != nil {
@@ -349,12 +359,13 @@ func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 	return s, err
 }
 
-// ofCluster removes the Machine objects of other clusters, which a management cluster may have.
+// ofCluster removes the Machine objects of other clusters. They exist if this cluster is a
+// management cluster of Cluster API.
 func (c *controller) ofCluster(all []*clusterv1.Machine) []*clusterv1.Machine {
 	return slices.DeleteFunc(all, func(m *clusterv1.Machine) bool { return m.Spec.ClusterName != c.settings.Name })
 }
 
-// named returns the object with a name; nil if there is none.
+// named returns the object with this name, or nil if there is none.
 func named[T metav1.Object](all []T, name string) (found T) {
 	for _, o := range all {
 		if o.GetName() == name {
@@ -364,7 +375,7 @@ func named[T metav1.Object](all []T, name string) (found T) {
 	return found
 }
 
-// describe names an object for users.
+// describe returns the kind and the name of an object, for messages.
 func describe(o any) string {
 	kind := reflect.TypeOf(o).Elem().Name()
 	if m, ok := o.(metav1.Object); ok {
@@ -373,8 +384,8 @@ func describe(o any) string {
 	return kind
 }
 
-// relevant returns the fields of a Node that this package uses, or nil. Heartbeats change none of
-// them.
+// relevant returns a copy of a Node with only the fields that this package uses. A heartbeat of the
+// kubelet changes none of these fields. The result is nil if the object is no Node.
 func relevant(object any) *corev1.Node {
 	n, ok := object.(*corev1.Node)
 	if !ok {
@@ -396,7 +407,7 @@ func relevant(object any) *corev1.Node {
 	}
 }
 
-// sameNode reports whether an update of a Node does not matter.
+// sameNode reports whether an update of a Node has changed no field that this package uses.
 func sameNode(before, now any) bool {
 	a, b := relevant(before), relevant(now)
 	return a != nil && b != nil && reflect.DeepEqual(a, b)

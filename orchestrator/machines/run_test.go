@@ -22,8 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestSameNode checks that a heartbeat of a kubelet is no change, and that a change of the fields
-// that Plan uses is.
+// TestSameNode checks that sameNode ignores heartbeats of a kubelet, and detects changes of fields
+// that Plan uses.
 func TestSameNode(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{
@@ -54,7 +54,7 @@ func TestSameNode(t *testing.T) {
 	}
 }
 
-// TestReadSettings checks the values from the specification of the node.
+// TestReadSettings checks the values that readSettings reads from a node specification.
 func TestReadSettings(t *testing.T) {
 	s, err := readSettings(nodespec.Spec{Cluster: "c", Endpoint: "https://[2001:db8::1]:6443", Node: nodespec.Node{Name: "m1"}})
 	if err != nil || s.Host != "2001:db8::1" || s.Port != 6443 || s.Own != "m1" || s.Name != "c" {
@@ -65,8 +65,8 @@ func TestReadSettings(t *testing.T) {
 	}
 }
 
-// TestPerform checks that a change that the API server rejects, because of its content, does not
-// prevent the changes after it, and that any other failure does.
+// TestPerform checks that a change that the API server rejects as invalid does not stop the changes
+// after it, and that any other failure does.
 func TestPerform(t *testing.T) {
 	var changes []Change
 	for _, name := range []string{"m1", "m2", "m3"} {
@@ -76,7 +76,7 @@ func TestPerform(t *testing.T) {
 	for what, c := range map[string]struct {
 		failure error
 		done    int
-		want    string // part of the error; empty: no error
+		want    string // a part of the error; empty: no error
 	}{
 		"success":     {nil, 3, ""},
 		"conflict":    {apierrors.NewConflict(resource, "m1", errors.New("changed")), 3, ""},
@@ -97,8 +97,8 @@ func TestPerform(t *testing.T) {
 	}
 }
 
-// TestPeers checks that a permit names only IP addresses, whatever a kubelet writes into its Node,
-// and that the permit of a control-plane machine names no workers.
+// TestPeers checks that a permit contains only valid IP addresses, whatever a kubelet writes to its
+// Node. It also checks that the permit of a control-plane machine contains no workers.
 func TestPeers(t *testing.T) {
 	var all []*machine
 	for i, address := range []string{"10.0.0.1", strings.Repeat("x", 65), "fd00::1"} {
@@ -118,8 +118,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestServed checks that the wait for the kinds names the missing kind, and ends when all are
-// served.
+// TestServed checks that served reports the kind for which it waits, and ends when the API server
+// serves all kinds.
 func TestServed(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,13 +17,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// health is the state of a machine: whether its Node and its own checks are good.
+// health is the status of a machine for the condition Ready: True if its Node is ready and its own
+// checks pass.
 type health struct {
 	status          metav1.ConditionStatus
 	reason, message string
 }
 
-// health joins the state of the Node with the report of the machine.
+// health returns the health of a machine, from its Node and from the status of its OrlopMachine.
 func (m *machine) health() health {
 	if m.joining() {
 		return health{metav1.ConditionFalse, clusterv1.MachineNodeDoesNotExistReason, "the machine has not joined the cluster yet"}
@@ -50,13 +51,14 @@ func (m *machine) health() health {
 	return health{metav1.ConditionTrue, clusterv1.MachineReadyReason, ""}
 }
 
-// reasonDraining is the reason of a machine that evicts its pods.
+// reasonDraining is the reason of the condition Ready of a machine that evicts its pods.
 const reasonDraining = "Draining"
 
-// emptyPhases are the phases of a drain in which the machine runs no pods, and is away soon.
+// emptyPhases are the phases of a drain in which the machine evicts its pods or has evicted them,
+// and will be away soon.
 var emptyPhases = []nodespec.DrainPhase{nodespec.PhaseRunning, nodespec.PhaseDrained, nodespec.PhaseIncomplete}
 
-// nodeReady returns the condition Ready of a Node; unknown if it has none.
+// nodeReady returns the condition Ready of a Node. If the Node has none, its status is Unknown.
 func nodeReady(n *corev1.Node) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -66,7 +68,8 @@ func nodeReady(n *corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "the kubelet has not reported yet"}
 }
 
-// readySince returns the time since which the machine has its state; now if it has just changed.
+// readySince returns the time since which the health of the machine has its present status. It
+// returns now if the Machine object does not have this status yet.
 func (m *machine) readySince(now time.Time) time.Time {
 	if m.object == nil {
 		return now
@@ -78,7 +81,8 @@ func (m *machine) readySince(now time.Time) time.Time {
 	return c.LastTransitionTime.Time
 }
 
-// machineStatus writes the status of a Machine. Conditions of other programs stay.
+// machineStatus adds a change that writes the status of a Machine if it differs. It does not change
+// the conditions that other programs write.
 func (s Snapshot) machineStatus(r *Result, m *machine) {
 	if m.object == nil {
 		return
@@ -149,8 +153,8 @@ func (m *machine) conditions() []metav1.Condition {
 	return append(all, m.upToDate(), m.updating())
 }
 
-// upToDate is the condition that says whether a machine has its wanted release. Its reason is the
-// state of the machine in the rollout.
+// upToDate returns the condition UpToDate: True if the machine runs its wanted release. The reason
+// is the state of the machine in the rollout.
 func (m *machine) upToDate() metav1.Condition {
 	c := metav1.Condition{Type: clusterv1.MachineUpToDateCondition, Status: metav1.ConditionFalse, Reason: string(m.verdict.State), Message: m.verdict.Message}
 	switch {
@@ -166,8 +170,8 @@ func (m *machine) upToDate() metav1.Condition {
 	return c
 }
 
-// refusal returns the reason for which the machine has refused a permitted release, for example
-// pods that a disruption budget protects; empty if it has not.
+// refusal returns why the machine has rejected the permitted release, for example because a
+// disruption budget protects its pods. It returns "" if the machine has not rejected the release.
 func (m *machine) refusal() string {
 	if m.own == nil {
 		return ""
@@ -178,7 +182,8 @@ func (m *machine) refusal() string {
 	return ""
 }
 
-// updating is the condition that says whether a machine changes its release.
+// updating returns the condition Updating: True if the machine changes its release, or has a permit
+// for that.
 func (m *machine) updating() metav1.Condition {
 	c := metav1.Condition{Type: clusterv1.MachineUpdatingCondition, Status: metav1.ConditionFalse, Reason: clusterv1.MachineNotUpdatingReason}
 	switch m.verdict.State {
@@ -194,7 +199,7 @@ func (m *machine) updating() metav1.Condition {
 	return c
 }
 
-// setCondition sets a condition for a generation of its object.
+// setCondition adds or replaces a condition. generation is the observed generation of the object.
 func (s Snapshot) setCondition(all *[]metav1.Condition, generation int64, c metav1.Condition) {
 	c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(s.Now.Truncate(time.Second))
 	c.Reason = cmp.Or(c.Reason, "Unknown")

@@ -15,23 +15,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// sample is the usage of a node or a container at a moment.
+// sample is one measurement of a node or a container.
 type sample struct {
 	at      time.Time
-	cpu     float64   // processor time since its start, in seconds of one core
-	memory  float64   // working set, bytes
-	started time.Time // zero if unknown
+	cpu     float64   // processor time since the start, in seconds of one core
+	memory  float64   // working set in bytes
+	started time.Time // start of the container; zero if unknown
 }
 
-// report is a kubelet's report about its node and the containers there.
+// report contains the samples of one response of a kubelet: of its node and of the containers on
+// the node.
 type report struct {
-	node sample // zero if missing
+	node sample // zero if the response has none
 	pods map[types.NamespacedName]map[string]sample
 }
 
-// The metric names in a kubelet's response to /metrics/resource
-// (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). Upstream guarantees all but the
-// last as stable.
+// These are the names of the metrics in the response of a kubelet to /metrics/resource
+// (kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go). Kubernetes guarantees that all
+// names but the last stay.
 const (
 	nodeCPU          = "node_cpu_usage_seconds_total"
 	nodeMemory       = "node_memory_working_set_bytes"
@@ -40,10 +41,12 @@ const (
 	containerStarted = "container_start_time_seconds"
 )
 
-// parse parses a kubelet's response in the text format of Prometheus. received is the time of
-// samples without a timestamp. A container without both processor time and memory does not run, or
-// not yet, and is omitted. A compromised node can send any text: the parser sees only lines of the
-// wanted metrics, and a panic of the parser becomes an error instead of ending this process.
+// parse parses the response of a kubelet, which is in the text format of Prometheus. A sample
+// without a timestamp gets the time received. parse omits a container if its processor time or its
+// memory is 0 or missing, because such a container does not run.
+//
+// A compromised node can send any text. The parser therefore gets only the lines of the wanted
+// metrics, and parse returns an error if the parser panics.
 func parse(text io.Reader, received time.Time) (r report, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -90,11 +93,12 @@ func parse(text io.Reader, received time.Time) (r report, err error) {
 	return r, nil
 }
 
-// only returns the lines of a text that are samples or types of the wanted metrics.
+// only returns the lines of a text that contain a sample or the type of a wanted metric. It fails
+// if a line is longer than 64 KiB.
 func only(text io.Reader) (io.Reader, error) {
 	names := []string{nodeCPU, nodeMemory, containerCPU, containerMemory, containerStarted}
 	kept := &bytes.Buffer{}
-	lines := bufio.NewScanner(text) // of at most 64 KiB
+	lines := bufio.NewScanner(text) // lines of at most 64 KiB
 	for lines.Scan() {
 		line := bytes.TrimPrefix(lines.Bytes(), []byte("# TYPE "))
 		end := bytes.IndexAny(line, "{ \t")
@@ -106,7 +110,7 @@ func only(text io.Reader) (io.Reader, error) {
 	return kept, lines.Err()
 }
 
-// container identifies a container of the cluster.
+// container identifies a container by its pod and its name.
 type container struct {
 	pod  types.NamespacedName
 	name string
@@ -127,8 +131,8 @@ func containerOf(m *dto.Metric) container {
 	return c
 }
 
-// value returns the value of a counter or a gauge. A value that is no amount (negative, infinite,
-// not a number) counts as 0.
+// value returns the value of a counter or a gauge. It returns 0 for a value that is negative,
+// infinite or not a number.
 func value(m *dto.Metric) float64 {
 	var v float64
 	switch {
@@ -145,7 +149,8 @@ func value(m *dto.Metric) float64 {
 	return v
 }
 
-// timeOf returns the time of the sample. A time in the future or before 1970 is ignored.
+// timeOf returns the timestamp of a sample. Without a timestamp after 1970, or if the timestamp is
+// too far in the future, it returns received.
 func timeOf(m *dto.Metric, received time.Time) time.Time {
 	if at := time.UnixMilli(m.GetTimestampMs()); m.GetTimestampMs() > 0 && !at.After(received.Add(future)) {
 		return at
@@ -153,5 +158,5 @@ func timeOf(m *dto.Metric, received time.Time) time.Time {
 	return received
 }
 
-// future is how far another machine's clock may be ahead.
+// future is how far the clock of another machine can be ahead of the clock of this machine.
 const future = time.Minute

@@ -83,7 +83,8 @@ container_memory_working_set_bytes{container="d",namespace="shop",pod="web-1"} +
 	}
 }
 
-// TestParseHostile checks responses that would crash the parser or exhaust its memory.
+// TestParseHostile checks that lines which would make the parser panic or use much memory do not
+// reach the parser.
 func TestParseHostile(t *testing.T) {
 	good := "node_cpu_usage_seconds_total 1\nnode_memory_working_set_bytes 2\n"
 	want, err := parse(strings.NewReader(good), received)
@@ -103,7 +104,7 @@ func TestParseHostile(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that every response of a kubelet only yields valid amounts.
+// FuzzParse checks that parse returns only valid values for any response of a kubelet.
 func FuzzParse(f *testing.F) {
 	f.Add("node_cpu_usage_seconds_total 1 1\nnode_memory_working_set_bytes 2\n")
 	f.Add("container_cpu_usage_seconds_total{container=\"a\"} 1e300\ncontainer_memory_working_set_bytes{container=\"a\"} 1e300\n")

@@ -21,7 +21,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
-// nodeMetrics returns a node's usage, or false if it is unknown.
+// nodeMetrics returns the usage of a node at time now. The bool is false if the usage is unknown.
 func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.NodeMetrics, bool) {
 	usage, ok := known.node.usage(now)
 	if !ok {
@@ -33,9 +33,10 @@ func nodeMetrics(node *corev1.Node, known measured, now time.Time) (metrics.Node
 	}, true
 }
 
-// podMetrics returns a pod's usage, or false if the usage of any of its containers is unknown,
-// because a sum without it would be wrong. known is the report of the pod's own node; reports of
-// other nodes' kubelets are ignored. The timestamp is that of the oldest container's sample.
+// podMetrics returns the usage of a pod at time now. The bool is false if the usage of a container
+// is unknown, because the sum would be wrong without this container. known must be from the kubelet
+// of the pod's own node, because other kubelets are not trusted for this pod. The timestamp of the
+// result is the time of the oldest last sample.
 func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetrics, bool) {
 	containers := known.pods[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	if len(containers) == 0 {
@@ -59,15 +60,15 @@ func podMetrics(pod *corev1.Pod, known measured, now time.Time) (metrics.PodMetr
 	return out, true
 }
 
-// objectMeta returns the metadata of a usage object. It has no version: the objects are not stored
-// and cannot be watched.
+// objectMeta returns the metadata of a NodeMetrics or PodMetrics object. It has no resource
+// version, because these objects are not stored and cannot be watched.
 func objectMeta(object metav1.Object, w window) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: object.GetName(), Namespace: object.GetNamespace(), Labels: object.GetLabels(), CreationTimestamp: metav1.NewTime(w.last.at),
 	}
 }
 
-// selected reports whether a list with the options contains the object.
+// selected reports whether a list with these options contains the object.
 func selected(options *internalversion.ListOptions, object metav1.Object) bool {
 	if options == nil {
 		return true
@@ -79,7 +80,7 @@ func selected(options *internalversion.ListOptions, object metav1.Object) bool {
 	return s == nil || s.Matches(fields.Set{"metadata.name": object.GetName(), "metadata.namespace": object.GetNamespace()})
 }
 
-// nodes and pods implement the API's two resources for the generic API server.
+// nodes and pods implement the two resources of the API for the generic API server.
 type nodes struct {
 	lister corelisters.NodeLister
 	store  *store
@@ -116,7 +117,7 @@ func (nodes) Destroy() {}
 func (nodes) NamespaceScoped() bool { return false }
 
 // GetSingularName implements rest.SingularNameProvider. The name is empty, because "node" is the
-// Node.
+// singular name of the Node.
 func (nodes) GetSingularName() string { return "" }
 
 // Get implements rest.Getter.
@@ -175,7 +176,7 @@ func (pods) Destroy() {}
 func (pods) NamespaceScoped() bool { return true }
 
 // GetSingularName implements rest.SingularNameProvider. The name is empty, because "pod" is the
-// Pod.
+// singular name of the Pod.
 func (pods) GetSingularName() string { return "" }
 
 // Get implements rest.Getter.
@@ -210,7 +211,7 @@ func (p pods) List(ctx context.Context, options *internalversion.ListOptions) (r
 	return list, nil
 }
 
-// ConvertToTable implements rest.TableConvertor. The row of a pod is the sum of its containers.
+// ConvertToTable implements rest.TableConvertor. The row of a pod shows the sum of its containers.
 func (pods) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
 	t := table()
 	list := []metrics.PodMetrics{}
@@ -234,8 +235,8 @@ func (pods) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1
 	return t, nil
 }
 
-// table returns the table of `kubectl get nodemetrics` and `kubectl get podmetrics`, without its
-// rows.
+// table returns an empty table with the columns of `kubectl get nodemetrics` and `kubectl get
+// podmetrics`.
 func table() *metav1.Table {
 	return &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name", Description: "name of the node or pod"},

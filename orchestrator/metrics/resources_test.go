@@ -19,12 +19,14 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics"
 )
 
-// half is a sample of a container or node that has used half a core since the beginning.
+// half returns a sample of a container or node that uses half a core, at this number of seconds
+// after the start of the test.
 func half(seconds int) sample {
 	return sample{at: at(seconds), cpu: 1 + float64(seconds)/2, memory: 1 << 20}
 }
 
-// site is a cluster of two nodes, one of which reports a pod of the other.
+// site returns the resources of a cluster with three nodes. Node "one" also reports a container of
+// a pod on node "two", and node "silent" reports nothing.
 func site(t *testing.T) (nodes, pods) {
 	t.Helper()
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

@@ -14,12 +14,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// connectTimeout bounds a connection attempt to another machine; on this machine it takes no time.
+// connectTimeout is the deadline of a connection attempt to the component of a machine.
 const connectTimeout = 300 * time.Millisecond
 
-// Addresses returns the addresses of the resource metrics API, this machine's own first: on
-// loopback in a cluster with one API server, and on every control-plane machine's address in a
-// cluster with several.
+// Addresses returns the addresses of the components that serve the resource metrics API, the
+// component of this machine first. In a cluster with one control-plane machine it is a loopback
+// address. In a cluster with several they are the addresses of these machines.
 func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	if len(spec.ControlPlanes) == 0 {
 		return []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), paths.PortMetrics)}
@@ -31,11 +31,13 @@ func Addresses(spec nodespec.Spec) []netip.AddrPort {
 	return all
 }
 
-// LocalResolver resolves services as next does, except the resource metrics API, which it resolves
-// to the first of the addresses that accepts connections. Each control-plane machine serves this
-// API, and an API server that used another machine's would depend on that machine without a
-// benefit. While its own is down it does so anyway: all API servers write the availability of the
-// API into one object, and would otherwise contradict each other.
+// LocalResolver returns a resolver that resolves the Service of the resource metrics API to the
+// first address that accepts connections. It resolves all other Services by next.
+//
+// The address of the own machine is first, so an API server does not depend on another machine.
+// While the own component is down, the resolver uses another machine. All API servers write the
+// availability of the API to the same APIService object, and otherwise their values would
+// contradict each other.
 func LocalResolver(next aggregator.ServiceResolver, addresses []netip.AddrPort) aggregator.ServiceResolver {
 	return localResolver{next, addresses}
 }
@@ -53,7 +55,8 @@ func (n localResolver) ResolveEndpoint(namespace, name string, port int32) (*url
 	return n.ServiceResolver.ResolveEndpoint(namespace, name, port)
 }
 
-// firstReachable returns the first address that accepts connections, or else this machine's own.
+// firstReachable returns the first address that accepts connections. If no address does, it returns
+// the address of this machine.
 func (n localResolver) firstReachable() netip.AddrPort {
 	if len(n.addresses) > 1 {
 		for _, a := range n.addresses {

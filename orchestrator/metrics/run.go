@@ -22,34 +22,36 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Name is the component's name.
+// Name is the name of the component.
 const Name = "metrics"
 
 const (
-	// starting is the interval of checks of the registration until the API is available. It bounds
-	// the time that a watcher of the start loses.
+	// starting is the time between two checks of the registration until the API is available. It is
+	// short, so that the component reports at once when it is ready.
 	starting = 500 * time.Millisecond
-	// steady is the interval afterwards.
+	// steady is the time between two checks after that.
 	steady = 10 * time.Second
-	// gracePeriod is how long the component is not ready without the API. Afterwards it is ready
-	// with a problem: after the deletion or replacement of the registration this API is lost, and
-	// the operator must not lose the controllers of the same process, which machined restarts if it
-	// does not become ready.
+	// gracePeriod is how long the component stays unready if the API is not available. After that,
+	// the component is ready with a problem. machined restarts a process with a component that does
+	// not become ready. Without this limit, a client that deletes the registration would stop all
+	// controllers of the process.
 	gracePeriod = time.Minute
 )
 
-// Component describes the component without its Run function.
+// Component returns the component, to which the caller adds Run.
 func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	return kubeconfig.ControllersComponent(spec, dirs, Name, nodespec.MetricsCert, nodespec.MetricsKey)
 }
 
-// Run serves until ctx is done.
+// Run scrapes the kubelets and serves the API until ctx is done. It fails if the server cannot
+// start or ends.
 func Run(ctx context.Context, env component.Env) error {
 	config, err := env.WaitConfig(ctx, Name)
 	if config == nil {
 		return err
 	}
-	registrations, err := registration.NewForConfig(config) // JSON: the kind has no other encoding
+	// in JSON, because APIServices have no other encoding
+	registrations, err := registration.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
@@ -87,8 +89,8 @@ func Run(ctx context.Context, env component.Env) error {
 	return nil
 }
 
-// trim removes all fields of a Node or a Pod that the component does not use. For all pods of a
-// cluster they would take much memory.
+// trim returns a copy of a Node or Pod with only the fields that the component reads. This saves
+// much memory in a cluster with many pods.
 func trim(object any) (any, error) {
 	about := func(o metav1.Object) metav1.ObjectMeta {
 		meta := component.Trimmed(o)
@@ -104,7 +106,8 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// watch checks the API's registration until ctx is done and announces every change.
+// watch checks the registration of the API until ctx is done, and announces each change of the
+// state.
 func watch(ctx context.Context, env component.Env, registrations registration.APIServicesGetter, s *scraper) {
 	ticker := time.NewTicker(starting)
 	defer ticker.Stop()
@@ -117,7 +120,8 @@ func watch(ctx context.Context, env component.Env, registrations registration.AP
 		if now.ready && now.detail == "" {
 			now.detail = s.describe()
 		}
-		// A problem is reported permanently, but makes the component unready only for gracePeriod.
+		// After gracePeriod, a problem does not make the component unready any more, but stays in
+		// its detail.
 		if !now.ready && time.Since(began) > gracePeriod {
 			now = state{ready: true, detail: nodespec.ProblemPrefix + now.detail}
 		}
@@ -137,28 +141,31 @@ func watch(ctx context.Context, env component.Env, registrations registration.AP
 	}
 }
 
-// state is an announced state.
+// state is what the component announces.
 type state struct {
 	ready  bool
 	detail string
 }
 
-// served is the registration's annotation with the time since which the API is served. The
-// registrar writes it if the API server considers the API unavailable: at a boot the API server
-// checks before the component serves, and then at ever longer intervals, but after a change at
-// once.
+// served is an annotation of the registration: the time since which this component serves the API.
+// A change of the annotation makes the API server check the API at once. This is necessary after a
+// boot: the first check is before the component serves, and the intervals of the next checks become
+// longer and longer. The registrar writes the annotation only while the API server considers the
+// API unavailable.
 const served = "orlop.dev/served-since"
 
-// registrar maintains the registration.
+// registrar updates the registration of the API, the APIService object.
 type registrar struct {
-	ca string // file with the CAs of the component's certificate
-	// the value for served, empty after it was written: other machines write their own value there
+	ca string // file with the CAs of the component's serving certificate
+	// servedSince is the value for annotation served. It is empty after the first write, because
+	// the registrars of other machines write their own values to the same annotation.
 	servedSince string
 	api         registration.APIServiceInterface
 }
 
-// reconcile writes the CA into the registration if necessary, and returns whether the API server
-// reaches the component.
+// reconcile writes the CAs and the annotation served to the registration if necessary. It returns
+// the state of the component: ready if the API server can reach the API, or if another server
+// provides it.
 func (r *registrar) reconcile(ctx context.Context) state {
 	have, err := r.api.Get(ctx, bootstrap.MetricsAPI, metav1.GetOptions{})
 	if err != nil {
@@ -185,7 +192,8 @@ func (r *registrar) reconcile(ctx context.Context) state {
 	return available(have)
 }
 
-// available returns the registration's status, as the API server has set it.
+// available returns the availability of the API that the API server has written to the status of
+// the registration.
 func available(r *apiregistrationv1.APIService) state {
 	for _, c := range r.Status.Conditions {
 		if c.Type == apiregistrationv1.Available {

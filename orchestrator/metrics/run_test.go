@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// registered is a fake API server for the registration.
+// registered is a fake client with a single APIService. It counts the writes.
 type registered struct {
 	registration.APIServiceInterface
 	object *apiregistrationv1.APIService
@@ -78,7 +78,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// services is the resolver for all other services.
+// services is the resolver for all other Services.
 type services struct{}
 
 func (services) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
@@ -97,7 +97,8 @@ func TestLocalResolver(t *testing.T) {
 			t.Errorf("%v: %v, %v; want %s", where, got, err, want)
 		}
 	}
-	// With several machines, another machine's component serves while the own is down.
+	// In a cluster with several control-plane machines, the component of another machine is used
+	// while the own component is down.
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 78, 0, last}) }
 	several := Addresses(nodespec.Spec{Node: nodespec.Node{IPs: []netip.Addr{address(2)}}, ControlPlanes: []netip.Addr{address(1), address(2), address(3)}})
 	asked := func() string {
@@ -114,16 +115,16 @@ func TestLocalResolver(t *testing.T) {
 			t.Errorf("%s is asked, want that of %d", got, want)
 		}
 	}
-	expect(2) // the own address if no address accepts connections
+	expect(2) // no address accepts connections, so the own address is used
 	for _, last := range []byte{3, 1, 2} {
 		l, err := net.Listen("tcp", netip.AddrPortFrom(address(last), paths.PortMetrics).String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		expect(last) // each precedes the addresses that already accept connections
+		expect(last) // each new listener has precedence over those before
 	}
-	// The API server's aggregator expects this name in the certificate.
+	// The aggregator of the API server expects this name in the certificate.
 	if name := bootstrap.MetricsService + "." + metav1.NamespaceSystem + ".svc"; nodespec.MetricsHost != name {
 		t.Errorf("the certificate is for %s, and is asked for as %s", nodespec.MetricsHost, name)
 	}

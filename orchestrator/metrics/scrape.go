@@ -25,34 +25,35 @@ import (
 )
 
 const (
-	// interval is the time between two scrapes of a kubelet, which measures every 10 to 15 s. The
-	// horizontal pod autoscaler has the same interval.
+	// interval is the time between two scrapes of a kubelet. A kubelet takes a new sample every 10
+	// to 15 s, and the horizontal pod autoscaler reads the metrics every 15 s.
 	interval = 15 * time.Second
-	// dialTimeout bounds a connection attempt to a kubelet: a site that is cut off must not delay
-	// the others.
+	// dialTimeout is the deadline of a connection attempt to a kubelet. It is short, so that
+	// unreachable nodes do not delay the scrapes of other nodes.
 	dialTimeout = 2 * time.Second
-	// scrapeTimeout bounds a response of a kubelet.
+	// scrapeTimeout is the deadline of a scrape.
 	scrapeTimeout = 10 * time.Second
-	// maxParallel is the number of concurrent scrapes.
+	// maxParallel is the largest number of scrapes at a time.
 	maxParallel = 16
-	// maxResponse is the size of the longest accepted response in bytes: about five times that of a
-	// node with 500 pods. Parsed, it takes at most ten times as much memory.
+	// maxResponse is the largest size of a response that is read, in bytes. It is about five times
+	// the response of a node with 500 pods. The parser needs at most ten times this memory.
 	maxResponse = 8 << 20
 )
 
-// scraper scrapes every node's kubelet.
+// scraper scrapes the kubelets of all nodes.
 type scraper struct {
 	client *http.Client
 	nodes  corelisters.NodeLister
 	store  *store
 
 	mu       sync.Mutex
-	problems map[string]string // by node, of the last round
+	problems map[string]string // errors of the last round, by name of the node
 	total    int               // number of nodes in the last round
 }
 
-// newScraper returns a scraper with the component's own certificate. A kubelet must authenticate as
-// its node: its certificate must be for the node's name, independent of the address in the Node.
+// newScraper returns a scraper that uses the client certificate of the component. The certificate
+// of a kubelet must be for the name of its node. A kubelet with another certificate is rejected,
+// whatever address the Node has.
 func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *store) (*scraper, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	transport, err := rest.TransportFor(&rest.Config{
@@ -76,12 +77,14 @@ func newScraper(dirs dirs.Dirs, nodes corelisters.NodeLister, book *store) (*scr
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to kubelets: %w", err)
 	}
-	// A kubelet could redirect the control plane to an address that the node itself cannot reach.
+	// Redirects are not followed, because a kubelet could redirect this process to an address that
+	// the node itself cannot reach.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &scraper{client: &http.Client{Transport: transport, Timeout: scrapeTimeout, CheckRedirect: stay}, nodes: nodes, store: book}, nil
 }
 
-// addressOf returns the address of a node's kubelet.
+// addressOf returns the address of the kubelet of a node: the first internal IP. It fails if the
+// Node has none.
 func addressOf(node *corev1.Node) (string, error) {
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
@@ -91,7 +94,7 @@ func addressOf(node *corev1.Node) (string, error) {
 	return "", errors.New("its Node has no address yet")
 }
 
-// run scrapes all kubelets at every interval until ctx is done.
+// run scrapes all kubelets every interval until ctx is done.
 func (s *scraper) run(ctx context.Context) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -105,8 +108,8 @@ func (s *scraper) run(ctx context.Context) {
 	}
 }
 
-// round scrapes every kubelet once. The scrapes are independent: each response takes effect when it
-// arrives.
+// round scrapes every kubelet once. It records each report as soon as it arrives, and does not wait
+// for the other nodes.
 func (s *scraper) round(ctx context.Context) {
 	all, err := s.nodes.List(labels.Everything())
 	if err != nil {
@@ -134,7 +137,7 @@ func (s *scraper) round(ctx context.Context) {
 	}
 	running.Wait()
 	if ctx.Err() != nil {
-		return // canceled scrapes are no problems
+		return // scrapes that ctx has canceled are no problems
 	}
 	s.store.prune(present)
 	s.mu.Lock()
@@ -147,7 +150,7 @@ func (s *scraper) round(ctx context.Context) {
 	s.problems, s.total = problems, len(all)
 }
 
-// scrape scrapes a node's kubelet.
+// scrape requests the metrics from the kubelet of a node and parses the response.
 func (s *scraper) scrape(ctx context.Context, node *corev1.Node) (report, error) {
 	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
@@ -169,7 +172,7 @@ func (s *scraper) scrape(ctx context.Context, node *corev1.Node) (report, error)
 	return parse(io.LimitReader(response.Body, maxResponse), received)
 }
 
-// describe returns a short text about the failed kubelets of the last round.
+// describe returns a text about the failed scrapes of the last round, or "" if none failed.
 func (s *scraper) describe() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

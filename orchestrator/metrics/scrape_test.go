@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestRound checks that the scraper uses the component's certificate, and that it accepts only a
-// kubelet with its node's own name.
+// TestRound checks that the scraper uses the certificate of the component, and that it rejects a
+// kubelet with the certificate of another node.
 func TestRound(t *testing.T) {
 	ca, err := pki.NewCA("kubernetes", time.Hour)
 	if err != nil {
@@ -92,8 +92,8 @@ func issue(t *testing.T, ca *pki.CA, spec pki.Spec) *pki.Leaf {
 	return leaf
 }
 
-// kubelet runs a node's kubelet that serves metrics and authenticates clients by their
-// certificates. It returns the port.
+// kubelet runs a fake kubelet with a certificate for this name and returns its port. It serves
+// metrics only to a client with the certificate of the component.
 func kubelet(t *testing.T, ca *pki.CA, name string) int {
 	t.Helper()
 	leaf := issue(t, ca, pki.Spec{CN: "system:node:" + name, Usage: pki.Server, DNS: []string{name}, TTL: time.Hour})

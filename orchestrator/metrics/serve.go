@@ -35,27 +35,29 @@ import (
 )
 
 const (
-	// decisionTTL is how long an authorization decision of the API server is cached (upstream's
-	// value for extension API servers).
+	// decisionTTL is how long the server caches an authorization decision of the API server. It is
+	// the default for extension API servers.
 	decisionTTL = 10 * time.Second
-	// requestTimeout bounds a request. All answers come from memory.
+	// requestTimeout is the deadline of a request. It is short, because all responses come from
+	// memory.
 	requestTimeout = 5 * time.Second
 )
 
-// newServer returns a server of the two resources. It opens the port at an address. api is the
-// configuration of the client that authorizes requests at the API server.
+// newServer returns a server of the two resources, and opens its port at the address. api is the
+// configuration of the client that asks the API server to authorize requests.
 func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, nodes, pods rest.Storage) (*genericapiserver.GenericAPIServer, error) {
 	at := func(name string) string { return filepath.Join(dirs.Controllers, name) }
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // the options of requests
+	// the types of request options
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	codecs := serializer.NewCodecFactory(scheme)
 
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	config.EnableIndex, config.EnableProfiling, config.EnableMetrics = false, false, false
 	config.RequestTimeout = requestTimeout
-	// unused, but the server requires a connection to itself
+	// The server requires a client of itself, but does not use it.
 	config.LoopbackClientConfig = api
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
@@ -84,8 +86,9 @@ func newServer(address netip.AddrPort, dirs dirs.Dirs, api *clientrest.Config, n
 	return server, nil
 }
 
-// definitions returns the OpenAPI definitions of the API's own types and of the general types.
-// Upstream's function contains the types of all of Kubernetes, which would stay in memory.
+// definitions returns the OpenAPI definitions of the types of the metrics API and of apimachinery.
+// The function of Kubernetes returns the definitions of all types of Kubernetes, which would stay
+// in memory.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := generatedopenapi.GetOpenAPIDefinitions(ref)
 	maps.DeleteFunc(all, func(name string, _ common.OpenAPIDefinition) bool {
@@ -94,9 +97,10 @@ func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	return all
 }
 
-// applyAccess accepts only requests of the aggregator, and authorizes their users at the API
-// server. All other authentication is off: client certificates of the cluster, tokens and anonymous
-// requests are rejected, also for health.
+// applyAccess configures authentication and authorization. The server accepts only the certificate
+// of the aggregator. It asks the API server whether the user of each request is authorized. It
+// rejects client certificates of the cluster, tokens and anonymous requests, also for health
+// checks.
 func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clientrest.Config) error {
 	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("front-proxy", frontProxyCA)
 	if err != nil {
@@ -105,7 +109,7 @@ func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clie
 	if err := config.Authentication.ApplyClientCert(authority, config.SecureServing); err != nil {
 		return fmt.Errorf("cannot authenticate the aggregator: %w", err)
 	}
-	// the API server's flags --requestheader-...
+	// These values are those of the flags --requestheader-... of the API server.
 	proxy := &authenticatorfactory.RequestHeaderConfig{
 		UsernameHeaders:     headerrequest.StaticStringSlice{"X-Remote-User"},
 		UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},

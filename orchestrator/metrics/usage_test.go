@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// at returns a moment, in seconds after the test's beginning.
+// at returns the time that is this number of seconds after the start of the test.
 func at(seconds int) time.Time { return time.Unix(1_900_000_000+int64(seconds), 0) }
 
 func TestWindow(t *testing.T) {
@@ -16,7 +16,7 @@ func TestWindow(t *testing.T) {
 		samples        []sample
 		now            int
 		length         time.Duration
-		cores, working string // empty: unknown
+		cores, working string // empty: the usage is unknown
 	}{
 		{"one sample", []sample{{at: at(0), cpu: 100, memory: 1024}}, 1, 0, "", ""},
 		{"two", []sample{{at: at(0), cpu: 100, memory: 1024}, {at: at(15), cpu: 107.5, memory: 2048}}, 16, 15 * time.Second, "500m", "2Ki"},
@@ -47,7 +47,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestStore checks that containers that a report omits are dropped, and nodes that no longer exist.
+// TestStore checks that the store drops the containers that a new report does not contain, and the
+// nodes that do not exist any more.
 func TestStore(t *testing.T) {
 	b := &store{}
 	of := func(seconds int, containers ...string) report {

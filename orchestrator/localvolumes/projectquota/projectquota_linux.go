@@ -1,16 +1,19 @@
-// Package projectquota limits the disk usage below a directory. A project is a number that all
-// files of a directory carry and that new files in it inherit. The file system counts the blocks
-// and inodes of each project and enforces its limits.
+// Package projectquota limits the disk usage below a directory by the project quotas of the kernel.
+// A project is a number in the attributes of each file. New files inherit the project of their
+// directory. The file system counts the blocks and inodes of each project and enforces the limits
+// of the project.
 //
-// It needs an ext4 file system with the features quota and project (mkfs.Ext4 creates them on
-// DATA), and the kernel module quota_v2 at the mount. The kernel counts from the mount on; limits
-// apply from Enforce on. Limits do not apply to processes with CAP_SYS_RESOURCE. The owner of a
-// file can remove it from its project, unless the owner is in a user namespace (fs/quota/dquot.c,
-// ignore_hardlimit; fs/ioctl.c, fileattr_set_prepare). A write beyond the limit fails with EDQUOT,
-// and statfs(2) of a directory of the project shows the limit as the size of the file system.
+// The package needs an ext4 file system with the features quota and project, which mkfs.Ext4
+// enables on DATA. At the mount, the kernel needs the module quota_v2. The kernel counts the usage
+// from the mount on, and enforces limits from Enforce on. A write beyond the limit fails with
+// EDQUOT. statfs(2) of a directory of a project returns the limit as the size of the file system.
 //
-// The sources are quotactl(2) and the kernel's include/uapi/linux/quota.h and fs.h. The caller
-// assigns the project numbers.
+// The quotas have two gaps. Limits do not apply to processes with CAP_SYS_RESOURCE
+// (fs/quota/dquot.c, ignore_hardlimit). The owner of a file can change its project, except in a
+// user namespace (fs/ioctl.c, fileattr_set_prepare).
+//
+// The numbers of commands and the structs are from quotactl(2) and from include/uapi/linux/quota.h
+// and fs.h of the kernel. The caller selects the project numbers.
 package projectquota
 
 import (
@@ -25,21 +28,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// ErrUnsupported is returned for a file system without project quotas.
+// ErrUnsupported is the error for a file system without project quotas.
 var ErrUnsupported = errors.New("the file system has no project quotas, because an earlier version created it; reset the machine's data to create a new file system")
 
-// Limit is the limit of a project. Zero means no limit.
+// Limit is the largest usage of a project. A field that is 0 sets no limit.
 type Limit struct {
-	Bytes  uint64 // rounded up to 1 KiB, the unit of the kernel's limits
+	Bytes  uint64 // SetLimit rounds it up to a multiple of 1 KiB, the unit of the kernel
 	Inodes uint64
 }
 
-// Usage is the disk usage of a project.
+// Usage is the present usage of a project.
 type Usage struct {
 	Bytes, Inodes uint64
 }
 
-// From include/uapi/linux/quota.h.
+// These values are from include/uapi/linux/quota.h.
 const (
 	quotaOn     = 0x800002
 	getQuota    = 0x800007
@@ -50,7 +53,7 @@ const (
 	inodeLimits = 4
 )
 
-// dqblk is struct if_dqblk.
+// dqblk has the layout of struct if_dqblk.
 type dqblk struct {
 	blocksHard, blocksSoft uint64 // in units of blockUnit
 	space                  uint64 // bytes
@@ -61,25 +64,26 @@ type dqblk struct {
 	_                      uint32
 }
 
-// From include/uapi/linux/fs.h.
+// These values are from include/uapi/linux/fs.h.
 const (
 	getAttributes = 0x801c581f // FS_IOC_FSGETXATTR
 	setAttributes = 0x401c5820 // FS_IOC_FSSETXATTR
 	inherit       = 0x200      // FS_XFLAG_PROJINHERIT
 )
 
-// fsxattr is struct fsxattr.
+// fsxattr has the layout of struct fsxattr.
 type fsxattr struct {
 	flags, extent, extents, project, cowExtent uint32
 	_                                          [8]byte
 }
 
-// Enforce enables the limits of the file system that contains dir, until it is unmounted. It is
-// safe to repeat.
+// Enforce makes the kernel enforce the limits of all projects on the file system that contains dir,
+// until the file system is unmounted. Repeated calls are harmless. It fails with ErrUnsupported if
+// the file system has no project quotas.
 func Enforce(dir string) error {
 	err := quota(dir, quotaOn, 0, &dqblk{})
 	switch {
-	case err == nil, errors.Is(err, unix.EEXIST): // enabled before
+	case err == nil, errors.Is(err, unix.EEXIST): // already enabled
 		return nil
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%s: cannot enforce limits: %w", dir, ErrUnsupported)
@@ -87,7 +91,8 @@ func Enforce(dir string) error {
 	return fmt.Errorf("%s: cannot enforce limits: %w", dir, err)
 }
 
-// Assign makes an empty directory the root of a project: new files in it belong to the project.
+// Assign assigns a directory to a project. New files in the directory inherit the project; existing
+// files do not change.
 func Assign(dir string, id uint32) error {
 	err := attributes(dir, getAttributes, setAttributes, func(a *fsxattr) { a.project, a.flags = id, a.flags|inherit })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
@@ -99,7 +104,7 @@ func Assign(dir string, id uint32) error {
 	return nil
 }
 
-// Of returns the project of a directory; 0 is the project of all unassigned files.
+// Of returns the project of a directory. All files without an assigned project have project 0.
 func Of(dir string) (uint32, error) {
 	var id uint32
 	if err := attributes(dir, getAttributes, 0, func(a *fsxattr) { id = a.project }); err != nil {
@@ -108,8 +113,8 @@ func Of(dir string) (uint32, error) {
 	return id, nil
 }
 
-// SetLimit sets the limit of a project on the file system that contains dir. A usage beyond the
-// limit stays, but cannot grow.
+// SetLimit sets the limit of a project on the file system that contains dir. If the usage is
+// already larger, the files stay, and the usage cannot grow.
 func SetLimit(dir string, id uint32, limit Limit) error {
 	want := dqblk{blocksHard: (limit.Bytes + blockUnit - 1) / blockUnit, inodesHard: limit.Inodes, valid: blockLimits | inodeLimits}
 	if err := quota(dir, setQuota, id, &want); err != nil {
@@ -118,7 +123,7 @@ func SetLimit(dir string, id uint32, limit Limit) error {
 	return nil
 }
 
-// Get returns the limit and the usage of a project.
+// Get returns the limit and the usage of a project on the file system that contains dir.
 func Get(dir string, id uint32) (Limit, Usage, error) {
 	var have dqblk
 	if err := quota(dir, getQuota, id, &have); err != nil {
@@ -127,8 +132,8 @@ func Get(dir string, id uint32) (Limit, Usage, error) {
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
 }
 
-// Limited calls do such that limits apply, even for root: on a separate thread that drops
-// CAP_SYS_RESOURCE and ends afterwards.
+// Limited calls do and returns its error. Limits apply to do even if the process is root, because
+// do runs on a thread without CAP_SYS_RESOURCE. The thread ends after do.
 func Limited(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -149,7 +154,7 @@ func Limited(do func() error) error {
 	return <-result
 }
 
-// quota calls quotactl_fd(2).
+// quota calls quotactl_fd(2) for a project on the file system that contains dir.
 func quota(dir string, command uint32, id uint32, block *dqblk) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -163,8 +168,8 @@ func quota(dir string, command uint32, id uint32, block *dqblk) error {
 	return nil
 }
 
-// attributes reads the attributes of a directory, calls look with them, and writes them back if set
-// is not zero.
+// attributes reads the attributes of a directory and calls look, which can change them. If set is
+// not 0, it then writes them. get and set are ioctl numbers.
 func attributes(dir string, get, set uintptr, look func(*fsxattr)) error {
 	f, err := os.Open(dir)
 	if err != nil {

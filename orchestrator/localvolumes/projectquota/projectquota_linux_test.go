@@ -16,7 +16,8 @@ import (
 
 const mib = 1 << 20
 
-// disk creates a file system on the machine's first disk and mounts it.
+// disk creates a file system on the disk of the test machine and mounts it. The end of the test
+// unmounts it.
 func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	t.Helper()
 	mkfstest.Overwrites(t)
@@ -35,8 +36,8 @@ func disk(t *testing.T, quotas mkfs.Quotas) mount.Mount {
 	return m
 }
 
-// write appends to a file without CAP_SYS_RESOURCE, like a pod, and returns the number of written
-// bytes.
+// write appends about the given number of bytes to a file, and returns how many it has written. It
+// runs without CAP_SYS_RESOURCE, like a pod.
 func write(t *testing.T, path string, bytes int) (int, error) {
 	t.Helper()
 	var written int
@@ -58,8 +59,9 @@ func write(t *testing.T, path string, bytes int) (int, error) {
 	return written, err
 }
 
-// TestLimit: a project cannot exceed its limit, in bytes and in inodes; other projects are not
-// affected. The limit can be raised while the project is in use, and it persists over an unmount.
+// TestLimit checks that a project cannot exceed its limits of bytes and inodes, and that other
+// projects are not affected. The limit can be raised while the project is in use, and it is still
+// effective after an unmount and a new mount.
 func TestLimit(t *testing.T) {
 	m := disk(t, mkfs.ProjectQuotas)
 	for range 2 {
@@ -146,7 +148,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestUnsupported: a file system without the feature returns an error, and is not changed.
+// TestUnsupported checks that Enforce and Assign fail with ErrUnsupported on a file system without
+// project quotas, and that files can still be written.
 func TestUnsupported(t *testing.T) {
 	m := disk(t, mkfs.NoQuotas)
 	if err := Enforce(m.Target); !errors.Is(err, ErrUnsupported) {

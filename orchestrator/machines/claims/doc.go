@@ -1,8 +1,9 @@
-// Package claims decides which machines of the inventory become workers, and which workers leave
-// the cluster (docs/decisions/0107-claims.md). It is pure: package machines reads the objects,
-// makes the changes, and passes the list of claims to machined.
+// Package claims decides which waiting machines become workers, and which workers leave the cluster
+// (docs/decisions/0107-claims.md). It is pure. Package machines reads the objects, performs the
+// changes, and gives the list of claims to machined.
 //
-// A MachineDeployment has one MachineSet, of its name. The way of a machine:
+// A MachineDeployment has one MachineSet, which has the same name. This table shows the states of a
+// machine in order:
 //
 //	OrlopHost                   Machine           in the list for machined   member of the cluster
 //	waits, is approved          -                 -                          no
@@ -13,7 +14,7 @@
 //	-                           being deleted     removal                    no
 //	with another key: waits     -                 -                          no
 //
-// The claim of a host is a write that fails if the object has changed, so a host has a single
-// claim. A Machine has a finalizer, which ends when the machine is no member of the cluster and
-// cannot join any more.
+// A claim is a write to the OrlopHost that fails if the object has changed, so a host has at most
+// one claim. A Machine has a finalizer. Plan removes the finalizer when the machine is no member of
+// the cluster and cannot join any more.
 package claims

@@ -20,11 +20,11 @@ const (
 	// Finalizer is the finalizer of a claimed Machine.
 	Finalizer = "orlop.dev/claimed"
 	// settle is the time from the deletion of a Machine after which its machine cannot get a ticket
-	// any more: machined has no list of claims from before.
+	// any more. By then, no machined uses a list of claims from before the deletion.
 	settle = 2 * time.Minute
 )
 
-// Snapshot is the state of all objects.
+// Snapshot is the input of Plan.
 type Snapshot struct {
 	Now         time.Time
 	Cluster     *clusterv1.Cluster
@@ -33,33 +33,33 @@ type Snapshot struct {
 	Templates   []*machineapi.OrlopMachineTemplate
 	Rules       []*machineapi.OrlopApprovalRule
 	Hosts       []*machineapi.OrlopHost
-	Machines    []*clusterv1.Machine // of the cluster
+	Machines    []*clusterv1.Machine // Machines of this cluster
 	Own         []*machineapi.OrlopMachine
-	Nodes       []string          // names
-	Listing     inventory.Listing // of machined
+	Nodes       []string          // names of the Nodes
+	Listing     inventory.Listing // the list of machined
 }
 
 // Verb is the kind of a change.
 type Verb string
 
-// The verbs.
+// These are the verbs of a change.
 const (
-	Create   Verb = "create"           // the object
-	Status   Verb = "write status"     // of the object
+	Create   Verb = "create"           // create the object
+	Status   Verb = "write status"     // write the status of the object
 	Adjust   Verb = "adjust"           // write spec.replicas and spec.template of a MachineSet
 	Claim    Verb = "write claim"      // write spec.claim of an OrlopHost; nil removes it
 	Delete   Verb = "delete"           // a Machine
 	Finalize Verb = "remove finalizer" // write metadata.finalizers of a Machine
 )
 
-// Change is a change of an object, with its new content. Its version is the version that Plan has
-// seen, so a write fails if the object has changed since.
+// Change is a change of an object. Object has the new content and the resource version that Plan
+// has seen, so a write fails if the object has changed since.
 type Change struct {
 	Verb   Verb
 	Object metav1.Object
 }
 
-// String returns the verb and the object.
+// String returns the verb and the name of the object.
 func (c Change) String() string {
 	return string(c.Verb) + " " + reflect.TypeOf(c.Object).Elem().Name() + " " + c.Object.GetName()
 }
@@ -67,25 +67,26 @@ func (c Change) String() string {
 // Result is the output of Plan.
 type Result struct {
 	Changes []Change
-	// List is the list for machined.
+	// List is the list of claims and removals for machined.
 	List claim.List
-	// Decides reports whether a change claims a host, or deletes a Machine. Then the snapshot must
-	// not be stale: a set would claim, or lose, more machines than its replicas.
+	// Decides reports whether a change claims or releases a host, or deletes a Machine. The
+	// snapshot of such a plan must not be stale, because a set could otherwise claim or delete too
+	// many machines.
 	Decides bool
 }
 
-// plan is a plan in progress.
+// plan is the state of a call of Plan.
 type plan struct {
 	Snapshot
 	Result
 	own       map[string]*machineapi.OrlopMachine
 	machines  map[string]*clusterv1.Machine
 	templates map[string]*template
-	taken     map[string]bool // hosts that this plan claims
+	taken     map[string]bool // names of the hosts that this plan claims
 }
 
-// Plan computes the changes. After all changes, Plan of the new state has none, apart from the
-// machines that join or leave meanwhile.
+// Plan returns the changes to make and the list for machined. After all changes are made, Plan
+// returns further changes only when machines have joined or left.
 func Plan(s Snapshot) Result {
 	p := &plan{
 		Snapshot: s, own: map[string]*machineapi.OrlopMachine{}, machines: map[string]*clusterv1.Machine{},
@@ -117,7 +118,7 @@ func Plan(s Snapshot) Result {
 	return p.Result
 }
 
-// sorted returns objects in the order of their names.
+// sorted returns the objects sorted by name.
 func sorted[T metav1.Object](all []T) []T {
 	return slices.SortedFunc(slices.Values(all), func(a, b T) int { return cmp.Compare(a.GetName(), b.GetName()) })
 }
@@ -127,8 +128,9 @@ func (p *plan) change(verb Verb, o metav1.Object) {
 	p.Decides = p.Decides || verb == Claim || verb == Delete
 }
 
-// claimed returns the claim of a Machine. A Machine without an OrlopMachine that has a claim is not
-// from the inventory: neither this package nor machined removes it from the cluster.
+// claimed returns the claim of a Machine, which is in its OrlopMachine. It returns nil if the
+// machine is no claimed worker. This package and machined never remove such a machine from the
+// cluster.
 func (p *plan) claimed(m *clusterv1.Machine) *machineapi.MachineClaim {
 	own := p.own[m.Name]
 	_, controlPlane := m.Labels[clusterv1.MachineControlPlaneLabel]
@@ -138,7 +140,9 @@ func (p *plan) claimed(m *clusterv1.Machine) *machineapi.MachineClaim {
 	return own.Spec.Claim
 }
 
-// machine lists a claimed machine for machined, and ends its finalizer when it has left.
+// machine adds a claimed machine to the list for machined: as a claim until it joins, and as a
+// removal after the deletion of its Machine. It removes the finalizer of the Machine when the
+// machine has left.
 func (p *plan) machine(m *clusterv1.Machine) {
 	c := p.claimed(m)
 	if !slices.Contains(m.Finalizers, Finalizer) {
@@ -147,8 +151,8 @@ func (p *plan) machine(m *clusterv1.Machine) {
 	leaves := m.DeletionTimestamp != nil
 	switch {
 	case c == nil:
-		// The OrlopMachine was not created, or an operator has deleted it: then the machine is
-		// adopted again, like a machine that does not come from the inventory.
+		// The OrlopMachine does not exist yet, or an operator has deleted it. In the second case,
+		// package machines creates an OrlopMachine without a claim.
 		if leaves && p.Now.Sub(m.DeletionTimestamp.Time) >= settle {
 			p.finalize(m)
 		}
@@ -163,8 +167,8 @@ func (p *plan) machine(m *clusterv1.Machine) {
 	}
 }
 
-// gone reports whether the machine of a Machine that is deleted is no member of the cluster, and
-// cannot join any more. Without the list of machined, this is unknown.
+// gone reports whether the machine of a deleted Machine is no member of the cluster and cannot join
+// any more. Without the list of machined it returns false.
 func (p *plan) gone(m *clusterv1.Machine) bool {
 	return p.Listing.Members != nil && !slices.Contains(p.Listing.Names, m.Name) && p.Now.Sub(m.DeletionTimestamp.Time) >= settle
 }
@@ -175,8 +179,8 @@ func (p *plan) finalize(m *clusterv1.Machine) {
 	p.change(Finalize, m)
 }
 
-// admit lists a claim for machined, with its template and its rule. A claim without a usable
-// template, or without its rule, waits.
+// admit adds a claim to the list for machined, with its template and its rule. If the template is
+// unusable or the rule is missing, the claim is not listed and waits.
 func (p *plan) admit(name string, c *machineapi.MachineClaim) {
 	t := p.templates[c.Template]
 	_, listed := p.List.Templates[c.Template]
@@ -191,8 +195,9 @@ func (p *plan) admit(name string, c *machineapi.MachineClaim) {
 	p.List.Claims = append(p.List.Claims, claim.Claim{Member: claim.Member{Name: name, Key: c.Fingerprint}, Template: c.Template, Rule: ruleName})
 }
 
-// ruleOf returns the rule that approves a claimed machine. The OrlopHost has the present approval:
-// an operator may have approved the fingerprint since the claim.
+// ruleOf returns the name of the rule that approves a claimed machine, or "" if an operator has
+// approved it. It uses the approval in the OrlopHost if there is one, because an operator may have
+// approved the fingerprint after the claim.
 func (p *plan) ruleOf(c *machineapi.MachineClaim) string {
 	for _, h := range p.Hosts {
 		if h.Name == machineapi.HostName(c.Fingerprint) && h.Approved() {
@@ -202,7 +207,8 @@ func (p *plan) ruleOf(c *machineapi.MachineClaim) string {
 	return c.Rule
 }
 
-// listRule lists a rule for machined, and reports whether it is listed.
+// listRule adds a rule to the list for machined if it is missing there. It returns whether the list
+// contains the rule.
 func (p *plan) listRule(name string) bool {
 	if _, listed := p.List.Rules[name]; listed {
 		return true
@@ -215,7 +221,8 @@ func (p *plan) listRule(name string) bool {
 	return true
 }
 
-// abandoned removes the claim of a host for a MachineSet that does not exist any more.
+// abandoned releases a host if the MachineSet that has claimed it does not exist any more and there
+// is no Machine.
 func (p *plan) abandoned(h *machineapi.OrlopHost) {
 	c := h.Spec.Claim
 	if c == nil || p.machines[c.Machine] != nil || slices.ContainsFunc(p.Sets, func(s *clusterv1.MachineSet) bool { return s.Name == c.MachineSet && s.DeletionTimestamp == nil }) {
@@ -224,30 +231,30 @@ func (p *plan) abandoned(h *machineapi.OrlopHost) {
 	p.release(h)
 }
 
-// release removes the claim of a host. machined has never had this claim: there is no Machine.
+// release removes the claim of a host without a Machine. machined has never got such a claim.
 func (p *plan) release(h *machineapi.OrlopHost) {
 	h = h.DeepCopy()
 	h.Spec.Claim = nil
 	p.change(Claim, h)
 }
 
-// available reports whether a host can be claimed.
+// available reports whether a set can claim a host.
 func (p *plan) available(h *machineapi.OrlopHost) bool {
 	return h.DeletionTimestamp == nil && h.Spec.Claim == nil && !p.taken[h.Name] && h.Approved() &&
 		waits(h) && h.Name == machineapi.HostName(h.Spec.Fingerprint) && !slices.Contains(p.Listing.Members, h.Spec.Fingerprint)
 }
 
-// waits reports whether a machine waits for a configuration.
+// waits reports whether the machine of a host waits for a configuration.
 func waits(h *machineapi.OrlopHost) bool {
 	return meta.IsStatusConditionTrue(h.Status.Conditions, machineapi.ConditionWaiting)
 }
 
-// used reports whether a machine, or its Node, has a name.
+// used reports whether a machine or a Node already has this name.
 func (p *plan) used(name string) bool {
 	return p.machines[name] != nil || p.own[name] != nil || slices.Contains(p.Nodes, name) || slices.Contains(p.Listing.Names, name)
 }
 
-// isPaused reports whether an object or its cluster is paused.
+// isPaused reports whether the object or the cluster is paused.
 func (p *plan) isPaused(o metav1.Object) bool {
 	_, annotated := o.GetAnnotations()[clusterv1.PausedAnnotation]
 	return annotated || ptr.Deref(p.Cluster.Spec.Paused, false)

@@ -23,8 +23,8 @@ import (
 
 var start = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster with an API server that makes the changes of Plan, and with a machined that
-// admits and removes machines. A set of a deployment has the same name.
+// world is a cluster in memory. Its methods do what the API server does with the changes of Plan,
+// and what machined does with the list of claims.
 type world struct {
 	t    *testing.T
 	now  time.Time
@@ -37,7 +37,7 @@ type world struct {
 	hosts       map[string]*machineapi.OrlopHost
 	machines    map[string]*clusterv1.Machine
 	own         map[string]*machineapi.OrlopMachine
-	members     map[string]string // name by key
+	members     map[string]string // names of the members, by key
 	rules       []*machineapi.OrlopApprovalRule
 }
 
@@ -50,7 +50,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// signed is a template that an operator has signed; ruleOnly demands a rule.
+// signed and ruleOnly are templates that an operator has signed. ruleOnly accepts only machines
+// that a rule approves.
 var signed, ruleOnly = sign(false), sign(true)
 
 func sign(ruleOnly bool) claim.Signed {
@@ -91,7 +92,7 @@ func (w *world) deployment(name string, replicas int32) *clusterv1.MachineDeploy
 	return d
 }
 
-// host adds a waiting machine. Its key has the digits of a number.
+// host adds a waiting machine. The hexadecimal digits of the number are repeated in its key.
 func (w *world) host(number int, approve bool) *machineapi.OrlopHost {
 	key := "sha256:" + strings.Repeat(fmt.Sprintf("%08x", number), 8)
 	h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: machineapi.HostName(key)}, Spec: machineapi.OrlopHostSpec{Fingerprint: key}}
@@ -104,7 +105,8 @@ func (w *world) host(number int, approve bool) *machineapi.OrlopHost {
 	return h
 }
 
-// controlPlane adds a control-plane machine. Its Machine claims to belong to a set.
+// controlPlane adds a control-plane machine with the finalizer and a claim. If set is not nil, its
+// Machine also names the set as its controller. Plan must not remove this machine.
 func (w *world) controlPlane(name string, set *clusterv1.MachineSet) {
 	o := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name, UID: w.uid(), Finalizers: []string{Finalizer}}}
 	if set != nil {
@@ -134,7 +136,7 @@ func (w *world) snapshot() Snapshot {
 	return s
 }
 
-// pass makes the changes of a plan, as the API server does.
+// pass calls Plan and performs its changes, as the API server does.
 func (w *world) pass() Result {
 	w.t.Helper()
 	r := Plan(w.snapshot())
@@ -178,7 +180,7 @@ func (w *world) do(c Change) {
 			w.delete(name)
 		case c.Verb == Finalize && o.DeletionTimestamp != nil && len(o.Finalizers) == 0:
 			delete(w.machines, name)
-			delete(w.own, name) // by the garbage collector
+			delete(w.own, name) // as the garbage collector does
 		}
 	}
 }
@@ -193,7 +195,7 @@ func (w *world) delete(name string) {
 	w.machines[name] = o
 }
 
-// check checks the rules that hold after each pass.
+// check checks the invariants after a pass.
 func (w *world) check(r Result) {
 	w.t.Helper()
 	of := map[string]string{}
@@ -229,8 +231,8 @@ func (w *world) check(r Result) {
 	}
 }
 
-// machined admits claimed machines and removes others. A removed machine waits again, with another
-// key, and without an approval.
+// machined processes the entries of a list for which only returns true: it admits claimed machines
+// and removes others. A removed machine waits again with another key and without an approval.
 func (w *world) machined(l claim.List, only func(name string) bool) {
 	for _, c := range l.Claims {
 		if only(c.Name) {
@@ -254,7 +256,8 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 
 func all(string) bool { return true }
 
-// settleDown repeats passes until nothing changes. Machines join and leave at once.
+// settleDown repeats passes until nothing changes. After each pass, all machines in the list join
+// or leave.
 func (w *world) settleDown() {
 	w.t.Helper()
 	for range 40 {
@@ -268,7 +271,7 @@ func (w *world) settleDown() {
 	w.t.Errorf("no end of the changes: %v", Plan(w.snapshot()).Changes)
 }
 
-// machinesOf returns the names of the machines of the inventory that are not deleted.
+// machinesOf returns the names of the workers that have a Machine which is not deleted.
 func (w *world) machinesOf() (names []string) {
 	for _, m := range values(w.machines) {
 		if m.DeletionTimestamp == nil && w.own[m.Name] != nil && w.own[m.Name].Spec.Role == machineapi.RoleWorker {
@@ -278,7 +281,7 @@ func (w *world) machinesOf() (names []string) {
 	return names
 }
 
-// TestScale scales a deployment from a single machine to three and back.
+// TestScale scales a MachineDeployment from one machine to three and back to one.
 func TestScale(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "host.cpus < 5 && host.labels.rack == '7'")
@@ -320,8 +323,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestDeletion checks the deletion of a Machine: it stays until the machine is no member and
-// cannot join any more, and the set takes another machine.
+// TestDeletion checks the deletion of a Machine. The Machine exists until the machine is no member
+// and cannot join any more. The set claims another machine instead.
 func TestDeletion(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -350,8 +353,8 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// TestNoJoin checks a machine that was claimed and has not joined: the deletion of its Machine
-// waits until the machine cannot get a ticket any more.
+// TestNoJoin deletes the Machine of a machine that was claimed and has not joined. It checks that
+// the Machine exists until the machine cannot get a ticket any more.
 func TestNoJoin(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -364,7 +367,7 @@ func TestNoJoin(t *testing.T) {
 	if len(r.List.Claims) != 1 || len(r.Changes) != 0 {
 		t.Fatalf("%v, %v", r.List.Claims, r.Changes)
 	}
-	// It has taken its configuration, and is silent.
+	// The machine has got its configuration and sends no inventory any more.
 	h = w.hosts[h.Name].DeepCopy()
 	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"})
 	w.hosts[h.Name] = h
@@ -381,8 +384,8 @@ func TestNoJoin(t *testing.T) {
 	}
 }
 
-// TestTemplate checks the templates that cannot be used, and that a deletion of the deployment ends
-// its claims.
+// TestTemplate checks the conditions for templates that cannot be used. It also checks that claims
+// end when the MachineDeployment and its set are deleted.
 func TestTemplate(t *testing.T) {
 	w := newWorld(t)
 	w.host(1, true)
@@ -420,9 +423,9 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// TestRandomWorlds checks random worlds: no host without an approval is claimed, no host is
-// claimed twice, no control-plane machine is removed, no set has more machines than its replicas
-// in the end, and each world comes to rest.
+// TestRandomWorlds makes random changes to many clusters. It checks that only approved hosts are
+// claimed, that no host is claimed twice, and that no control-plane machine is removed. In the end,
+// the changes stop, and no set has more machines than its replicas.
 func TestRandomWorlds(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -478,8 +481,9 @@ func TestRandomWorlds(t *testing.T) {
 	}
 }
 
-// TestRules checks that the rule of an approval reaches machined with the claim, that a template
-// which demands a rule takes no other machine, and that a later approval of the fingerprint counts.
+// TestRules checks that the list for machined contains the rule of a claim, and that a template
+// with RuleOnly accepts only machines that a rule approves. A later approval of the fingerprint by
+// an operator replaces the rule.
 func TestRules(t *testing.T) {
 	w := newWorld(t)
 	w.template("workers", "")
@@ -511,7 +515,7 @@ func TestRules(t *testing.T) {
 	if own := w.own[r.List.Claims[0].Name]; own == nil || own.Spec.Claim.Rule != "rack" {
 		t.Errorf("%+v", own)
 	}
-	w.hosts[h.Name].Spec.Approval.Rule = "" // by an operator
+	w.hosts[h.Name].Spec.Approval.Rule = "" // an operator approves the fingerprint
 	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "" || len(r.List.Rules) != 0 {
 		t.Errorf("%+v", r.List)
 	}

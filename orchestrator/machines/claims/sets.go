@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// The reasons of the conditions.
+// These are the reasons of the conditions of MachineSets and MachineDeployments.
 const (
 	reasonSatisfied = "Satisfied" // the set has its machines
 	reasonNoHost    = "NoMatchingHost"
@@ -29,8 +29,9 @@ const (
 	reasonPaused    = "Paused"
 )
 
-// deployment maintains the MachineSet of a MachineDeployment. The template of the set follows: it
-// has an effect on later machines only.
+// deployment creates the MachineSet of a MachineDeployment, copies changes of replicas and template
+// to the set, and updates the status of the MachineDeployment. A new template applies only to
+// machines that are claimed later.
 func (p *plan) deployment(d *clusterv1.MachineDeployment) {
 	if d.DeletionTimestamp != nil || d.Spec.ClusterName != p.Cluster.Name || p.isPaused(d) {
 		return
@@ -57,12 +58,13 @@ func (p *plan) deployment(d *clusterv1.MachineDeployment) {
 	}
 }
 
-// controlledBy returns the reference to an object of Cluster API that controls another object.
+// controlledBy returns the owner reference to an object of Cluster API that controls another
+// object.
 func controlledBy(kind string, o metav1.Object) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: o.GetName(), UID: o.GetUID(), Controller: new(true)}}
 }
 
-// setSpec returns the specification of the MachineSet of a deployment.
+// setSpec returns the wanted specification of the MachineSet of a MachineDeployment.
 func setSpec(d *clusterv1.MachineDeployment) clusterv1.MachineSetSpec {
 	spec := clusterv1.MachineSetSpec{ClusterName: d.Spec.ClusterName, Replicas: new(replicas(d.Spec.Replicas)), Selector: *d.Spec.Selector.DeepCopy(), Template: *d.Spec.Template.DeepCopy()}
 	labels := map[string]string{}
@@ -72,19 +74,21 @@ func setSpec(d *clusterv1.MachineDeployment) clusterv1.MachineSetSpec {
 	return spec
 }
 
-// replicas is the wanted number of machines, as Cluster API defines it.
+// replicas returns the wanted number of machines: 1 if n is nil, as Cluster API defines it, and
+// never less than 0.
 func replicas(n *int32) int32 {
 	return max(0, ptr.Deref(n, 1))
 }
 
-// members are the machines of a set.
+// members are the machines and hosts of a set.
 type members struct {
-	all     []*clusterv1.Machine // that are not deleted
-	leaving int                  // that are deleted
+	all     []*clusterv1.Machine // Machines that are not deleted
+	leaving int                  // number of Machines that are being deleted
 	pending []*machineapi.OrlopHost
 }
 
-// membersOf returns the machines of a set, and the hosts that it has claimed without a Machine.
+// membersOf returns the members of a set. pending are the hosts that the set has claimed and that
+// have no Machine yet.
 func (p *plan) membersOf(set *clusterv1.MachineSet) (m members) {
 	for _, o := range sorted(p.Machines) {
 		switch {
@@ -103,11 +107,12 @@ func (p *plan) membersOf(set *clusterv1.MachineSet) (m members) {
 	return m
 }
 
-// set claims hosts, creates the Machines of claimed hosts, and deletes Machines, until the set has
-// its replicas.
+// set adds the changes that give a set its wanted number of machines: it claims or releases hosts,
+// creates the Machines of claimed hosts, and deletes Machines. It also updates the status of the
+// set.
 func (p *plan) set(set *clusterv1.MachineSet) {
 	if set.DeletionTimestamp != nil || set.Spec.ClusterName != p.Cluster.Name {
-		return // the garbage collector deletes its Machines
+		return // the garbage collector deletes the Machines of a deleted set
 	}
 	m, want := p.membersOf(set), int(replicas(set.Spec.Replicas))
 	have := len(m.all) + len(m.pending)
@@ -137,7 +142,8 @@ func (p *plan) set(set *clusterv1.MachineSet) {
 	p.setStatus(set, m, scaling)
 }
 
-// claim claims hosts, and returns the condition for the hosts that are missing.
+// claim claims up to missing hosts for a set. It returns the status, reason and message of the
+// condition ScalingUp.
 func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.ConditionStatus, reason, message string) {
 	name := set.Spec.Template.Spec.InfrastructureRef.Name
 	t := p.templates[name]
@@ -175,12 +181,12 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
 }
 
-// create creates the objects of a machine that a set has claimed. The Machine is first: it owns the
-// OrlopMachine.
+// create creates the Machine of a claimed host. infrastructure creates the OrlopMachine in a later
+// pass, because the Machine owns it.
 func (p *plan) create(set *clusterv1.MachineSet, h *machineapi.OrlopHost) {
 	c := h.Spec.Claim
 	if p.own[c.Machine] != nil || slices.Contains(p.Nodes, c.Machine) {
-		return // of another machine
+		return // another machine has this name
 	}
 	o := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{
@@ -193,14 +199,14 @@ func (p *plan) create(set *clusterv1.MachineSet, h *machineapi.OrlopHost) {
 	delete(o.Labels, clusterv1.MachineControlPlaneLabel)
 	o.Labels[clusterv1.ClusterNameLabel], o.Labels[clusterv1.MachineSetNameLabel] = p.Cluster.Name, set.Name
 	o.Spec.ClusterName, o.Spec.ProviderID = p.Cluster.Name, machineapi.ProviderID(p.Cluster.Name, c.Machine)
-	// The machine gets its configuration from machined, and not from a Secret.
+	// The machine gets its configuration from machined, so there is no Secret with bootstrap data.
 	o.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: new(string)}
 	o.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: machineapi.GroupVersion.Group, Kind: "OrlopMachine", Name: c.Machine}
 	p.change(Create, o)
 }
 
-// infrastructure creates the OrlopMachine of a claimed host, which makes the claim known to
-// machined.
+// infrastructure creates the OrlopMachine of a claimed host after its Machine. From then on, the
+// list for machined contains the claim.
 func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 	c := h.Spec.Claim
 	if c == nil {
@@ -221,8 +227,10 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 	})
 }
 
-// removable returns the Machines that a set may remove, in this order: an operator wants it
-// (annotation of Cluster API), it has not joined, it is not ready, it is the newest.
+// removable returns the Machines that a set can delete, in this order: first Machines that an
+// operator wants to delete (DeleteMachineAnnotation of Cluster API), then those that have not
+// joined, then those that are not ready, then all others. Within each group, the newest Machine is
+// first.
 func (p *plan) removable(all []*clusterv1.Machine) []*clusterv1.Machine {
 	all = slices.DeleteFunc(slices.Clone(all), func(m *clusterv1.Machine) bool {
 		return !slices.Contains(m.Finalizers, Finalizer) || p.own[m.Name] != nil && p.claimed(m) == nil
@@ -244,7 +252,7 @@ func (p *plan) removable(all []*clusterv1.Machine) []*clusterv1.Machine {
 	return all
 }
 
-// setStatus writes the status of a MachineSet.
+// setStatus adds a change that writes the status of a MachineSet if it differs.
 func (p *plan) setStatus(set *clusterv1.MachineSet, m members, scaling metav1.Condition) {
 	next := set.DeepCopy()
 	st := &next.Status
@@ -274,8 +282,8 @@ func (p *plan) setStatus(set *clusterv1.MachineSet, m members, scaling metav1.Co
 	}
 }
 
-// deploymentStatus writes the status of a MachineDeployment from that of its set; nil if it has no
-// set of its own.
+// deploymentStatus adds a change that writes the status of a MachineDeployment, from the status of
+// its set, if it differs. set is nil if the MachineDeployment controls no set.
 func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.MachineSet) {
 	next := d.DeepCopy()
 	st := &next.Status
@@ -316,7 +324,7 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 	}
 }
 
-// setConditions sets conditions for a generation of their object.
+// setConditions adds or replaces conditions. generation is the observed generation of their object.
 func (p *plan) setConditions(all *[]metav1.Condition, generation int64, wanted ...metav1.Condition) {
 	for _, c := range wanted {
 		c.ObservedGeneration, c.LastTransitionTime, c.Message = generation, metav1.NewTime(p.Now.Truncate(time.Second)), machineapi.ConditionMessage(c.Message)

@@ -12,13 +12,13 @@ type template struct {
 	signed  claim.Signed
 	prefix  string
 	match   *diskselector.Program // nil: every machine matches
-	problem string                // the reason why the template cannot be used
-	// ruleOnly limits the template to machines that a rule approves.
+	problem string                // why the template cannot be used, or empty
+	// ruleOnly means that the template accepts only machines that a rule approves.
 	ruleOnly bool
 }
 
-// newTemplate parses a template. The signature is for the machines: the controllers do not know the
-// CAs of operators.
+// newTemplate parses a template. It does not verify the signature, because the controllers do not
+// know the CAs of operators. The machines verify it.
 func newTemplate(o *machineapi.OrlopMachineTemplate) *template {
 	spec := o.Spec.Template.Spec
 	t := &template{signed: claim.Signed{Documents: []byte(spec.Documents), Signature: []byte(spec.Signature)}}
@@ -33,8 +33,8 @@ func newTemplate(o *machineapi.OrlopMachineTemplate) *template {
 	return t
 }
 
-// matches reports whether a host matches. A host for which the expression has no value, for example
-// because it lacks a label, does not match.
+// matches reports whether a host matches the expression of the template. A host does not match if
+// the expression cannot be evaluated, for example because a label is missing.
 func (t *template) matches(h *machineapi.OrlopHost) bool {
 	if t.problem != "" {
 		return false
@@ -51,7 +51,7 @@ func (t *template) takes(h *machineapi.OrlopHost) bool {
 	return h.Approved() && (!t.ruleOnly || h.Spec.Approval.Rule != "")
 }
 
-// facts are the variables of an expression about a host. Sizes are in bytes.
+// facts returns the variables for an expression about a host. Sizes are in bytes.
 func facts(h *machineapi.OrlopHost) map[string]any {
 	labels := map[string]any{}
 	for key, value := range h.Labels {

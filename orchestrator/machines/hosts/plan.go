@@ -1,7 +1,7 @@
-// Package hosts decides which OrlopHost objects describe the machines that wait for a configuration
-// (docs/decisions/0103-inventory.md), and which of them a rule approves (rules.go,
-// docs/decisions/0120-approval-rules.md). It is pure: package machines reads the list of machined
-// and the objects, and makes the changes.
+// Package hosts computes the OrlopHost objects of waiting machines, which are machines without a
+// configuration (docs/decisions/0103-inventory.md). It also decides which waiting machines an
+// approval rule approves (rules.go, docs/decisions/0120-approval-rules.md). Plan is pure. Package
+// machines reads the objects and performs the changes.
 package hosts
 
 import (
@@ -19,25 +19,27 @@ import (
 )
 
 const (
-	// maxObjects bounds the objects. The list has at most 64 machines, but an attacker can use
-	// other keys each time.
+	// maxObjects is the largest number of OrlopHosts for which Plan creates another one. The list
+	// of machined has at most 64 machines, but an attacker can send inventories with other keys
+	// each time.
 	maxObjects = 128
-	// seenInterval is the shortest time between two writes of status.lastSeen, because each of them
-	// reaches etcd.
+	// seenInterval is the shortest time between two writes of status.lastSeen. It limits the load
+	// on etcd.
 	seenInterval = 2 * time.Minute
-	// silentAfter is the time since status.lastSeen after which a machine does not wait any more.
-	// It exceeds seenInterval and the time for which machined lists a machine, so another leader
-	// with an empty list changes no object.
+	// silentAfter is the time since status.lastSeen from which a machine that is not listed does
+	// not count as waiting. It is longer than seenInterval and the time for which machined lists a
+	// machine. If the leader changes and the machined of the new leader still has an empty list,
+	// the controllers therefore change no object.
 	silentAfter = 6 * time.Minute
-	// deleteAfter is the time since status.lastSeen after which an object without an approval is
-	// deleted.
+	// deleteAfter is the time since status.lastSeen after which Plan deletes an object without an
+	// approval.
 	deleteAfter = 10 * time.Minute
 )
 
-// Snapshot is the state of all machines that wait.
+// Snapshot is the input of Plan.
 type Snapshot struct {
 	Now     time.Time
-	Listing inventory.Listing // of machined
+	Listing inventory.Listing // the list of machined
 	Objects []*machineapi.OrlopHost
 	Rules   []*machineapi.OrlopApprovalRule
 }
@@ -45,7 +47,7 @@ type Snapshot struct {
 // Verb is the kind of a change.
 type Verb string
 
-// The verbs.
+// These are the verbs of a change.
 const (
 	Create  Verb = "create"
 	Status  Verb = "write status"
@@ -53,15 +55,15 @@ const (
 	Delete  Verb = "delete"
 )
 
-// Change is a change of an object, with its new content. Its version is the version that Plan has
-// seen, so a write fails if the object has changed since.
+// Change is a change of the object in Object or in Rule. The object has the new content and the
+// resource version that Plan has seen, so a write fails if the object has changed since.
 type Change struct {
 	Verb   Verb
 	Object *machineapi.OrlopHost
-	Rule   *machineapi.OrlopApprovalRule // instead of Object
+	Rule   *machineapi.OrlopApprovalRule // set instead of Object
 }
 
-// String returns the verb and the object.
+// String returns the verb and the name of the object.
 func (c Change) String() string {
 	if c.Rule != nil {
 		return string(c.Verb) + " OrlopApprovalRule " + c.Rule.Name
@@ -69,13 +71,13 @@ func (c Change) String() string {
 	return string(c.Verb) + " OrlopHost " + c.Object.Name
 }
 
-// plan is a plan in progress.
+// plan is the state of a call of Plan.
 type plan struct {
 	Snapshot
-	verdicts map[string]verdict // of rules about hosts, by their names
+	verdicts map[string]verdict // decisions of the rules, by name of the host
 }
 
-// Plan computes the changes. After all changes, Plan of the new state has none.
+// Plan returns the changes to make. After all changes are made, Plan returns no further change.
 func Plan(s Snapshot) []Change {
 	decided := decide(s)
 	p := plan{s, decided.verdicts}
@@ -94,7 +96,8 @@ func Plan(s Snapshot) []Change {
 			changes = append(changes, Change{Verb: Create, Object: &machineapi.OrlopHost{
 				ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace}, Spec: machineapi.OrlopHostSpec{Fingerprint: e.Key},
 			}})
-		// An object with this name and another fingerprint is not of the controllers.
+		// An object with this name and another fingerprint belongs to another program, so Plan does
+		// not change it.
 		case found && object.Spec.Fingerprint == e.Key:
 			waiting[name] = true
 			changes = append(changes, p.describe(object, e)...)
@@ -109,7 +112,8 @@ func Plan(s Snapshot) []Change {
 	return append(changes, decided.status...)
 }
 
-// describe returns the change after which an object shows a machine that waits.
+// describe returns the change, if any, that writes the state of a waiting machine to the status of
+// its object.
 func (p plan) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
 	next := o.DeepCopy()
 	next.Status.Address, next.Status.Inventory = e.Address.String(), describeHost(e.Host)
@@ -121,7 +125,8 @@ func (p plan) describe(o *machineapi.OrlopHost, e inventory.Entry) []Change {
 	return changed(o, next)
 }
 
-// silent returns the change of an object of a machine that is not listed.
+// silent returns the change, if any, of the object of a machine that machined does not list: a
+// deletion or a new status.
 func (p plan) silent(o *machineapi.OrlopHost) []Change {
 	since := o.CreationTimestamp.Time
 	if seen := o.Status.LastSeen; seen != nil && seen.After(since) {
@@ -131,7 +136,8 @@ func (p plan) silent(o *machineapi.OrlopHost) []Change {
 	switch {
 	case o.DeletionTimestamp != nil:
 		return nil
-	// The OrlopMachine describes it from now on. A machine that is reset later gets another key.
+	// The machine has joined the cluster, and the OrlopMachine describes it. If the machine is
+	// reset later, it gets another key and therefore another OrlopHost.
 	case slices.Contains(p.Listing.Members, o.Spec.Fingerprint):
 		return []Change{{Verb: Delete, Object: o}}
 	case quiet >= deleteAfter && !o.Approved():
@@ -142,7 +148,7 @@ func (p plan) silent(o *machineapi.OrlopHost) []Change {
 	return changed(o, next)
 }
 
-// changed returns the change of a status; none if it is the same.
+// changed returns the change that writes the status of next, or nil if the status is the same.
 func changed(before, next *machineapi.OrlopHost) []Change {
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {
 		return nil
@@ -164,7 +170,8 @@ func (p plan) setConditions(o *machineapi.OrlopHost, waits bool) {
 		set(machineapi.ConditionWaiting, false, "Silent", "the machine sends no inventory: it is off, has a configuration, or does not reach the control plane")
 	}
 	switch v, decided := p.verdicts[o.Name]; {
-	case o.Approved() && o.Spec.Approval.Rule != "" && !decided: // without the list of machined
+	// Without the list of machined, the condition does not change.
+	case o.Approved() && o.Spec.Approval.Rule != "" && !decided:
 	case o.Approved() && o.Spec.Approval.Rule != "" && v.refusal != "":
 		set(machineapi.ConditionApproved, false, "RuleRefused", v.refusal)
 	case o.Approved() && o.Spec.Approval.Rule != "":
@@ -178,7 +185,8 @@ func (p plan) setConditions(o *machineapi.OrlopHost, waits bool) {
 	}
 }
 
-// describeHost converts an inventory, which is within its bounds.
+// describeHost converts an inventory to the form of the API. machined has checked that the
+// inventory is within the limits of the API.
 func describeHost(h inventory.Host) machineapi.HostInventory {
 	out := machineapi.HostInventory{
 		Serial: h.Serial, UUID: h.UUID, Vendor: h.Vendor, Product: h.Product, Firmware: h.Firmware, SecureBoot: h.SecureBoot, Controller: h.Controller, Release: h.Release,

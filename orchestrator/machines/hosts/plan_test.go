@@ -22,14 +22,14 @@ import (
 
 var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster in memory, with machines that wait.
+// world is a cluster in memory with waiting machines. The commands of a script change its state.
 type world struct {
 	t     *testing.T
-	input string // of the command
+	input string // the input of the present command
 	Snapshot
 }
 
-// fingerprint returns a fingerprint that begins with a number.
+// fingerprint returns a fingerprint that begins with the digits n.
 func fingerprint(n string) string { return "sha256:" + n + strings.Repeat("0", 64-len(n)) }
 
 func (w *world) apply(c Change) {
@@ -42,7 +42,9 @@ func (w *world) apply(c Change) {
 	o := c.Object.DeepCopy()
 	if i := slices.IndexFunc(w.Objects, func(o *machineapi.OrlopHost) bool { return o.Name == c.Object.Name }); i >= 0 {
 		switch c.Verb {
-		case Approve: // a write of the specification does not change the status, and the reverse
+		// a write of the specification does not change the status, and a write of the status not
+		// the specification
+		case Approve:
 			o.Status, o.Generation = w.Objects[i].Status, o.Generation+1
 		case Status:
 			o.Spec, o.Generation = w.Objects[i].Spec, w.Objects[i].Generation
@@ -58,7 +60,7 @@ func (w *world) apply(c Change) {
 	w.Objects = append(w.Objects, o)
 }
 
-// settle performs changes until there are none, and returns them as lines.
+// settle performs the changes of Plan until there are none, and returns them as lines.
 func (w *world) settle() string {
 	w.t.Helper()
 	var lines []string
@@ -119,8 +121,8 @@ func (w *world) object(n string) *machineapi.OrlopHost {
 	return nil
 }
 
-// TestScripts runs the scripts of testdata. A machine is a hexadecimal number, with which its
-// fingerprint begins. The commands:
+// TestScripts runs the scripts in testdata. N is a hexadecimal number with which the fingerprint of
+// a machine begins. These are the commands:
 //
 //	tell N ADDRESS SERIAL   the machine sends its inventory
 //	end N                   machined does not list the machine any more
@@ -200,7 +202,7 @@ func (w *world) command(name string, args []string) string {
 	return ""
 }
 
-// TestBound checks that keys of an attacker make a bounded number of objects.
+// TestBound checks that an attacker with many keys cannot cause more than maxObjects objects.
 func TestBound(t *testing.T) {
 	w := &world{t: t, Snapshot: Snapshot{Now: start}}
 	for round := range 10 {
@@ -221,7 +223,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// TestWholeInventory checks that the object has each field of the inventory.
+// TestWholeInventory checks that describeHost converts each field of an inventory.
 func TestWholeInventory(t *testing.T) {
 	h := inventory.Host{
 		Serial: "a", UUID: "b", Vendor: "c", Product: "d", Firmware: "e", SecureBoot: "r", Controller: "f", CPUModel: "g", CPUs: 1, MemoryMiB: 2, Release: "h", Medium: "i",

@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 )
 
-// Read reads the list that machined wrote. Without a file, no machine waits: machined writes the
-// file some seconds after the boot.
+// Read reads the list of waiting machines that machined has written. If the file does not exist,
+// Read returns an empty list and no error, because machined writes the file only some seconds after
+// the boot.
 func Read(file string) (inventory.Listing, error) {
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

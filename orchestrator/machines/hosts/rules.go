@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How a rule approves a machine:
+// This table shows how a rule approves a machine. The ledgers are those of the voters:
 //
 //	machine                                        OrlopHost             ledgers
 //	waits; states a serial number of a valid rule  -                     -
@@ -30,48 +30,51 @@ import (
 //	is claimed by a MachineSet                     spec.claim            an approval, for good
 //	another key states the serial number           RuleRefused           the approval stays
 //
-// This approval is a proposal, which machined checks by the signature of the rule and by the ledger
-// before it offers a configuration (machined/hosts/rules.go). So an approval that has had no effect
-// yet can be withdrawn: a machine that waits in memory has another key after each boot.
+// The approval in an OrlopHost is only a proposal. machined checks the signature of the rule and
+// the ledger before it offers a configuration to the machine (machined/hosts/rules.go). It then
+// records the approval in the ledger, and the approval has an effect. Before that, the controllers
+// can withdraw the proposal. They have to, because a waiting machine has another key after each
+// boot.
 
-// The reasons of the condition Valid of a rule.
+// These are the reasons of the condition Valid of a rule.
 const (
 	reasonValid      = "Valid"
-	reasonInvalid    = "Invalid" // the signature or the text
+	reasonInvalid    = "Invalid" // the signature or the text is invalid
 	reasonExpired    = "Expired"
 	reasonExpression = "ExpressionInvalid"
 	reasonExhausted  = "MaximumReached"
 )
 
-// rule is an OrlopApprovalRule.
+// rule is a parsed OrlopApprovalRule.
 type rule struct {
 	claim.Rule
 	object  *machineapi.OrlopApprovalRule
 	id      string
-	reason  string // of the condition
-	problem string // the reason why the rule cannot be used
+	reason  string // the reason of the condition Valid
+	problem string // why the rule cannot be used, or empty
 	match   *diskselector.Program
-	pending int // approvals without an effect yet
+	pending int // number of approvals without an effect yet
 }
 
-// verdict is the decision of the rules about a host.
+// verdict is the decision of the rules about a waiting machine.
 type verdict struct {
-	identity string // with which a rule approves the machine
-	refusal  string // the reason why a rule that lists the machine does not approve it
+	identity string // the serial number or UUID by which a rule approves the machine
+	refusal  string // why a rule that lists the machine does not approve it, or empty
 }
 
-// decisions are the decisions of all rules.
+// decisions are the decisions of all rules about all waiting machines.
 type decisions struct {
 	Snapshot
-	rules     []*rule
-	known     trust.Membership // approvals with an effect, and those of this plan
+	rules []*rule
+	// known contains the approvals with an effect, and the approvals that this plan accepts.
+	known     trust.Membership
 	verdicts  map[string]verdict
-	approvals []Change // of hosts
-	status    []Change // of rules
+	approvals []Change // changes of hosts
+	status    []Change // changes of rules
 }
 
-// decide returns the decisions of the rules. Without the list of machined, it makes none: the
-// approvals stay.
+// decide returns the decisions of the rules. Without the list of machined, it returns no decisions,
+// and existing approvals stay.
 func decide(s Snapshot) decisions {
 	d := decisions{Snapshot: s, verdicts: map[string]verdict{}, known: trust.Membership{Approvals: slices.Clone(s.Listing.Approvals)}}
 	if s.Listing.Members == nil {
@@ -89,7 +92,7 @@ func decide(s Snapshot) decisions {
 			d.confirm(h, e, found)
 		}
 	}
-	for _, e := range s.Listing.Waiting { // in the order of their first messages
+	for _, e := range s.Listing.Waiting { // the order is that of their first messages
 		if h := objects[machineapi.HostName(e.Key)]; h != nil && h.Spec.Fingerprint == e.Key && h.Spec.Approval == nil && h.DeletionTimestamp == nil {
 			d.propose(h, e)
 		}
@@ -100,13 +103,16 @@ func decide(s Snapshot) decisions {
 	return d
 }
 
-// claimedFirst compares hosts: a claimed machine may have its configuration already.
+// claimedFirst is the order in which existing approvals are confirmed: claimed machines first, then
+// by name. Claimed machines have precedence within the maximum of a rule, because they may have
+// their configuration already.
 func claimedFirst(a, b *machineapi.OrlopHost) int {
 	free := map[bool]int{true: 1}
 	return cmp.Or(free[a.Spec.Claim == nil]-free[b.Spec.Claim == nil], cmp.Compare(a.Name, b.Name))
 }
 
-// parseRules returns the rules in the order of their names.
+// parseRules returns all rules, sorted by name. Rules beyond the first claim.MaxRules have a
+// problem.
 func parseRules(s Snapshot) (all []*rule) {
 	operators, err := pki.ParseCerts(s.Listing.Operators)
 	if len(s.Listing.Operators) == 0 || err != nil {
@@ -122,8 +128,9 @@ func parseRules(s Snapshot) (all []*rule) {
 	return all
 }
 
-// parseRule verifies a rule. The expression is compiled once, and then when a machine needs it:
-// the condition has the result.
+// parseRule parses a rule and verifies its signature. It compiles the expression only if the
+// condition Valid has no result for this generation yet. After that, evaluate compiles the
+// expression when a machine needs it.
 func parseRule(o *machineapi.OrlopApprovalRule, operators []*x509.Certificate, now time.Time) *rule {
 	signed := claim.SignedRule{Text: []byte(o.Spec.Rule), Signature: []byte(o.Spec.Signature)}
 	r := &rule{object: o, id: signed.ID(), reason: reasonValid}
@@ -131,7 +138,7 @@ func parseRule(o *machineapi.OrlopApprovalRule, operators []*x509.Certificate, n
 	if r.Rule, _, err = signed.Verify(operators, now); err != nil {
 		r.reason, r.problem = reasonInvalid, err.Error()
 		if parsed, wrong := signed.Parse(); wrong == nil {
-			if r.Rule = parsed; !now.Before(r.Expires) { // for the columns
+			if r.Rule = parsed; !now.Before(r.Expires) { // the columns of kubectl show these fields
 				r.reason = reasonExpired
 			}
 		}
@@ -147,7 +154,8 @@ func parseRule(o *machineapi.OrlopApprovalRule, operators []*x509.Certificate, n
 	return r
 }
 
-// compile compiles the expression of the rule.
+// compile compiles the expression of the rule, if it has one and is not compiled yet. If the
+// expression is invalid, compile sets the problem of the rule.
 func (r *rule) compile() {
 	if r.match != nil || r.problem != "" || r.Match == "" {
 		return
@@ -158,8 +166,8 @@ func (r *rule) compile() {
 	}
 }
 
-// approval returns the approval by the rule of a machine that states a serial number and a UUID. An
-// error means that the rule does not list the machine.
+// approval returns the approval of the machine with this key, serial number and UUID. It fails if
+// the rule does not list the machine.
 func (r *rule) approval(key, serial, uuid string, now time.Time) (trust.Approval, error) {
 	identity, listed := r.Find(serial, uuid)
 	if !listed {
@@ -168,8 +176,8 @@ func (r *rule) approval(key, serial, uuid string, now time.Time) (trust.Approval
 	return trust.Approval{Serial: identity.Serial, UUID: identity.UUID, Key: key, Rule: r.id, Maximum: r.Maximum, Signed: r.Signed, At: now.UTC()}, nil
 }
 
-// evaluate returns the approval of a machine by the rule, and the reason why the rule does not
-// approve it. listed is false if the rule does not list the machine.
+// evaluate returns the approval of a machine by the rule, or the reason why the rule does not
+// approve the machine as an error. listed is false if the rule does not list the machine.
 func (d *decisions) evaluate(r *rule, e inventory.Entry) (a trust.Approval, listed bool, err error) {
 	a, err = r.approval(e.Key, e.Host.Serial, e.Host.UUID, d.Now)
 	if err != nil {
@@ -196,9 +204,10 @@ func (d *decisions) evaluate(r *rule, e inventory.Entry) (a trust.Approval, list
 	return a, true, err
 }
 
-// confirm compares an approval with its rule. An approval that has had an effect stays. Another one
-// is withdrawn if the rule does not approve the machine any more, unless a MachineSet has claimed
-// the machine: then it waits for an operator.
+// confirm checks an existing approval by a rule. An approval that has had an effect stays. Any
+// other approval is withdrawn if the rule does not approve the machine any more. If a MachineSet
+// has claimed the machine, the approval stays and the host has a refusal, until an operator
+// decides. waits means that machined lists the machine, with the inventory in e.
 func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bool) {
 	name := h.Spec.Approval.Rule
 	at := slices.IndexFunc(d.rules, func(r *rule) bool { return r.object.Name == name })
@@ -223,7 +232,7 @@ func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bo
 		var a trust.Approval
 		if waits {
 			a, _, err = d.evaluate(r, e)
-		} else { // the list has no inventory for the expression any more
+		} else { // without the inventory, the expression cannot be evaluated
 			a, err = r.approval(h.Spec.Fingerprint, h.Status.Inventory.Serial, h.Status.Inventory.UUID, d.Now)
 		}
 		if err == nil {
@@ -238,7 +247,8 @@ func (d *decisions) confirm(h *machineapi.OrlopHost, e inventory.Entry, waits bo
 	}
 }
 
-// propose approves a machine by the first rule that lists it and approves it.
+// propose approves a waiting machine by the first rule that lists it and approves it. If no rule
+// approves the machine, the first refusal becomes its verdict.
 func (d *decisions) propose(h *machineapi.OrlopHost, e inventory.Entry) {
 	var refused error
 	for _, r := range d.rules {
@@ -258,15 +268,15 @@ func (d *decisions) propose(h *machineapi.OrlopHost, e inventory.Entry) {
 	}
 }
 
-// accept counts the approval of a host.
+// accept records an approval of a host, so that it counts for the maximum of its rule.
 func (d *decisions) accept(r *rule, h *machineapi.OrlopHost, a trust.Approval) {
 	d.known.Approvals = append(d.known.Approvals, a)
 	r.pending++
 	d.verdicts[h.Name] = verdict{identity: claim.Identity{Serial: a.Serial, UUID: a.UUID}.String()}
 }
 
-// write writes the approval of a host. The version of the object is that of the snapshot: an
-// approval by an operator in the meantime has priority.
+// write adds a change of the approval of a host. The change has the resource version of the
+// snapshot, so the write fails if an operator has approved the machine since then.
 func (d *decisions) write(h *machineapi.OrlopHost, approval *machineapi.HostApproval) {
 	h = h.DeepCopy()
 	h.Spec.Approval = approval
@@ -277,7 +287,7 @@ func refusal(r *rule, err error) error {
 	return fmt.Errorf("OrlopApprovalRule %s does not approve the machine: %w", r.object.Name, err)
 }
 
-// describe writes the status of a rule.
+// describe adds a change that writes the status of a rule if it differs.
 func (d *decisions) describe(r *rule) {
 	next := r.object.DeepCopy()
 	s := &next.Status
@@ -304,5 +314,6 @@ func (d *decisions) describe(r *rule) {
 	}
 }
 
-// maxRuleApprovals is the bound of the schema for OrlopApprovalRule.status.approvals.
+// maxRuleApprovals is the largest number of entries in OrlopApprovalRule.status.approvals by the
+// CustomResourceDefinition.
 const maxRuleApprovals = 128

@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// The CA of the operator and its administrator, and those of another operator. They are valid at
-// the time of the scripts.
+// operatorCA is the CA of the operator, and admin a certificate of it. stranger is a certificate of
+// another operator. All are valid at the time of the scripts.
 var operatorCA, admin = newOperator()
 var _, stranger = newOperator()
 
@@ -54,7 +54,7 @@ func newOperator() (ca, admin *pki.Leaf) {
 	return ca, issue(&x509.Certificate{Subject: pkix.Name{CommonName: "alice", Organization: []string{pki.RoleAdmin}}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, ca)
 }
 
-// rule signs a rule, and creates or replaces its object.
+// rule performs the command "rule": it signs a rule, and creates or replaces its object.
 func (w *world) rule(args []string) {
 	w.t.Helper()
 	maximum, err := strconv.Atoi(args[1])
@@ -87,7 +87,8 @@ func (w *world) rule(args []string) {
 	w.Rules = append(w.Rules, o)
 }
 
-// effect records the approval of a host by its rule, if machined accepts it.
+// effect records the approval of a host by its rule if it is valid, as machined does. It returns
+// whether it has recorded the approval.
 func (w *world) effect(h *machineapi.OrlopHost) bool {
 	w.t.Helper()
 	if h.Spec.Approval == nil {
@@ -112,7 +113,8 @@ func (w *world) effect(h *machineapi.OrlopHost) bool {
 	return err == nil
 }
 
-// TestRuleBound checks that the rules after the first ones approve nothing, and say why.
+// TestRuleBound checks that a rule beyond the first claim.MaxRules approves no machine, and that
+// its condition states the reason.
 func TestRuleBound(t *testing.T) {
 	w := &world{t: t, Snapshot: Snapshot{Now: start, Listing: inventory.Listing{Members: []string{}, Operators: pki.EncodeCert(operatorCA.Cert)}}}
 	for i := range claim.MaxRules + 1 {
@@ -128,10 +130,12 @@ func TestRuleBound(t *testing.T) {
 	}
 }
 
-// TestRulesInRandomWorlds lets machines with few serial numbers come and go, and rules come and
-// end, while operators, sets and machined act. No plan approves more machines than the maximum of a
-// rule, two machines with a serial number, a machine by a rule that has ended or by a rule of a
-// stranger; and the changes end (settle).
+// TestRulesInRandomWorlds simulates machines that begin and stop waiting, rules that are created
+// and expire, claims, and approvals by operators. Several machines state the same serial number.
+//
+// It checks that no rule approves more machines than its maximum, and that no two machines are
+// approved with the same serial number. An expired rule, or the rule of a stranger, approves no
+// machine. settle checks that the changes end.
 func TestRulesInRandomWorlds(t *testing.T) {
 	proposed, effective := 0, 0
 	for seed := range 30 {
@@ -192,7 +196,7 @@ func TestRulesInRandomWorlds(t *testing.T) {
 }
 
 // checkApprovals checks the approvals by rules after the changes, and returns the number of new
-// ones.
+// approvals.
 func (w *world) checkApprovals(seed int, before, strangers map[string]bool) (proposed int) {
 	w.t.Helper()
 	of, keys := map[string]map[string]bool{}, map[string]string{}

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The extension points of Component.status.extensions.
+// These are the extension points in Component.status.extensions.
 const (
 	PointAdmission      = "admission"
 	pointAuthentication = "authentication"
@@ -22,30 +22,32 @@ const (
 	PointScheduling     = "scheduling"
 )
 
-// The sources of extensions, apart from kinds of objects.
+// The source of an extension is one of these, or a kind of objects.
 const (
 	BuiltIn       = "BuiltIn"
 	Configuration = "Configuration"
 )
 
-// apiServer is the component to which admission, authentication and authorization belong.
+// apiServer is the component with the extension points admission, authentication and authorization.
 const apiServer = "kube-apiserver"
 
-// addonPrefix begins the name of the object of an add-on. A component has no dot in its name.
+// addonPrefix begins the name of the Component object of an add-on. Names of components have no
+// dot, so the names are unique.
 const addonPrefix = "addon."
 
-// servicePrefix and the name of a process are the name of its service, as nodespec.ServiceNode.
+// servicePrefix begins the names of the services that run the processes. For example,
+// nodespec.ServiceNode is servicePrefix and "node".
 const servicePrefix = "orchestrator-"
 
-// processAddon is the process of an add-on.
+// processAddon is the value of Component.status.process for an add-on.
 const processAddon = "addon"
 
-// components returns the wanted objects, each with its condition, by name.
+// components returns the wanted Component objects, each with its condition Ready, sorted by name.
 func (s Snapshot) components() []*machineapi.Component {
 	var all []*machineapi.Component
 	for _, p := range s.Parts {
 		if slices.ContainsFunc(all, func(c *machineapi.Component) bool { return c.Name == p.Name }) {
-			continue // a component of two processes
+			continue // a component that runs in two processes has one object
 		}
 		all = append(all, s.component(p))
 	}
@@ -62,19 +64,20 @@ func (s Snapshot) components() []*machineapi.Component {
 	return all
 }
 
-// The reasons of condition Ready of a Component.
+// These are the reasons of the condition Ready of a Component.
 const (
 	reasonReady    = "Ready"
 	reasonNotReady = "NotReady"
 	reasonReplaced = "Replaced"
 )
 
-// component returns the object of a component.
+// component returns the wanted object of a component.
 func (s Snapshot) component(p Part) *machineapi.Component {
 	st := machineapi.ComponentStatus{Process: p.Process, RunsOn: p.RunsOn, Version: s.version(p), Extensions: p.Extensions}
 	if p.Name == apiServer {
 		rest := slices.Concat(p.Extensions, access(s.Report.Access))
-		room := max(0, maxExtensions-len(rest)) // a user can create many objects
+		// users can create any number of webhooks and policies
+		room := max(0, maxExtensions-len(rest))
 		st.Extensions = slices.Concat(p.Extensions, s.Registered[:min(len(s.Registered), room)], access(s.Report.Access))
 	}
 	ready := metav1.Condition{Type: machineapi.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReady}
@@ -87,7 +90,7 @@ func (s Snapshot) component(p Part) *machineapi.Component {
 		missing := s.count(p, &st)
 		switch {
 		case p.RunsOn == Leader && !slices.Contains(missing, s.Own):
-			// the others stand by: the cluster works without them
+			// the component is ready on this machine; the other machines are standbys
 		case len(missing) > 0:
 			ready.Status, ready.Reason = metav1.ConditionFalse, reasonNotReady
 			ready.Message = fmt.Sprintf("not ready on %d of %d machines", len(missing), st.Machines)
@@ -100,7 +103,8 @@ func (s Snapshot) component(p Part) *machineapi.Component {
 	return &machineapi.Component{ObjectMeta: s.meta(p.Name), Status: st}
 }
 
-// version returns the version of a component on this machine; empty without a report.
+// version returns the version of a component on this machine, or "" without a report of this
+// machine.
 func (s Snapshot) version(p Part) string {
 	for _, m := range s.Report.Health.GetMachines() {
 		if m.Name == s.Own && p.Kubernetes {
@@ -112,8 +116,8 @@ func (s Snapshot) version(p Part) string {
 	return ""
 }
 
-// count counts the machines with a component, and returns the names of the machines on which the
-// component is not ready, sorted.
+// count writes to st how many machines have to run a component, on how many it is ready, and on
+// which it is not. It returns the sorted names of all machines on which the component is not ready.
 func (s Snapshot) count(p Part, st *machineapi.ComponentStatus) (missing []string) {
 	for _, m := range s.Report.Health.Machines {
 		if !has(p, m) {
@@ -136,14 +140,14 @@ func has(p Part, m *api.ClusterMachine) bool {
 	return p.RunsOn == All || (p.RunsOn == Workers) == (m.Role == string(config.RoleWorker))
 }
 
-// runs reports whether a component is ready on a machine. A process that does not run has a failed
-// check with its own name.
+// runs reports whether a component is ready on a machine. If a process does not run, the report has
+// the name of its service as a failed check instead of the component.
 func runs(p Part, m *api.ClusterMachine) bool {
 	return m.Problem == "" && !slices.Contains(m.Failed, p.Name) && !slices.Contains(m.Failed, servicePrefix+p.Process)
 }
 
-// access returns the authenticators and the authorizers of the API server, each in the order in
-// which the server asks them.
+// access returns the authenticators and then the authorizers of the API server, in the order in
+// which the API server calls them.
 func access(a nodespec.AccessPoints) []machineapi.Extension {
 	add := func(all []machineapi.Extension, point, source, name, detail string) []machineapi.Extension {
 		return append(all, machineapi.Extension{Point: point, Name: name, Source: source, Detail: detail})

@@ -1,7 +1,8 @@
-// Package overview decides on the objects that describe the cluster as a whole: ClusterHealth and
-// Component (docs/decisions/0108-health-and-repair.md). It is pure, apart from Read: package
-// machines reads the report of machined and the objects, and makes the changes.
+// Package overview computes the objects that describe the cluster as a whole: one ClusterHealth,
+// and a Component for each component and add-on (docs/decisions/0108-health-and-repair.md). Only
+// Read has side effects. Package machines reads the objects and performs the changes.
 //
-// The values of other machines are claims. machined has cut the texts and removed control
-// characters; this package bounds the numbers of entries.
+// The report contains values that other machines state about themselves. They are not trusted:
+// machined limits the lengths of texts and removes control characters, and this package limits the
+// numbers of entries.
 package overview

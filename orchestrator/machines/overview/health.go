@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
-// The reasons of conditions.
+// These are the reasons of the conditions of a ClusterHealth.
 const (
 	reasonUnknown    = "Unknown"
 	reasonNoProblems = "NoProblems"
@@ -21,7 +21,7 @@ const (
 	reasonStale      = "NoRecentReport"
 )
 
-// subjects maps the subjects of problems to the conditions of a ClusterHealth.
+// subjects maps each subject of problems to a condition of the ClusterHealth.
 var subjects = []struct{ subject, condition string }{
 	{"reachability", "MachinesReachable"},
 	{"health", "MachinesHealthy"},
@@ -32,11 +32,11 @@ var subjects = []struct{ subject, condition string }{
 	{"document", "DocumentsEqual"},
 }
 
-// staleMessage is the message of conditions without a recent report.
+// staleMessage is the message of all conditions if there is no recent report.
 const staleMessage = "the leading control-plane machine has not asked the other machines lately; `orlopctl health --cluster` asks them"
 
-// health returns the ClusterHealth with its new status. Without a recent report, the status stays,
-// apart from its conditions.
+// health returns the ClusterHealth with its new status. Without a recent report, it sets all
+// conditions to Unknown and does not change the rest of the status.
 func (s Snapshot) health() *machineapi.ClusterHealth {
 	next := s.Health.DeepCopy()
 	if !s.fresh() {
@@ -74,7 +74,8 @@ func (s Snapshot) health() *machineapi.ClusterHealth {
 	return next
 }
 
-// conditionOf is true without problems. Otherwise its message has the first of them.
+// conditionOf returns a condition of this type (kind): True if there are no problems. Otherwise it
+// is False, with the first problem and the number of further problems as its message.
 func conditionOf(kind string, problems []*api.ClusterFinding) metav1.Condition {
 	if len(problems) == 0 {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reasonNoProblems}
@@ -90,9 +91,9 @@ func conditionOf(kind string, problems []*api.ClusterFinding) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reasonProblems, Message: message}
 }
 
-// versions counts the machines by version, the most frequent first.
+// versions returns the number of machines of each version, the most frequent version first.
 func versions(machines []*api.ClusterMachine) []machineapi.VersionCount {
-	counts := map[machineapi.VersionCount]int32{} // without numbers
+	counts := map[machineapi.VersionCount]int32{} // the keys have no number of machines
 	for _, m := range machines {
 		if m.Version != "" {
 			counts[machineapi.VersionCount{Version: m.Version, Kubernetes: m.Kubernetes}]++
@@ -131,7 +132,8 @@ func findings(all []*api.ClusterFinding) []machineapi.HealthFinding {
 	return out
 }
 
-// timeOf converts a time, to the second as Kubernetes stores it; nil without a time.
+// timeOf converts a time and truncates it to seconds, because Kubernetes stores seconds. It returns
+// nil if t is nil or invalid.
 func timeOf(t *timestamppb.Timestamp) *metav1.Time {
 	if t.CheckValid() != nil {
 		return nil

@@ -13,47 +13,49 @@ import (
 )
 
 const (
-	// observedInterval is the time between two writes of status.observed without another change,
-	// because each of them reaches etcd.
+	// observedInterval is the shortest time between two writes of the status that change only
+	// status.observed. It limits the load on etcd.
 	observedInterval = 5 * time.Minute
-	// staleAfter is the age of a report after which the state is unknown. machined writes a report
+	// staleAfter is the age from which a report is not used any more. machined writes a report
 	// every minute.
 	staleAfter = 3 * time.Minute
-	// maxListed is the limit of the lists in a status.
+	// maxListed is the largest number of entries in a list of problems, notes or machines in a
+	// status.
 	maxListed = 32
-	// maxVersions is the limit of ClusterHealth.status.versions.
+	// maxVersions is the largest number of entries in ClusterHealth.status.versions.
 	maxVersions = 16
-	// maxExtensions is the limit of Component.status.extensions.
+	// maxExtensions is the largest number of entries in Component.status.extensions.
 	maxExtensions = 256
 )
 
 // Snapshot is the state of the cluster as a whole.
 type Snapshot struct {
 	Now     time.Time
-	Cluster string // its name, and the name of its ClusterHealth
-	Own     string // the machine on which the controllers run
-	Report  Report // by machined
+	Cluster string // name of the cluster and of its ClusterHealth
+	Own     string // name of the machine on which this process runs
+	Report  Report // the last report of machined
 	Parts   []Part
 	Addons  []Addon
-	// Registered are the webhooks and policies of admission, which are objects of Kubernetes.
+	// Registered are the admission webhooks and admission policies in the cluster.
 	Registered []machineapi.Extension
 	Health     *machineapi.ClusterHealth // nil: it does not exist
 	Components []*machineapi.Component
 }
 
-// The values of Part.RunsOn.
+// These are the values of Part.RunsOn.
 const (
 	ControlPlane = "ControlPlane" // each control-plane machine
 	Workers      = "Workers"      // each worker
 	All          = "All"          // each machine
-	Leader       = "Leader"       // ready on each control-plane machine, works on a single machine
+	Leader       = "Leader"       // runs on each control-plane machine, works on the leader only
 	External     = "External"     // an add-on replaces the component (Cluster.spec.external)
 )
 
 // Part is a component of the system.
 type Part struct {
 	Name, Process, RunsOn string
-	// Kubernetes reports whether the component is a program of Kubernetes, with its version.
+	// Kubernetes means that the component is a part of Kubernetes and has the version of
+	// Kubernetes.
 	Kubernetes bool
 	Extensions []machineapi.Extension
 }
@@ -62,28 +64,28 @@ type Part struct {
 type Addon struct {
 	Name  string
 	Ready bool
-	Line  string // its state for operators
+	Line  string // a line about its state for operators
 }
 
 // Verb is the kind of a change.
 type Verb string
 
-// The verbs.
+// These are the verbs of a change.
 const (
 	Create Verb = "create"
 	Status Verb = "write status"
 	Delete Verb = "delete" // a Component that does not exist any more
 )
 
-// Change is a change of an object; the other field is nil. Its version is the version that Plan
-// has seen, so a write fails if the object has changed since.
+// Change is a change of the object in Health or in Component. The other field is nil. The object
+// has the resource version that Plan has seen, so a write fails if the object has changed since.
 type Change struct {
 	Verb      Verb
 	Health    *machineapi.ClusterHealth
 	Component *machineapi.Component
 }
 
-// String returns the verb and the object.
+// String returns the verb and the name of the object.
 func (c Change) String() string {
 	if c.Health != nil {
 		return string(c.Verb) + " ClusterHealth " + c.Health.Name
@@ -91,8 +93,8 @@ func (c Change) String() string {
 	return string(c.Verb) + " Component " + c.Component.Name
 }
 
-// Plan computes the changes. The status of a new object comes with the next pass. After all
-// changes, Plan of the new state has none.
+// Plan returns the changes to make. It creates a missing object first, and writes its status in the
+// next pass. After all changes are made, Plan returns no further change.
 func Plan(s Snapshot) []Change {
 	var changes []Change
 	if s.Health == nil {
@@ -126,8 +128,8 @@ func Plan(s Snapshot) []Change {
 	return changes
 }
 
-// sameHealth reports whether a status needs no write: only the time of the observation differs, and
-// not by much.
+// sameHealth reports whether the status needs no write: the statuses are equal, or differ only in
+// status.observed by less than observedInterval.
 func sameHealth(have, next machineapi.ClusterHealthStatus, now time.Time) bool {
 	if next.Observed != nil && (have.Observed == nil || now.Sub(have.Observed.Time) >= observedInterval) {
 		return false
@@ -148,7 +150,8 @@ func find(all []*machineapi.Component, name string) *machineapi.Component {
 	return all[i]
 }
 
-// set sets conditions. A condition keeps the time of its transition if its status does not change.
+// set adds or replaces conditions. A condition keeps its transition time if its status does not
+// change.
 func (s Snapshot) set(all *[]metav1.Condition, conditions ...metav1.Condition) {
 	for _, c := range conditions {
 		c.LastTransitionTime = metav1.NewTime(s.Now.Truncate(time.Second))
@@ -157,8 +160,8 @@ func (s Snapshot) set(all *[]metav1.Condition, conditions ...metav1.Condition) {
 	}
 }
 
-// fresh reports whether the report of machined is recent. Both clocks are the clock of this
-// machine.
+// fresh reports whether there is a report that is younger than staleAfter. The time of the report
+// is from the clock of this machine.
 func (s Snapshot) fresh() bool {
 	return s.Report.Health != nil && s.Now.Sub(s.Report.Health.At.AsTime()) < staleAfter
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// world is the state of a cluster in memory.
+// world is a cluster in memory. The commands of a script change its state.
 type world struct {
 	Snapshot
 }
@@ -40,7 +40,7 @@ func newWorld() *world {
 	}}
 }
 
-// apply performs a change as the API server does.
+// apply performs a change, as the API server does.
 func (w *world) apply(c Change) {
 	switch {
 	case c.Health != nil:
@@ -53,7 +53,7 @@ func (w *world) apply(c Change) {
 	}
 }
 
-// settle performs changes until there are none, and returns them as lines.
+// settle performs the changes of Plan until there are none, and returns them as lines.
 func (w *world) settle(t *testing.T) string {
 	t.Helper()
 	var lines []string
@@ -71,7 +71,7 @@ func (w *world) settle(t *testing.T) string {
 	return ""
 }
 
-// TestScripts runs the scripts of testdata. The commands:
+// TestScripts runs the scripts in testdata. These are the commands:
 //
 //	report                   machined writes the input, an api.ClusterHealthResponse, at this time
 //	access                   the report has these access points
@@ -135,7 +135,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) str
 	return ""
 }
 
-// show returns the status of an object; its conditions are lines.
+// show returns the status of an object as YAML, and its conditions as lines after that.
 func (w *world) show(t *testing.T, name string) string {
 	t.Helper()
 	health := w.Health.DeepCopy()
@@ -156,7 +156,7 @@ func (w *world) show(t *testing.T, name string) string {
 	return string(text) + lines.String()
 }
 
-// TestBounds checks that the lists of a status are within their limits for a thousand machines that
+// TestBounds checks that the lists in a status have at most their limits if a thousand machines
 // report problems.
 func TestBounds(t *testing.T) {
 	w := newWorld()
@@ -178,7 +178,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestRead checks the file of machined: none yet, complete and damaged.
+// TestRead checks that Read returns an empty report without a file, the report of a complete file,
+// and an error for a damaged file.
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report")
 	if r, err := Read(file); err != nil || r.Health != nil {
@@ -207,8 +208,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestServices checks the names of services, which the health of a machine shows if a process does
-// not run.
+// TestServices checks that servicePrefix and the name of a process are the name of a service in
+// nodespec.
 func TestServices(t *testing.T) {
 	for process, service := range map[string]string{"node": nodespec.ServiceNode, "api": nodespec.ServiceAPI, "controllers": nodespec.ServiceControllers} {
 		if servicePrefix+process != service {

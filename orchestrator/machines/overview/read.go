@@ -13,13 +13,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// Report is the report of machined about the cluster.
+// Report is the report of machined about the whole cluster.
 type Report struct {
-	Health *api.ClusterHealthResponse // nil: none yet
+	Health *api.ClusterHealthResponse // nil: machined has not written a report yet
 	Access nodespec.AccessPoints
 }
 
-// Read reads the report that machined wrote. Without a file there is no report yet.
+// Read reads the file with the report of machined. If the file does not exist yet, Read returns an
+// empty Report and no error.
 func Read(file string) (Report, error) {
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
