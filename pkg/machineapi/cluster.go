@@ -2,8 +2,9 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopCluster describes the releases that the machines of the cluster may run, and the rules of
-// a rollout. The system creates the object; an operator changes releases and rollout.
+// An OrlopCluster describes the releases that the machines of the cluster may run, and the rules
+// for the rollout of a release. The system creates the object. An operator changes spec.releases
+// and spec.rollout.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopclusters,scope=Namespaced,categories=cluster-api
@@ -31,19 +32,19 @@ type OrlopClusterSpec struct {
 	// controlPlaneEndpoint is the address of the Kubernetes API of the cluster.
 	// +optional
 	ControlPlaneEndpoint *APIEndpoint `json:"controlPlaneEndpoint,omitempty"`
-	// releases is the catalogue of the releases of Orlop OS. A change of Machine.spec.version
-	// selects the newest release with this version of Kubernetes.
+	// releases is the catalogue of the releases of Orlop OS. If an operator changes
+	// Machine.spec.version, the machine gets the newest release with this version of Kubernetes.
 	// +optional
 	// +listType=map
 	// +listMapKey=version
 	// +kubebuilder:validation:MaxItems=64
 	Releases []Release `json:"releases,omitempty"`
-	// rollout are the rules by which machines get another release.
+	// rollout contains the rules by which machines change to another release.
 	// +optional
 	Rollout Rollout `json:"rollout,omitempty"`
 }
 
-// APIEndpoint is the address of an API server.
+// APIEndpoint is the address of the Kubernetes API.
 type APIEndpoint struct {
 	// host is a DNS name or an IP address.
 	// +kubebuilder:validation:MinLength=1
@@ -55,7 +56,7 @@ type APIEndpoint struct {
 	Port int32 `json:"port"`
 }
 
-// A Release is a version of Orlop OS with the Kubernetes that it contains.
+// A Release is a version of Orlop OS, with the version of Kubernetes that it contains.
 type Release struct {
 	// version is the version of Orlop OS, for example 1.2.0.
 	// +kubebuilder:validation:MaxLength=64
@@ -65,19 +66,19 @@ type Release struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`
 	Kubernetes string `json:"kubernetes"`
-	// image is the OCI reference of the signed bundle, with its digest. Without it, machines fetch
-	// the release from a machine that runs it.
+	// image is the OCI reference of the signed bundle, with its digest. If it is empty, machines
+	// fetch the release from a machine that runs it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^@[:space:]]+@sha256:[0-9a-f]{64}$`
 	Image string `json:"image,omitempty"`
 }
 
-// Rollout are the rules by which machines get another release. Control planes are first, in turn,
-// and the leader of etcd is the last of them; workers follow. A machine that rolled back
-// halts the rollout until another release is wanted.
+// Rollout contains the rules by which machines change to another release. The control-plane
+// machines change first, one after another, and the leader of etcd is the last of them. The workers
+// follow. If a machine rolls back, the rollout halts until another release is wanted.
 type Rollout struct {
-	// paused stops the start of further updates. Updates that run continue.
+	// paused prevents the start of further updates. Updates that have started continue.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 	// maxUnavailable is the number of workers that may be away at the same time, for any reason.
@@ -86,7 +87,7 @@ type Rollout struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
-	// canary is the group of machines that are updated before the others of their role.
+	// canary selects the machines that are updated before all other machines with their role.
 	// +optional
 	Canary *Canary `json:"canary,omitempty"`
 	// windows are the times at which updates may start. Without windows, they may start at any
@@ -95,37 +96,38 @@ type Rollout struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Windows []Window `json:"windows,omitempty"`
-	// gates have to pass before the update of each machine starts.
+	// gates are conditions that must be met before the update of each machine starts.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Gates []Gate `json:"gates,omitempty"`
 }
 
-// Canary is the group of machines that are updated before the others of their role.
+// Canary selects the machines that are updated before all other machines with their role.
 type Canary struct {
 	// selector selects Machine objects by their labels.
 	Selector metav1.LabelSelector `json:"selector"`
-	// soakSeconds is how long all machines of the group must be up to date and healthy before the
-	// others of their role start. The default is 0.
+	// soakSeconds is how long all selected machines must be up to date and healthy before the other
+	// machines with their role are updated. The default is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
 	SoakSeconds int32 `json:"soakSeconds,omitempty"`
 }
 
-// Window is a time of a week in UTC.
+// Window is a period that begins on certain days of the week, in UTC.
 type Window struct {
-	// days are the days on which the window starts. Without days, it starts on every day.
+	// days are the days on which the window starts. If the list is empty, the window starts on
+	// every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
-	// start is the time of the start, in UTC, for example 22:30.
+	// start is the time of the day at which the window starts, in UTC, for example 22:30.
 	// +kubebuilder:validation:Pattern=`^([01][0-9]|2[0-3]):[0-5][0-9]$`
 	// +kubebuilder:validation:MaxLength=5
 	Start string `json:"start"`
-	// minutes is the length of the window, which may end on the next day.
+	// minutes is the length of the window in minutes. A window may end on the next day.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1440
 	Minutes int32 `json:"minutes"`
@@ -136,20 +138,22 @@ type Window struct {
 // +kubebuilder:validation:Enum=Monday;Tuesday;Wednesday;Thursday;Friday;Saturday;Sunday
 type Day string
 
-// A Gate is a condition of Machine objects, or a Job.
+// A Gate is a condition that must be met before the update of a machine: either a condition of
+// Machine objects, or a Job that completes.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.conditionType) != has(self.cronJob)",message="exactly one of conditionType and cronJob is needed"
 type Gate struct {
-	// conditionType is the type of a condition of Machine objects that another program sets. The
-	// gate passes if every updated machine has the condition with the status True.
+	// conditionType is the type of a condition of Machine objects, which a program outside the
+	// system sets. The gate passes if the condition is True for every machine that was updated.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
 	ConditionType string `json:"conditionType,omitempty"`
-	// cronJob is the name of a CronJob in the namespace of the OrlopCluster, the template of a Job.
-	// Its own schedule can be suspended. Before each machine the system creates a Job from it. The
-	// gate passes if the Job completes. After a failed Job the rollout waits until the Job is
-	// deleted; then the gate is tried again.
+	// cronJob is the name of a CronJob in the namespace of the OrlopCluster. Before the update of
+	// each machine, the system creates a Job from the template in the CronJob. The gate passes if
+	// the Job completes. If the Job fails, the rollout waits until the Job is deleted, and then
+	// creates another one. The CronJob itself can be suspended, because the system does not use its
+	// schedule.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=52
@@ -159,7 +163,7 @@ type Gate struct {
 
 // OrlopClusterStatus is the observed state of a cluster.
 type OrlopClusterStatus struct {
-	// initialization is the part of the contract of Cluster API.
+	// initialization is required by the contract of Cluster API.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
 	// machines is the number of machines.
@@ -168,11 +172,12 @@ type OrlopClusterStatus struct {
 	// upToDate is the number of machines that run the wanted release.
 	// +optional
 	UpToDate int32 `json:"upToDate,omitempty"`
-	// observedGeneration is the newest generation that the controllers have seen.
+	// observedGeneration is the newest generation of the object that the controllers have
+	// processed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions: RollingOut is true while machines wait for their release; its reason and message
-	// name the cause.
+	// conditions has the type RollingOut. It is True while machines wait for their release. Its
+	// reason and message say what the rollout waits for.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -180,9 +185,9 @@ type OrlopClusterStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization is the part of the contract of Cluster API.
+// Initialization is required by the contract of Cluster API.
 type Initialization struct {
-	// provisioned is true: the machines exist before their objects.
+	// provisioned is always true, because the machines exist before their objects.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }

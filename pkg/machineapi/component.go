@@ -2,9 +2,9 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// A Component is a part of the system, or an add-on, with the machines that run it and with its
-// extension points. The object of an add-on has the name addon.NAME. The controllers create
-// the objects and write their status.
+// A Component describes a component of the system or an add-on: the machines that run it, and its
+// extension points. The object of an add-on is named addon.NAME. The controllers create the objects
+// and write their status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=components,scope=Namespaced
@@ -28,22 +28,23 @@ type Component struct {
 
 // ComponentStatus is the observed state of a component.
 type ComponentStatus struct {
-	// process is the process that contains the component: api, controllers or node; addon for an
-	// add-on.
+	// process is the process that contains the component: api, controllers or node. For an add-on
+	// it is addon.
 	// +kubebuilder:validation:MaxLength=64
 	Process string `json:"process,omitempty"`
-	// runsOn are the machines with the component: ControlPlane, Workers, All, or Leader if it works
-	// on a single control-plane machine at a time; External if an add-on replaces it
-	// (Cluster.spec.external).
+	// runsOn says which machines run the component: ControlPlane, Workers or All. Leader means that
+	// all control-plane machines run it and only one of them is active at a time. External means
+	// that an add-on replaces the component (Cluster.spec.external).
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RunsOn string `json:"runsOn,omitempty"`
-	// active is the machine on which a component with runsOn Leader works.
+	// active is the name of the active machine of a component with runsOn Leader.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Active string `json:"active,omitempty"`
-	// version is the version of the component on the leading control-plane machine; ClusterHealth
-	// has the versions of the machines. It is empty for an add-on.
+	// version is the version of the component on the control-plane machine that leads the
+	// controllers. ClusterHealth shows the versions of all machines. The field is empty for an
+	// add-on.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Version string `json:"version,omitempty"`
@@ -53,19 +54,22 @@ type ComponentStatus struct {
 	// readyMachines is the number of machines on which the component is ready.
 	// +optional
 	ReadyMachines int32 `json:"readyMachines,omitempty"`
-	// notReady are machines on which the component is not ready, at most 32 of them.
+	// notReady are the names of machines on which the component is not ready, at most 32.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=253
 	NotReady []string `json:"notReady,omitempty"`
-	// extensions are the registrations at the extension points. The order within a kind is
-	// the order in which the component asks them, apart from the objects of webhooks and policies.
+	// extensions are the plugins, webhooks and policies that are registered at the extension points
+	// of the component. Plugins of the same kind are in the order in which the component calls
+	// them. Webhooks and policies are in no particular order.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	Extensions []Extension `json:"extensions,omitempty"`
-	// conditions: Ready is true if the component is ready on all its machines.
+	// conditions has the type Ready. It is True if the component is ready on all machines that have
+	// to run it. For runsOn Leader, only the active machine counts. For runsOn External, it is
+	// always True.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -73,7 +77,8 @@ type ComponentStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// An Extension is registered at an extension point of a component.
+// An Extension is a plugin, a webhook, a policy or an issuer that is registered at an extension
+// point.
 type Extension struct {
 	// point is the extension point: admission, authentication, authorization or scheduling.
 	// +kubebuilder:validation:MaxLength=64
@@ -81,11 +86,11 @@ type Extension struct {
 	// name is the name of the plugin, the webhook, the policy or the issuer.
 	// +kubebuilder:validation:MaxLength=512
 	Name string `json:"name"`
-	// source is the place that registers it: BuiltIn, Configuration (the Cluster document), or the
-	// kind of an object of Kubernetes.
+	// source says where the extension is registered: BuiltIn, Configuration (the Cluster document),
+	// or the kind of an object of Kubernetes.
 	// +kubebuilder:validation:MaxLength=64
 	Source string `json:"source"`
-	// detail is a property that matters for the requests, for example the failure policy.
+	// detail is a property that is important for requests, for example the failure policy.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Detail string `json:"detail,omitempty"`

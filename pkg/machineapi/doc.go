@@ -1,18 +1,24 @@
 // Package machineapi has the types of the kinds that describe the machines of a cluster as objects
-// of Kubernetes: OrlopCluster and OrlopMachine, the infrastructure half of the v1beta2 contract of
-// Cluster API; OrlopHost, a machine that waits for a configuration; OrlopMachineTemplate, the
-// description of its future as a worker; OrlopApprovalRule, the approval of waiting machines by
-// their serial numbers; ClusterHealth and Component, the state of the whole
-// cluster. Package controlplane has OrlopControlPlane. The kinds Cluster, Machine, MachineSet,
-// MachineDeployment and MachineHealthCheck are upstream's
-// (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the definitions of all kinds;
-// docs/decisions/0090-machine-objects.md, 0103-inventory.md, 0107-claims.md,
-// 0108-health-and-repair.md and 0120-approval-rules.md have the reasons.
+// of Kubernetes:
 //
-// The controllers write every specification except the fields of an operator, which the comments
-// name. A machine writes only the status of the OrlopMachine with its own name.
+//   - OrlopCluster and OrlopMachine are the infrastructure half of the v1beta2 contract of Cluster
+//     API.
+//   - OrlopHost is a machine that waits for a configuration.
+//   - OrlopMachineTemplate describes the workers that waiting machines become.
+//   - OrlopApprovalRule approves waiting machines by their serial numbers.
+//   - ClusterHealth and Component describe the state of the whole cluster.
 //
-// The comments of the types are the texts of `kubectl explain`.
+// Package controlplane has the type of OrlopControlPlane, the control-plane half of the contract.
+// The types of Cluster, Machine, MachineSet, MachineDeployment and MachineHealthCheck are types of
+// Cluster API (sigs.k8s.io/cluster-api/api/core/v1beta2). Package definitions has the definitions
+// of all kinds. The reasons are in docs/decisions/0090-machine-objects.md, 0103-inventory.md,
+// 0107-claims.md, 0108-health-and-repair.md and 0120-approval-rules.md.
+//
+// The controllers write the specifications. An operator writes only the fields that the comments
+// assign to an operator, and the objects that an operator creates. A machine writes only the status
+// of the OrlopMachine with its own name.
+//
+// `kubectl explain` shows the comments of the types.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.x-k8s.io

@@ -2,9 +2,9 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// A ClusterHealth describes the health of the whole cluster. It has the name of the cluster. The
-// controllers create the object and write its status; `orlopctl health --cluster` shows the same
-// while Kubernetes is down.
+// A ClusterHealth describes the health of the whole cluster, and has the name of the cluster. The
+// controllers create the object and write its status. While Kubernetes is down, `orlopctl health
+// --cluster` shows the same information.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=clusterhealths,singular=clusterhealth,scope=Namespaced
@@ -27,22 +27,23 @@ type ClusterHealth struct {
 
 // ClusterHealthStatus is the observed health of a cluster.
 type ClusterHealthStatus struct {
-	// machine is the name of the control-plane machine that has asked the others.
+	// machine is the name of the control-plane machine that has asked all machines for their
+	// health.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Machine string `json:"machine,omitempty"`
-	// observed is the time of an observation with this state. It is written with each change, and
-	// every five minutes.
+	// observed is the time at which status.machine asked the machines. The controllers write the
+	// status when it changes, and at least every five minutes.
 	// +optional
 	Observed *metav1.Time `json:"observed,omitempty"`
 	// machines is the number of machines.
 	// +optional
 	Machines int32 `json:"machines,omitempty"`
-	// healthyMachines is the number of machines that have answered and report no failed check.
+	// healthyMachines is the number of machines that have answered without a failed check.
 	// +optional
 	HealthyMachines int32 `json:"healthyMachines,omitempty"`
-	// versions are the running versions with the numbers of their machines, the most frequent
-	// first.
+	// versions are the versions that machines run, with the number of machines of each. The most
+	// frequent version is first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -50,33 +51,35 @@ type ClusterHealthStatus struct {
 	// etcd is the state of etcd.
 	// +optional
 	Etcd *EtcdHealth `json:"etcd,omitempty"`
-	// certificateExpiry is the first expiry of a certificate of a machine.
+	// certificateExpiry is the time at which the first certificate of a machine expires.
 	// +optional
 	CertificateExpiry *metav1.Time `json:"certificateExpiry,omitempty"`
-	// addons is a line about the add-ons.
+	// addons describes the state of the add-ons in one line.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Addons string `json:"addons,omitempty"`
-	// rollout is a line about the rollout of releases.
+	// rollout describes the rollout of releases in one line.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Rollout string `json:"rollout,omitempty"`
-	// problemCount is the number of problems.
+	// problemCount is the number of problems, including problems that do not fit into the list.
 	// +optional
 	ProblemCount int32 `json:"problemCount,omitempty"`
-	// problems are the first problems, beginning with the problems of the whole cluster.
+	// problems are the problems, at most 32. The problems of the whole cluster are first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Problems []HealthFinding `json:"problems,omitempty"`
-	// notes are states that end by themselves or that an operator has chosen, for example a version
-	// on trial. They are no problems.
+	// notes are states that are no problems, for example a version on trial. They end without an
+	// action of an operator, or an operator has chosen them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Notes []HealthFinding `json:"notes,omitempty"`
-	// conditions: Ready is true if there is no problem. The others are true if there is no problem
-	// of their subject. They are unknown if no control-plane machine has asked the machines lately.
+	// conditions has the type Ready, and a type for each subject. Ready is True if the cluster has
+	// no problem. The condition of a subject is True if there is no problem with this subject. All
+	// conditions are Unknown if no control-plane machine has asked the machines for more than three
+	// minutes.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -84,7 +87,7 @@ type ClusterHealthStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// VersionCount is a version and the number of machines that run it.
+// VersionCount is a version with the number of machines that run it.
 type VersionCount struct {
 	// version is the version of Orlop OS.
 	// +kubebuilder:validation:MaxLength=64
@@ -93,23 +96,23 @@ type VersionCount struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Kubernetes string `json:"kubernetes,omitempty"`
-	// machines is the number of machines.
+	// machines is the number of machines that run the version.
 	Machines int32 `json:"machines"`
 }
 
-// EtcdHealth is the state of etcd, as the machine that has asked the others sees it.
+// EtcdHealth is the state of etcd, as seen from status.machine.
 type EtcdHealth struct {
-	// leader is the name of the leader; empty if there is none.
+	// leader is the name of the leader. It is empty if there is no leader.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Leader string `json:"leader,omitempty"`
-	// voters is the number of voting members.
+	// voters is the number of voting etcd members.
 	// +optional
 	Voters int32 `json:"voters,omitempty"`
-	// down is the number of voting members that do not answer.
+	// down is the number of voting etcd members that do not answer.
 	// +optional
 	Down int32 `json:"down,omitempty"`
-	// problem is the reason for which the members are unknown.
+	// problem says why the etcd members could not be read.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Problem string `json:"problem,omitempty"`
@@ -117,7 +120,8 @@ type EtcdHealth struct {
 
 // HealthFinding is a problem or a note.
 type HealthFinding struct {
-	// machine is the name or the address of the machine; empty for the whole cluster.
+	// machine is the name or the address of the machine. It is empty if the finding concerns the
+	// whole cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Machine string `json:"machine,omitempty"`
@@ -125,10 +129,10 @@ type HealthFinding struct {
 	// document or trial.
 	// +kubebuilder:validation:MaxLength=64
 	Subject string `json:"subject"`
-	// reason is a line.
+	// reason says in one line what was found.
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason"`
-	// remedy is a line.
+	// remedy says in one line what an operator can do.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Remedy string `json:"remedy,omitempty"`

@@ -2,10 +2,10 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopHost is a machine that waits for a configuration. It has the first 32 digits of the
-// fingerprint of the machine as its name. The controllers create the object while the machine
-// sends its inventory, and delete it when the machine has joined, or afterwards unless it is
-// approved. An operator changes approval.
+// An OrlopHost is a machine that waits for a configuration. Its name is the first 32 digits of the
+// fingerprint of the machine. The controllers create the object when the machine sends its
+// inventory. They delete it after the machine has joined the cluster, or if a machine without an
+// approval sends no inventory for ten minutes. An operator changes spec.approval.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlophosts,shortName=oh,scope=Namespaced
@@ -25,34 +25,35 @@ type OrlopHost struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec identifies the machine, and holds the decision of an operator.
+	// spec identifies the machine, and contains the decisions about it.
 	Spec OrlopHostSpec `json:"spec"`
-	// status is what the machine says about itself. Only its fingerprint is proved.
+	// status is the description that the machine sends about itself. Only spec.fingerprint is
+	// proved.
 	// +optional
 	Status OrlopHostStatus `json:"status,omitempty"`
 }
 
-// Approved reports whether an operator or a rule has approved the machine. The schema checks the
-// fingerprint, too.
+// Approved reports whether an operator or a rule has approved the machine: the object has an
+// approval with its own fingerprint. The schema also rejects an approval with another fingerprint.
 func (h *OrlopHost) Approved() bool {
 	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
 }
 
-// OrlopHostSpec identifies a machine.
+// OrlopHostSpec identifies a machine, and contains the decisions about it.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval.fingerprint == self.fingerprint",message="approval.fingerprint is not the fingerprint of this machine: compare it with the console of the machine"
 // +kubebuilder:validation:XValidation:rule="!has(self.claim) || has(self.approval)",message="a machine without an approval cannot be claimed, and a claimed machine keeps its approval"
 type OrlopHostSpec struct {
-	// fingerprint is the fingerprint of the key of the machine, which its console shows. The
-	// machine has proved that it has the key.
+	// fingerprint is the fingerprint of the key of the machine. The console of the machine shows
+	// it. The machine has proved that it has the key.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Fingerprint string `json:"fingerprint"`
-	// approval says that an operator accepts the machine for the cluster: a MachineSet may claim
-	// the machine. The controllers write it for a machine that matches an OrlopApprovalRule.
+	// approval accepts the machine for the cluster: a MachineSet may claim the machine. An operator
+	// writes it. For a machine that matches an OrlopApprovalRule, the controllers write it.
 	// +optional
 	Approval *HostApproval `json:"approval,omitempty"`
-	// claim says which MachineSet takes the machine. The controllers write it.
+	// claim assigns the machine to a MachineSet. The controllers write it.
 	// +optional
 	Claim *HostClaim `json:"claim,omitempty"`
 }
@@ -67,20 +68,20 @@ type HostClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Template string `json:"template"`
-	// machine is the name of the Machine: the prefix of the template, with the first digits of the
-	// fingerprint.
+	// machine is the name that the machine will have: the prefix of the template and the first
+	// digits of the fingerprint. The Machine object has the same name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Machine string `json:"machine"`
 }
 
-// HostApproval is the decision of an operator about a machine.
+// HostApproval is the approval of a machine, by an operator or by a rule.
 type HostApproval struct {
-	// fingerprint is the fingerprint on the console of the machine, in full.
+	// fingerprint is the complete fingerprint that the console of the machine shows.
 	// +kubebuilder:validation:MaxLength=128
 	Fingerprint string `json:"fingerprint"`
-	// rule is the name of the OrlopApprovalRule that approves the machine. Without it, an operator
-	// has named the fingerprint.
+	// rule is the name of the OrlopApprovalRule that approves the machine. It is empty if an
+	// operator has approved the fingerprint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Rule string `json:"rule,omitempty"`
@@ -92,13 +93,14 @@ type OrlopHostStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address,omitempty"`
-	// lastSeen is the time of a message of the machine. It is written every two minutes at most.
+	// lastSeen is the time of a message of the machine. The controllers write it every two minutes
+	// at most, so later messages may exist.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// inventory is the hardware, as the machine describes it.
 	// +optional
 	Inventory HostInventory `json:"inventory,omitempty"`
-	// conditions are Waiting and Approved.
+	// conditions has the types Waiting and Approved.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -116,7 +118,7 @@ type HostInventory struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UUID string `json:"uuid,omitempty"`
-	// vendor is the maker of the machine.
+	// vendor is the manufacturer of the machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Vendor string `json:"vendor,omitempty"`
@@ -133,7 +135,7 @@ type HostInventory struct {
 	// +kubebuilder:validation:MaxLength=64
 	SecureBoot string `json:"secureBoot,omitempty"`
 	// controller is the address of the Redfish service of the management controller, as the
-	// firmware tells the machine. Often only the machine itself reaches it.
+	// firmware states it. Often only the machine itself can reach this address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Controller string `json:"controller,omitempty"`
@@ -141,7 +143,7 @@ type HostInventory struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Release string `json:"release,omitempty"`
-	// medium is the boot medium; empty if the system is installed on a disk.
+	// medium is the boot medium. It is empty if the system is installed on a disk.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Medium string `json:"medium,omitempty"`
@@ -160,7 +162,7 @@ type HostInventory struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Disks []HostDisk `json:"disks,omitempty"`
-	// nics are the physical links.
+	// nics are the physical network interfaces.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -188,32 +190,32 @@ type HostDisk struct {
 	Rotational bool `json:"rotational,omitempty"`
 }
 
-// HostNIC is a physical link.
+// HostNIC is a physical network interface.
 type HostNIC struct {
-	// name is the name of the link.
+	// name is the name of the interface.
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
-	// mac is the MAC.
+	// mac is the MAC address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	MAC string `json:"mac,omitempty"`
-	// driver is the driver of the kernel.
+	// driver is the name of the kernel driver.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Driver string `json:"driver,omitempty"`
 	// speedMbps is the speed in Mbit/s.
 	// +optional
 	SpeedMbps int32 `json:"speedMbps,omitempty"`
-	// carrier is true if a cable is plugged in.
+	// carrier is true if the interface has a carrier, usually because a cable is connected.
 	// +optional
 	Carrier bool `json:"carrier,omitempty"`
-	// addresses are the addresses of the link.
+	// addresses are the IP addresses of the interface.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
 	Addresses []string `json:"addresses,omitempty"`
-	// neighbors are the devices that announce themselves on the link by LLDP.
+	// neighbors are the devices that announce themselves on the interface by LLDP.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
@@ -222,11 +224,11 @@ type HostNIC struct {
 
 // HostNeighbor is a device that announces itself by LLDP.
 type HostNeighbor struct {
-	// system is the name of the device.
+	// system is the name of the device in its LLDP messages.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	System string `json:"system,omitempty"`
-	// port is the port of the device.
+	// port is the port of the device to which the interface is connected.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Port string `json:"port,omitempty"`

@@ -2,8 +2,8 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopMachine describes a machine of the cluster. It has the name of the machine, of its Node
-// and of its Machine. The system creates the object; an operator changes release.
+// An OrlopMachine describes a machine of the cluster. The machine, its Node and its Machine have
+// the same name as this object. The system creates the object. An operator changes spec.release.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopmachines,shortName=om,scope=Namespaced,categories=cluster-api
@@ -45,27 +45,27 @@ type OrlopMachineSpec struct {
 	// +kubebuilder:validation:Enum=controlplane;worker
 	Role string `json:"role"`
 	// release is the release that an operator wants on this machine. It takes precedence over
-	// Machine.spec.version. Without both, the machine keeps the release that it runs.
+	// Machine.spec.version. If neither is set, the machine keeps its release.
 	// +optional
 	Release *ReleaseReference `json:"release,omitempty"`
-	// permit is the decision of the rollout. The controllers write it; a machine installs a release
-	// only if its permit names the release and has not expired.
+	// permit is the decision of the rollout, which the controllers write. A machine installs a
+	// release only if its permit names the release and has not expired.
 	// +optional
 	Permit *Permit `json:"permit,omitempty"`
-	// claim says that a MachineSet has taken the machine from the inventory. The controllers write
-	// it when they create the object. The deletion of the Machine removes such a machine from the
-	// cluster.
+	// claim says that a MachineSet has claimed the machine from the inventory. The controllers
+	// write it when they create the object. If the Machine of a claimed machine is deleted, the
+	// machine is removed from the cluster.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Claim *MachineClaim `json:"claim,omitempty"`
-	// repair is the decision of a MachineHealthCheck about an unhealthy machine. The controllers
-	// write it; the machine performs the step if the order is not older than a few minutes. An
-	// operator removes the field after a repair by hand, so that the steps begin again.
+	// repair is the order of a MachineHealthCheck for an unhealthy machine. The controllers write
+	// it. The machine performs the step if the order is at most a few minutes old. After a repair
+	// by hand, an operator removes the field, and the steps begin again with the first step.
 	// +optional
 	Repair *RepairOrder `json:"repair,omitempty"`
 }
 
-// MachineClaim is the origin of a machine from the inventory.
+// MachineClaim says how a claimed machine came from the inventory into the cluster.
 type MachineClaim struct {
 	// fingerprint is the fingerprint of the key of the machine.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
@@ -74,19 +74,20 @@ type MachineClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Template string `json:"template"`
-	// rule is the name of the OrlopApprovalRule that has approved the machine.
+	// rule is the name of the OrlopApprovalRule that has approved the machine. It is empty if an
+	// operator has approved the fingerprint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Rule string `json:"rule,omitempty"`
 }
 
-// A ReleaseReference names a release.
+// A ReleaseReference names a release of Orlop OS.
 type ReleaseReference struct {
 	// version is the version of Orlop OS, for example 1.2.0.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`
 	Version string `json:"version"`
-	// image is the OCI reference of the signed bundle, with its digest. Without it, the machine
+	// image is the OCI reference of the signed bundle, with its digest. If it is empty, the machine
 	// fetches the release from a machine that runs it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -94,45 +95,47 @@ type ReleaseReference struct {
 	Image string `json:"image,omitempty"`
 }
 
-// A Permit lets a machine install a release.
+// A Permit allows a machine to install a release.
 type Permit struct {
 	// release is the release that the machine may install now.
 	Release ReleaseReference `json:"release"`
-	// peers are addresses of machines that run the release, for a fetch without a registry.
+	// peers are the addresses of machines that run the release. The machine fetches the release
+	// from them if release.image is empty.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
 	Peers []string `json:"peers,omitempty"`
-	// expires is the end of the permit. An update that has started continues after the end.
+	// expires is the time at which the permit ends. An update that has started before continues
+	// after this time.
 	Expires metav1.Time `json:"expires"`
 }
 
-// A RepairOrder is a step of the repair of a machine.
+// A RepairOrder orders a step of the repair of a machine.
 type RepairOrder struct {
-	// step is RestartServices (of the container runtime and of the node), Reboot or OtherSlot (the
-	// version in the other slot). The cluster can refuse the last two, as it can refuse a command
-	// of an operator.
+	// step is RestartServices (restart the container runtime and the node), Reboot, or OtherSlot
+	// (boot the version in the other slot). The cluster can refuse Reboot and OtherSlot, like the
+	// same command of an operator.
 	// +kubebuilder:validation:MaxLength=64
 	Step string `json:"step"`
-	// attempt is the number of the attempt of this step, from 1.
+	// attempt is the number of the attempt of this step, beginning with 1.
 	// +kubebuilder:validation:Minimum=1
 	Attempt int32 `json:"attempt"`
 	// given is the time of the order.
 	Given metav1.Time `json:"given"`
 }
 
-// RepairStatus is the answer of a machine to an order.
+// RepairStatus is the answer of a machine to a RepairOrder.
 type RepairStatus struct {
 	// step is the step of the order.
 	// +kubebuilder:validation:MaxLength=64
 	Step string `json:"step"`
 	// given is the time of the order.
 	Given metav1.Time `json:"given"`
-	// phase is Started, or Refused.
+	// phase is Started or Refused.
 	// +kubebuilder:validation:Enum=Started;Refused
 	Phase string `json:"phase"`
-	// message is the reason of a refusal.
+	// message is the reason of a refusal. It is empty in the phase Started.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
@@ -140,7 +143,7 @@ type RepairStatus struct {
 
 // OrlopMachineStatus is the observed state of a machine.
 type OrlopMachineStatus struct {
-	// initialization is the part of the contract of Cluster API.
+	// initialization is required by the contract of Cluster API.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
 	// addresses are the addresses of the machine.
@@ -148,27 +151,27 @@ type OrlopMachineStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []Address `json:"addresses,omitempty"`
-	// release is the release that runs.
+	// release is the release that the machine runs.
 	// +optional
 	Release *RunningRelease `json:"release,omitempty"`
-	// failed is the last release that did not become healthy. The machine removes the field when it
-	// commits another release, or when its wanted release changes.
+	// failed is the last release that the machine has rolled back. The machine removes the field
+	// when it commits another release, or when its wanted release changes.
 	// +optional
 	Failed *FailedRelease `json:"failed,omitempty"`
 	// repair is the answer of the machine to spec.repair.
 	// +optional
 	Repair *RepairStatus `json:"repair,omitempty"`
-	// drain is the last eviction of the pods of the machine since its boot, before it was away. The
-	// machine removes the field with the next boot.
+	// drain describes the last drain since the boot of the machine: the eviction of its pods before
+	// the machine is away. The machine removes the field at the next boot.
 	// +optional
 	Drain *DrainStatus `json:"drain,omitempty"`
-	// etcdLeader is true if the member of etcd on this machine is the leader.
+	// etcdLeader is true if the etcd member on this machine is the leader of etcd.
 	// +optional
 	EtcdLeader bool `json:"etcdLeader,omitempty"`
-	// observedGeneration is the newest generation that the machine has seen.
+	// observedGeneration is the newest generation of the object that the machine has processed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions are Ready, UpToDate, Updating and RolledBack.
+	// conditions has the types Ready, UpToDate, Updating and RolledBack.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -199,41 +202,43 @@ type RunningRelease struct {
 	// onTrial is true from the first boot of the release until its commit.
 	// +optional
 	OnTrial bool `json:"onTrial,omitempty"`
-	// since is the time of the commit.
+	// since is the time at which the machine committed the release.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 }
 
-// DrainStatus is the state of an eviction of the pods of a machine.
+// DrainStatus is the state of a drain: the eviction of the pods of a machine.
 type DrainStatus struct {
-	// operation needs the drain: upgrade, rollback, reboot, shutdown or reset.
+	// operation is the operation that needs the drain: upgrade, rollback, reboot, shutdown or
+	// reset.
 	// +kubebuilder:validation:MaxLength=64
 	Operation string `json:"operation"`
-	// policy is the effect of a PodDisruptionBudget: timeout, respect or force.
+	// policy says how the drain treats a PodDisruptionBudget: timeout, respect or force.
 	// +kubebuilder:validation:MaxLength=64
 	Policy string `json:"policy"`
-	// phase is running, drained, incomplete (the operation proceeds, although pods are left),
-	// refused (the operation does not happen), given up or undone.
+	// phase is running, drained, given up, undone, incomplete or refused. Incomplete means that the
+	// operation proceeds although pods are left. Refused means that the operation does not take
+	// place.
 	// +kubebuilder:validation:MaxLength=64
 	Phase string `json:"phase"`
-	// started is the time of the start.
+	// started is the time at which the drain started.
 	// +optional
 	Started *metav1.Time `json:"started,omitempty"`
-	// deadline is the end of the drain.
+	// deadline is the time at which the drain ends at the latest.
 	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
 	// evicted is the number of pods that the machine has evicted.
 	// +optional
 	Evicted int32 `json:"evicted,omitempty"`
-	// left is the number of pods that are left.
+	// left is the number of pods that the machine still has to evict.
 	// +optional
 	Left int32 `json:"left,omitempty"`
-	// blocking are pods that block the drain, at most eight of them.
+	// blocking are the pods that block the drain, at most eight.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	Blocking []BlockingPod `json:"blocking,omitempty"`
-	// problem is the reason for which the last round was not complete.
+	// problem says why the last round of evictions was incomplete.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Problem string `json:"problem,omitempty"`
@@ -241,14 +246,15 @@ type DrainStatus struct {
 
 // BlockingPod is a pod that blocks a drain.
 type BlockingPod struct {
-	// pod is namespace/name.
+	// pod is the namespace and the name of the pod: namespace/name.
 	// +kubebuilder:validation:MaxLength=320
 	Pod string `json:"pod"`
-	// budget is the name of the PodDisruptionBudget, in the namespace of the pod.
+	// budget is the name of the PodDisruptionBudget that forbids the eviction. It is in the
+	// namespace of the pod.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Budget string `json:"budget,omitempty"`
-	// message is the reason of the API server.
+	// message is the reason that the API server returned for the refused eviction.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
@@ -256,12 +262,12 @@ type BlockingPod struct {
 
 // FailedRelease is a release that a machine has rolled back.
 type FailedRelease struct {
-	// release is the release.
+	// release is the release that the machine has rolled back.
 	Release ReleaseReference `json:"release"`
-	// reason is why the machine rolled the release back.
+	// reason says why the machine has rolled the release back.
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason"`
-	// log are the last lines of the log of the release.
+	// log contains the last lines of the log of the release.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Log string `json:"log,omitempty"`

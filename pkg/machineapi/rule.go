@@ -2,9 +2,9 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopApprovalRule approves machines that wait for a configuration by their serial numbers,
-// with the signature of an operator. An operator creates the object. A serial number proves
-// nothing, so each listed machine is approved once.
+// An OrlopApprovalRule approves waiting machines by their serial numbers or UUIDs. An operator
+// signs the rule and creates the object. A serial number proves nothing, so a rule approves each
+// listed machine only once.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopapprovalrules,shortName=oar,scope=Namespaced
@@ -22,21 +22,21 @@ type OrlopApprovalRule struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is the signed rule.
 	Spec OrlopApprovalRuleSpec `json:"spec"`
-	// status is the observed state.
+	// status is the observed state. The controllers write it.
 	// +optional
 	Status OrlopApprovalRuleStatus `json:"status,omitempty"`
 }
 
-// OrlopApprovalRuleSpec is a signed rule.
+// OrlopApprovalRuleSpec is a rule with the signature of an operator.
 type OrlopApprovalRuleSpec struct {
-	// rule is the text of the rule in YAML: the machines by serial number or UUID, an expression in
-	// CEL over the inventory, the maximal number of approvals, and the end of the validity.
-	// `orlopctl nodes rule` makes and signs the text.
+	// rule is the text of the rule in YAML. It contains the serial numbers or UUIDs of machines, an
+	// expression in CEL over the inventory, the maximum number of approvals, and the time at which
+	// the rule expires. `orlopctl nodes rule` creates and signs the text.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=24576
 	Rule string `json:"rule"`
-	// signature is the signature of an operator over the text, with the certificate of the
-	// operator.
+	// signature is the signature of an operator over the text of the rule, with the certificate of
+	// the operator.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	Signature string `json:"signature"`
@@ -44,17 +44,17 @@ type OrlopApprovalRuleSpec struct {
 
 // OrlopApprovalRuleStatus is the observed state of a rule.
 type OrlopApprovalRuleStatus struct {
-	// machines is the number of listed machines.
+	// machines is the number of machines that the rule lists.
 	// +optional
 	Machines int32 `json:"machines,omitempty"`
-	// maximum is the maximal number of approvals.
+	// maximum is the maximum number of approvals.
 	// +optional
 	Maximum int32 `json:"maximum,omitempty"`
-	// expires is the end of the validity.
+	// expires is the time at which the rule expires.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// approved is the number of machines that the rule has approved: those in approvals, and those
-	// that wait for a claim.
+	// approved is the number of machines that the rule has approved. It includes the machines in
+	// approvals, and the machines that wait for a claim.
 	// +optional
 	Approved int32 `json:"approved"`
 	// approvals are the approvals that have had an effect: the control plane has offered a
@@ -63,7 +63,7 @@ type OrlopApprovalRuleStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Approvals []RuleApproval `json:"approvals,omitempty"`
-	// conditions are Valid.
+	// conditions has the type Valid.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -71,7 +71,7 @@ type OrlopApprovalRuleStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// RuleApproval is an approval that has had an effect.
+// RuleApproval is an approval of a machine by the rule.
 type RuleApproval struct {
 	// serial is the serial number that the rule lists.
 	// +optional
@@ -81,7 +81,7 @@ type RuleApproval struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UUID string `json:"uuid,omitempty"`
-	// fingerprint is the fingerprint of the key of the machine that took the approval.
+	// fingerprint is the fingerprint of the key of the approved machine.
 	// +kubebuilder:validation:MaxLength=128
 	Fingerprint string `json:"fingerprint"`
 	// time is the time of the approval.

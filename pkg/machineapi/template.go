@@ -2,8 +2,9 @@ package machineapi
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// An OrlopMachineTemplate describes the machines that a MachineDeployment takes from the inventory:
-// a condition for the hardware, and a signed configuration. An operator creates the object.
+// An OrlopMachineTemplate describes the machines that a MachineDeployment claims from the
+// inventory: a condition for their hardware, and a signed configuration. An operator creates the
+// object.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopmachinetemplates,shortName=omt,scope=Namespaced,categories=cluster-api
@@ -15,41 +16,43 @@ type OrlopMachineTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// spec is the desired state.
+	// spec is the description of the machines.
 	Spec OrlopMachineTemplateSpec `json:"spec"`
 	// status is empty.
 	// +optional
 	Status OrlopMachineTemplateStatus `json:"status,omitempty"`
 }
 
-// OrlopMachineTemplateSpec is the desired state of a template.
+// OrlopMachineTemplateSpec is the description of the machines.
 type OrlopMachineTemplateSpec struct {
-	// template describes the machines.
+	// template contains the description, in the structure that Cluster API requires.
 	Template OrlopMachineTemplateResource `json:"template"`
 }
 
-// OrlopMachineTemplateResource describes the machines.
+// OrlopMachineTemplateResource contains the description, in the structure that Cluster API
+// requires.
 type OrlopMachineTemplateResource struct {
-	// spec describes the machines.
+	// spec describes the machines that are claimed.
 	Spec ClaimSpec `json:"spec"`
 }
 
-// ClaimSpec describes the machines that are taken. A change has an effect on later machines only.
+// ClaimSpec describes the machines that are claimed. A change affects only machines that are
+// claimed later.
 type ClaimSpec struct {
 	// match is an expression in CEL over the inventory of an OrlopHost, for example `host.cpus >=
-	// 16 && host.memory >= 64 * GiB && host.labels["rack"] == "7"`. Without it, every approved
-	// machine matches. A machine describes its hardware itself; the labels are the labels of its
-	// OrlopHost.
+	// 16 && host.memory >= 64 * GiB && host.labels["rack"] == "7"`. If it is empty, every approved
+	// machine matches. The hardware is the machine's own description of itself; the labels are the
+	// labels of the OrlopHost.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Match string `json:"match,omitempty"`
-	// documents is the configuration of a worker, without its name and without a secret. `orlopctl
-	// nodes template` makes and signs the documents.
+	// documents is the configuration of a worker, without the name of the machine and without
+	// secrets. `orlopctl nodes template` creates and signs the documents.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=24576
 	Documents string `json:"documents"`
 	// signature is the signature of an operator over the documents, with the certificate of the
-	// operator. A machine accepts the documents of its own operator only.
+	// operator. A machine accepts only documents that its own operator has signed.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	Signature string `json:"signature"`

@@ -12,9 +12,10 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Decode decodes the only document of a text into a value with JSON tags. A text without a document
-// leaves the value as it is. Names of fields are case-sensitive. No message contains a value of the
-// text, which may be a secret.
+// Decode decodes text, which has at most one document, into a value with JSON tags. A text without
+// a document leaves the value unchanged. Names of fields are case-sensitive. Decode fails at a
+// second document, a syntax error, a repeated or unknown field, an alias, and a value of the wrong
+// type. The error contains no value of the text, because a value may be a secret.
 func Decode(text []byte, into any) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document, second yaml.Node
@@ -43,13 +44,15 @@ func Decode(text []byte, into any) error {
 	return errors.Join(append(unknown, err)...)
 }
 
-// firstWord returns the kind of a JSON value: for a number, its text follows.
+// firstWord returns the kind of a JSON value from json.UnmarshalTypeError.Value. For a number, that
+// text is "number", followed by the number itself, which may be a secret.
 func firstWord(value string) string {
 	word, _, _ := strings.Cut(value, " ")
 	return word
 }
 
-// valueOf returns the value of a node for encoding/json.
+// valueOf returns the value of a node in the types that encoding/json can encode: map[string]any,
+// []any or a scalar.
 func valueOf(n *yaml.Node) (any, error) {
 	switch n.Kind {
 	case yaml.DocumentNode:
@@ -83,7 +86,7 @@ func valueOf(n *yaml.Node) (any, error) {
 		}
 		return all, nil
 	}
-	if n.Tag == "!!timestamp" { // JSON has none
+	if n.Tag == "!!timestamp" { // JSON has no timestamps, so the text becomes a string
 		return n.Value, nil
 	}
 	var value any
@@ -93,8 +96,9 @@ func valueOf(n *yaml.Node) (any, error) {
 	return value, nil
 }
 
-// Repeated returns the line of the first field below a node that occurs twice in its mapping, or 0.
-// A decoder would drop the first value.
+// Repeated returns the line of the first field in the tree below n that occurs twice in its
+// mapping, or 0 if there is none. Callers use it because a YAML decoder may drop one of the two
+// values.
 func Repeated(n *yaml.Node) int {
 	if n.Kind == yaml.MappingNode {
 		if line := repeated(n); line > 0 {
@@ -109,7 +113,8 @@ func Repeated(n *yaml.Node) int {
 	return 0
 }
 
-// repeated returns the line of the first field that occurs twice in a mapping, or 0.
+// repeated returns the line of the first field that occurs twice in this mapping, or 0 if there is
+// none. It does not examine the values of the fields.
 func repeated(mapping *yaml.Node) int {
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(mapping.Content); i += 2 {

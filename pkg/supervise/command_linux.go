@@ -15,47 +15,50 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// MaxOutput is the size of the retained end of a command's output, in bytes.
+// MaxOutput is the maximum number of bytes, from the end of a command's output, that are retained
+// if Command.MaxOutput is 0.
 const MaxOutput = 256 << 10
 
 // Command is a program that runs once.
 type Command struct {
 	Args  []string   // the executable's absolute path and its arguments
 	Env   []string   // PATH and LC_ALL=C if nil
-	Dir   string     // "/" when empty
-	Stdin []byte     // its standard input
-	UID   uint32     // user and group; unless root, it cannot gain privileges
+	Dir   string     // working directory; "/" if empty
+	Stdin []byte     // standard input; /dev/null if nil
+	UID   uint32     // user and group ID; if not 0, also no_new_privs
 	Files []*os.File // file descriptors from 3 on
-	// standard error is not part of the output, only of an ExitError
+	// SeparateStderr removes the standard error from the returned output. Only ExitError contains
+	// it then.
 	SeparateStderr bool
-	// output limit in bytes, after which the command is killed; 0: no limit, but only the last
-	// MaxOutput bytes are retained
+	// MaxOutput is the limit of the output in bytes; a command that exceeds it is killed. 0 means
+	// no limit, and only the last 256 KiB (the constant MaxOutput) are retained.
 	MaxOutput int
-	Nice      int // niceness
-	// KillFirst makes the kernel kill it before all other processes when memory runs out.
+	Nice      int // -20 to 19
+	// KillFirst makes the kernel kill this process before all others if memory runs out.
 	KillFirst bool
 }
 
 // ErrTooMuch is returned when a command exceeds Command.MaxOutput.
 var ErrTooMuch = errors.New("exceeded the output limit")
 
-// Run runs a program until it exits, and returns its standard output and error (the last 256 KiB).
-// args are the absolute path of the executable and its arguments. If the context ends first, Run
-// kills the program and its children. A nonzero status is an error, an *ExitError with the last
-// lines of the output.
+// Run runs a program until it exits. It returns the last 256 KiB of the standard output and the
+// standard error together. args are the absolute path of the executable and its arguments. If the
+// context ends first, Run kills the program with its process group and returns an error. For a
+// nonzero exit status the error is an *ExitError with the last lines of the output.
 func (r *Reaper) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return r.RunCommand(ctx, Command{Args: args})
 }
 
-// Parser returns a function that runs a command that parses untrusted content, each time with
-// another standard input, other files and another limit of the output in bytes. The standard error
-// is not part of the output, and the kernel kills the command first when memory runs out. The error
-// for a nonzero status does not contain the output, which may contain text of the content.
-func (r *Reaper) Parser(c Command) func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+// Parser returns a function that runs the command c, which parses untrusted content. Each call of
+// the function has its own standard input, files, and limit of the output in bytes; the other
+// options are the options of c. The kernel kills the command before all other processes if memory
+// runs out. The function returns the standard output. For a nonzero exit status the error contains
+// no output of the command, because the output may repeat the untrusted content.
+func (r *Reaper) Parser(c Command) func(ctx context.Context, stdin []byte, files []*os.File, most int) ([]byte, error) {
 	c.SeparateStderr, c.KillFirst = true, true
-	return func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+	return func(ctx context.Context, stdin []byte, files []*os.File, most int) ([]byte, error) {
 		next := c
-		next.Stdin, next.Files, next.MaxOutput = question, files, most
+		next.Stdin, next.Files, next.MaxOutput = stdin, files, most
 		text, err := r.RunCommand(ctx, next)
 		if exit := (*ExitError)(nil); errors.As(err, &exit) {
 			return nil, errors.New("its process " + exit.Exit.String())
@@ -64,7 +67,8 @@ func (r *Reaper) Parser(c Command) func(ctx context.Context, question []byte, fi
 	}
 }
 
-// RunCommand is like Run, with all options of Command.
+// RunCommand is like Run, with the options of Command. If the output exceeds c.MaxOutput, it
+// returns no output and ErrTooMuch.
 func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
@@ -83,13 +87,13 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	}
 	defer output.close()
 	files.Output = output.writer
-	complaints := output
+	stderr := output
 	if c.SeparateStderr {
-		if complaints, err = newCapture(0); err != nil {
+		if stderr, err = newCapture(0); err != nil {
 			return nil, fmt.Errorf("%s: cannot run: %w", strings.Join(c.Args, " "), err)
 		}
-		defer complaints.close()
-		files.Errors = complaints.writer
+		defer stderr.close()
+		files.Errors = stderr.writer
 	}
 	if c.Stdin != nil {
 		if files.Stdin, err = safefile.InMemory("stdin", c.Stdin); err != nil {
@@ -103,7 +107,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	}
 	output.begin()
 	if c.SeparateStderr {
-		complaints.begin()
+		stderr.begin()
 	}
 	tooMuch := false
 	select {
@@ -119,7 +123,7 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	text := output.end()
 	said := text
 	if c.SeparateStderr {
-		said = complaints.end()
+		said = stderr.end()
 	}
 	if tooMuch || c.MaxOutput > 0 && len(text) > c.MaxOutput {
 		return nil, fmt.Errorf("%s: %w (%d bytes)", strings.Join(c.Args, " "), ErrTooMuch, c.MaxOutput)
@@ -133,12 +137,12 @@ func (r *Reaper) RunCommand(ctx context.Context, c Command) ([]byte, error) {
 	return text, nil
 }
 
-// capture is a pipe for the output of a program, and the received output.
+// capture is the pipe that receives the output of a program, and the received output.
 type capture struct {
 	reader, writer *os.File
 	most           int           // limit in bytes; 0: none
 	over           chan struct{} // closed when the output exceeds the limit
-	text           chan []byte
+	text           chan []byte   // receives the output once, at its end
 }
 
 func newCapture(most int) (*capture, error) {
@@ -149,7 +153,8 @@ func newCapture(most int) (*capture, error) {
 	return &capture{reader: reader, writer: writer, most: most, over: make(chan struct{}), text: make(chan []byte, 1)}, nil
 }
 
-// begin starts to read. The program has inherited the write end of the pipe by now.
+// begin starts to read. The caller has started the program, which has its own copy of the write
+// end, so begin closes the write end here.
 func (c *capture) begin() {
 	c.writer.Close()
 	go func() {
@@ -162,7 +167,8 @@ func (c *capture) begin() {
 	}()
 }
 
-// read reads the output to its end or beyond the limit.
+// read reads until the output ends or exceeds the limit. If the output exceeds the limit, read
+// closes c.over.
 func (c *capture) read() ([]byte, error) {
 	if c.most == 0 {
 		return readEnd(c.reader, MaxOutput), nil
@@ -174,8 +180,8 @@ func (c *capture) read() ([]byte, error) {
 	return text, err
 }
 
-// end returns the output after the exit of the program. A child of the program may hold the pipe
-// open forever: end does not wait for its later output.
+// end returns the output. The caller calls it after the exit of the program. A child of the program
+// may hold the pipe open for ever, so end waits at most a second for the end of the output.
 func (c *capture) end() []byte {
 	_ = c.reader.SetReadDeadline(time.Now().Add(time.Second))
 	return <-c.text
@@ -186,14 +192,15 @@ func (c *capture) close() {
 	c.reader.Close()
 }
 
-// ExitError is returned for a command that exited with a nonzero status, or by a signal.
+// ExitError is returned for a command that exited with a nonzero status or was killed by a signal.
 type ExitError struct {
 	Args   []string
 	Exit   Exit
 	Output string // last lines of the output
 }
 
-// Error returns "/usr/sbin/mke2fs -t ext4 /dev/vda4: ended with status 1: the last lines".
+// Error returns, for example, "/usr/sbin/mke2fs -t ext4 /dev/vda4: ended with status 1: the last
+// lines".
 func (e *ExitError) Error() string {
 	text := fmt.Sprintf("%s: %s", strings.Join(e.Args, " "), e.Exit)
 	if e.Output != "" {
@@ -202,7 +209,7 @@ func (e *ExitError) Error() string {
 	return text
 }
 
-// readEnd reads until r ends or fails and returns the last limit bytes.
+// readEnd reads r until it ends or fails, and returns the last limit bytes.
 func readEnd(r io.Reader, limit int) []byte {
 	var text []byte
 	buffer := make([]byte, 4096)
@@ -218,7 +225,7 @@ func readEnd(r io.Reader, limit int) []byte {
 	}
 }
 
-// lastLines joins the last n lines of a text by "; ".
+// lastLines returns the last n lines of a text that are not empty, joined by "; ".
 func lastLines(text string, n int) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")

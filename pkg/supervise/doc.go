@@ -1,19 +1,21 @@
-// Package supervise keeps processes running. A service is data (Service), its lifecycle is a pure
-// state machine (Step), and the Manager performs the actions of the state machine.
+// Package supervise runs processes and restarts them after a failure. A service is data (Service),
+// its lifecycle is a pure state machine (Step), and the Manager performs the actions of the state
+// machine.
 //
-// Three rules shape it.
+// Three rules determine the design.
 //
-//   - The caller sets the whole desired state at once (Manager.Set), as often as it likes.
-//     Unchanged services are not touched.
-//   - Dependencies order only the start and the stop. A service is started when its dependencies
-//     are ready, and stopped after its dependents. A service with an unready or crashed dependency
-//     keeps running: it was written to wait, and a kill would turn one failure into many.
-//   - The Reaper collects every child of the process, supervised or not, because PID 1 inherits
-//     orphans and no other code may wait for "any child".
+//   - The caller sets the whole desired state at once (Manager.Set), and may repeat the call at any
+//     time. Set does not touch services that have not changed.
+//   - Dependencies only determine the order of starts and stops. A service starts when its
+//     dependencies are ready, and stops after the services that depend on it. It keeps running
+//     while a dependency is unready or has crashed: every service can wait for its dependencies,
+//     and a restart of all dependents would turn one failure into many.
+//   - The Reaper collects the exit status of every child of this process, including the orphans
+//     that PID 1 inherits. No other code of this process may wait for children.
 //
-// The last lines of a service's output are in memory (LogRing).
+// The last lines of the output of each service are in memory (LogRing).
 //
-// The package does not know the services, stores no state on disk, rotates no files, and has no
-// sockets of its own. It creates control groups with pkg/kernel/cgroup; the caller decides on their
-// limits.
+// The package contains no list of services. It stores no state on disk, rotates no files, and
+// listens on no socket for its own purposes. It creates control groups with pkg/kernel/cgroup; the
+// caller chooses their limits.
 package supervise

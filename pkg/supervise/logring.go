@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// MaxLogLine is the maximum length of a line in bytes. The rest of a longer line continues as
+// MaxLogLine is the maximum length of a line in bytes. A longer line is split, and its rest becomes
 // another line.
 const MaxLogLine = 8192
 
-// lineCost is added to the length of a line in the byte count: the size of a LogLine in memory.
+// lineCost is the size of a LogLine in memory without its text. The byte count of a ring adds it
+// for each line.
 const lineCost = 48
 
 // LogLine is a line of text without its newline.
@@ -22,12 +23,12 @@ type LogLine struct {
 	Text string
 }
 
-// LogRing stores the last lines of a service's output in memory, bounded by lines and by bytes.
-// NewLogRing creates it. All methods are safe for concurrent use.
+// LogRing stores the last lines of a service's output in memory. A number of lines and a number of
+// bytes limit it. NewLogRing creates a ring. All methods are safe for concurrent use.
 //
-// The writer never waits for a reader: a full ring drops the oldest lines, and a slow reader gets
-// the number of lines that it missed. A ring deliberately writes nothing to disk and parses no
-// line.
+// The writer never waits for a reader. A full ring drops its oldest lines, and a reader that was
+// too slow gets the number of lines that it has missed. A ring writes nothing to disk and does not
+// parse the lines.
 type LogRing struct {
 	maxLines, maxBytes int
 
@@ -39,14 +40,15 @@ type LogRing struct {
 	changed chan struct{} // closed by the next line, then replaced
 }
 
-// NewLogRing returns an empty ring with at most maxLines lines and maxBytes bytes of text (plus
-// lineCost for each line). Both limits are at least 1.
+// NewLogRing returns an empty ring for at most maxLines lines and maxBytes bytes. Each line counts
+// its text and lineCost bytes. A limit below 1 is raised to 1. The last line always stays, even if
+// it exceeds maxBytes.
 func NewLogRing(maxLines, maxBytes int) *LogRing {
 	return &LogRing{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
 }
 
-// Write adds text, and sets the time of each completed line to now. It never blocks and never
-// fails, so it can be the io.Writer behind the output of a process.
+// Write adds text to the ring. The time of each line is the time at which it was complete. Write
+// never blocks and never fails, so a ring can be the io.Writer behind the output of a process.
 func (r *LogRing) Write(text []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,8 +77,8 @@ func (r *LogRing) Write(text []byte) (int, error) {
 	return size, nil
 }
 
-// Flush turns the text after the last newline into a line, if there is any. The caller calls it
-// when a process has exited.
+// Flush turns the text after the last newline into a line, if there is any text. The manager calls
+// it when the output of a process ends.
 func (r *LogRing) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +91,8 @@ func (r *LogRing) Flush() {
 // add turns the partial text into a line, and drops the oldest lines beyond the limits. The caller
 // holds the lock.
 func (r *LogRing) add() {
-	// Bytes that are not UTF-8, or a character that was cut, are not valid in a proto3 string.
+	// The API sends the line as a proto3 string, which must be valid UTF-8. The output can contain
+	// other bytes, and the limit of a line can cut a character.
 	text := strings.ToValidUTF8(string(bytes.TrimSuffix(r.partial, []byte("\r"))), "\uFFFD")
 	r.partial = r.partial[:0]
 	r.lines = append(r.lines, LogLine{Seq: r.next, Time: time.Now(), Text: text})
@@ -109,15 +112,15 @@ func (r *LogRing) notify() {
 	r.changed = make(chan struct{})
 }
 
-// Newest returns the Seq of the last line, even if the ring has dropped it; 0 before the first
-// line.
+// Newest returns the Seq of the last line that was written, even if the ring has dropped it. It
+// returns 0 before the first line.
 func (r *LogRing) Newest() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next - 1
 }
 
-// Tail returns the last n stored lines, oldest first; all of them if n is 0.
+// Tail returns the last n stored lines, oldest first, or all stored lines if n is 0.
 func (r *LogRing) Tail(n int) []LogLine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,9 +137,10 @@ func (r *LogRing) Since(seq uint64) []LogLine {
 	return lines
 }
 
-// After waits for a line with a Seq greater than seq, and returns all such stored lines. missed is
-// the number of dropped lines between seq and the first returned line. The only possible error is
-// the error of the context.
+// After waits until there is a line with a Seq greater than seq, and returns all stored lines of
+// this kind, oldest first. missed is the number of lines between seq and the first returned line
+// that the ring has dropped. If the context ends first, After returns the error of the context,
+// which is its only error.
 func (r *LogRing) After(ctx context.Context, seq uint64) (lines []LogLine, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)
@@ -164,9 +168,10 @@ func (r *LogRing) after(seq uint64) ([]LogLine, uint64, <-chan struct{}) {
 	return append([]LogLine(nil), r.lines[seq+1-first:]...), 0, r.changed
 }
 
-// Follow calls each for the last tail stored lines (for all if tail is 0) and then for every new
-// line, until the context ends (Follow returns its error) or each fails. missed is the number of
-// lines before this line that were lost because each was slower than the writer.
+// Follow calls each for the last tail stored lines (all stored lines if tail is 0), and then for
+// every new line. It returns when the context ends, with the error of the context, or when each
+// fails, with its error. missed is the number of lines that the ring has dropped directly before
+// this line, because each was slower than the writer.
 func (r *LogRing) Follow(ctx context.Context, tail int, each func(line LogLine, missed uint64) error) error {
 	last := r.Newest()
 	for _, line := range r.Tail(tail) {

@@ -76,8 +76,8 @@ func TestLongLineIsSplit(t *testing.T) {
 	}
 }
 
-// TestOtherBytes: bytes that are not valid in a proto3 string are replaced, also where a line is
-// cut within a character.
+// TestOtherBytes checks that a ring replaces bytes that are not valid in a proto3 string. A cut
+// within a character also leaves invalid bytes.
 func TestOtherBytes(t *testing.T) {
 	r := NewLogRing(10, 1<<20)
 	write(t, r, "a\xffb\n"+strings.Repeat("x", MaxLogLine-1)+"é\n")
@@ -101,8 +101,8 @@ func TestSlowReaderIsToldWhatItMissed(t *testing.T) {
 	}
 }
 
-// TestFollow: a reader that starts in the middle gets every line once, in order. The test also
-// serves the race detector.
+// TestFollow checks that a reader that starts while lines are written gets every later line once,
+// in order. The test also gives the race detector concurrent accesses.
 func TestFollow(t *testing.T) {
 	const last = 2000
 	r := NewLogRing(last, 1<<20)

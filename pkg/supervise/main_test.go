@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The child processes of the tests are the test executable in another role. So the tests need no
-// other program, and run under the product kernel in an otherwise empty root.
+// roleEnv is the environment variable that tells the test executable to play the role of a child
+// process. The tests therefore need no other program, and can run under the product kernel in a
+// root without programs.
 const roleEnv = "SUPERVISE_TEST_ROLE"
 
 // reaper is the only reaper of the test process.
@@ -31,11 +32,13 @@ var reaper = NewReaper(func(pid int, exit Exit) {
 	}
 })
 
+// orphans receives "PID EXIT" for each collected orphan.
 var orphans = make(chan string, 64)
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		// A failed test may leave the process behind; go test ends the test itself after this time.
+		// A failed test may leave this process behind. The process ends after 10 minutes, the
+		// default time limit of go test.
 		time.AfterFunc(10*time.Minute, func() { os.Exit(3) })
 		os.Exit(play(role))
 	}
@@ -43,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// self returns the arguments and environment that start the test executable in a role. The words
-// after the first are the arguments of the role.
+// self returns the arguments and the environment that start the test executable in a role. role is
+// the name of the role, followed by the arguments of the role.
 func self(t testing.TB, role string) (args, env []string) {
 	t.Helper()
 	path, err := os.Executable()
@@ -54,16 +57,17 @@ func self(t testing.TB, role string) (args, env []string) {
 	return []string{path, "-test.run=^$"}, []string{roleEnv + "=" + role, "GORACE=atexit_sleep_ms=0"}
 }
 
-// play runs a role in a child.
+// play plays a role in a child process and returns its exit status. Each role has its arguments in
+// capital letters.
 func play(role string) int {
 	words := strings.Fields(role)
 	switch words[0] {
-	case "exit": // exit STATUS [TEXT…]
+	case "exit": // exit STATUS [TEXT…]: writes TEXT
 		fmt.Println(strings.Join(words[2:], " "))
 		status := 0
 		fmt.Sscan(words[1], &status)
 		return status
-	// complain STATUS TEXT: writes a line to standard error, then the text to standard output
+	// complain STATUS TEXT: writes "complaint" to standard error, and TEXT to standard output
 	case "complain":
 		fmt.Fprintln(os.Stderr, "complaint")
 		fmt.Println(words[2])
@@ -81,8 +85,9 @@ func play(role string) int {
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")
 		_ = unix.Pause() // until a signal
-	case "show": // show [OOM]: writes its own attributes, as soon as its oom_score_adj is OOM
-		// The parent sets the value of the started child, which may be faster than the parent.
+	case "show": // show [OOM]: writes its own attributes after its oom_score_adj has become OOM
+		// The parent sets oom_score_adj after the start of this process, so the role waits for the
+		// value.
 		for deadline := time.Now().Add(10 * time.Second); len(words) > 1 && time.Now().Before(deadline); runtime.Gosched() {
 			if now, _ := os.ReadFile("/proc/self/oom_score_adj"); strings.TrimSpace(string(now)) == words[1] {
 				break
@@ -96,7 +101,7 @@ func play(role string) int {
 		_ = syscall.Getrlimit(unix.RLIMIT_CORE, &core)
 		sid, _ := unix.Getsid(0)
 		fmt.Printf("%s\n%s\noom %snice %d\ncore %d\nleader %v\n", status, group, oom, 20-nice, core.Cur, sid == os.Getpid())
-	case "fill": // fill DESCRIPTOR TEXT: writes the text to an inherited file
+	case "fill": // fill DESCRIPTOR TEXT: writes TEXT to an inherited file descriptor
 		fd := 0
 		fmt.Sscan(words[1], &fd)
 		if _, err := os.NewFile(uintptr(fd), "file").WriteString(words[2]); err != nil {
@@ -105,14 +110,14 @@ func play(role string) int {
 		}
 	case "cat":
 		_, _ = io.Copy(os.Stdout, os.Stdin)
-	case "flood": // writes without end
+	case "flood": // writes long lines until a write fails
 		line := append(bytes.Repeat([]byte("x"), 99), '\n')
 		for {
 			if _, err := os.Stdout.Write(line); err != nil {
 				return 1
 			}
 		}
-	case "notify": // reports not ready, then ready, and changes on each SIGUSR1
+	case "notify": // reports not ready, at once ready, and the opposite on each SIGUSR1
 		return playNotify()
 	case "profile": // serves profiles and reports that it is ready
 		w, err := notify.FromEnv()
@@ -125,7 +130,7 @@ func play(role string) int {
 		}
 		_ = w.Send("", true, "") // the test detects a failure
 		select {}
-	case "listen": // listen NETWORK ADDRESS
+	case "listen": // listen NETWORK ADDRESS: accepts connections
 		l, err := net.Listen(words[1], words[2])
 		if err != nil {
 			fmt.Println(err)
@@ -136,7 +141,7 @@ func play(role string) int {
 				c.Close()
 			}
 		}
-	case "spawn": // starts a sleeping grandchild and exits on SIGTERM
+	case "spawn": // spawn [LEAVE]: starts a grandchild; exits only if there is a LEAVE
 		path, _ := os.Executable()
 		pid, _, err := syscall.StartProcess(path, []string{path, "-test.run=^$"}, &syscall.ProcAttr{Env: []string{roleEnv + "=sleep"}, Files: []uintptr{0, 1, 2}})
 		fmt.Println("grandchild", pid, err)

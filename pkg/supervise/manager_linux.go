@@ -19,14 +19,16 @@ import (
 
 // Config configures a Manager.
 type Config struct {
-	Reaper *Reaper     // its Loop must run
+	Reaper *Reaper     // starts the processes; its Loop must run
 	Groups cgroup.Tree // parent of the services' control groups; cgroup.Mount on a machine
-	// Event receives one-line messages: kind is "state" or "failure". The manager calls it with its
-	// lock held, so it must be quick and must not call the manager. It may be nil.
+	// Event receives messages of one line. kind is "state" for a change of state and "failure" for
+	// an error. The manager holds its lock during the call, so Event must return quickly and must
+	// not call the manager. It may be nil.
 	Event func(service, kind, message string)
 }
 
-// Manager runs services. All methods are safe for concurrent use.
+// Manager starts, stops and restarts the processes of services. All methods are safe for concurrent
+// use.
 type Manager struct {
 	config Config
 	status *cell.Cell[[]Status]
@@ -34,29 +36,29 @@ type Manager struct {
 	mu       sync.Mutex
 	units    map[string]*unit
 	order    []string // names in the order of Set
-	killNow  bool     // a shutdown has timed out: kill processes
-	shutDown bool     // Shutdown was called: start no process
+	killNow  bool     // Shutdown has timed out: kill instead of terminate
+	shutDown bool     // Shutdown was called: Set fails
 }
 
-// unit is a service with its run-time state. The manager's lock guards it.
+// unit is a service with its run-time state. The lock of the manager guards it.
 type unit struct {
-	service Service  // definition of the present or the next process
-	next    *Service // definition of the next process, if it differs
-	removed bool     // to be deleted after it has stopped
+	service Service  // definition of the present process
+	next    *Service // definition of the next process; nil if it is the same
+	removed bool     // deleted after it has stopped
 	log     *LogRing
 
 	state   State
-	since   time.Time
-	failure string // last failure
-	starts  uint32
+	since   time.Time // time of the last change of the phase
+	failure string    // text of the last failure
+	starts  uint32    // number of started processes
 
-	process    *Process
-	endProbe   context.CancelFunc // of the present process
+	process    *Process           // nil without a process
+	endProbe   context.CancelFunc // ends the probe of the present process
 	components components
-	probe      string // last result of the probe
+	probe      string // last error of the probe; empty after a success
 
 	timer      *time.Timer
-	generation int // identifies a timer that fires after its replacement
+	generation int // number of timers; a timer with another number was replaced
 }
 
 // NewManager returns a manager without services.
@@ -67,10 +69,11 @@ func NewManager(config Config) *Manager {
 	return &Manager{config: config, status: cell.New([]Status(nil)), units: map[string]*unit{}}
 }
 
-// Status returns the cell with the status of every service, in the order of Set.
+// Status returns the cell with the status of every service, in the order of Set. Services that are
+// being stopped for removal follow at the end.
 func (m *Manager) Status() *cell.Cell[[]Status] { return m.status }
 
-// Log returns the output of a service.
+// Log returns the log of a service. It fails if there is no service with this name.
 func (m *Manager) Log(name string) (*LogRing, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,9 +91,10 @@ func (m *Manager) find(name string) (*unit, error) {
 	return nil, fmt.Errorf("service %q: does not exist; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(m.units)), ", "))
 }
 
-// Set sets the complete list of services. It starts new services, stops removed services and
-// restarts changed services; it does not touch the others. It returns at once; Status shows the
-// progress. An invalid list changes nothing. After Shutdown, Set returns ErrShutdown.
+// Set sets the complete list of services. It starts new services, stops removed services, restarts
+// changed services, and does not touch the others. It returns before these changes are complete;
+// Status shows the progress. If the list is invalid, Set changes nothing and returns the error of
+// Validate. After Shutdown, it returns ErrShutdown.
 func (m *Manager) Set(services []Service) error {
 	if err := Validate(services); err != nil {
 		return err
@@ -104,7 +108,7 @@ func (m *Manager) Set(services []Service) error {
 	return nil
 }
 
-// ErrShutdown is returned after Shutdown.
+// ErrShutdown is returned by Set after Shutdown.
 var ErrShutdown = errors.New("services: the machine is shutting down")
 
 func (m *Manager) set(services []Service) {
@@ -146,7 +150,7 @@ func (m *Manager) setOne(s Service) {
 	}
 }
 
-// planned returns the desired definition of the service.
+// planned returns the definition of the next process of the service.
 func (u *unit) planned() Service {
 	if u.next != nil {
 		return *u.next
@@ -164,7 +168,7 @@ func (u *unit) applyNext() {
 	u.service, u.next = *u.next, nil
 }
 
-// Services returns the desired services in order, for a comparison with Diff.
+// Services returns the list of services of the last Set, with defaults, for a comparison by Diff.
 func (m *Manager) Services() []Service {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,8 +181,8 @@ func (m *Manager) Services() []Service {
 	return services
 }
 
-// Restart stops the process of a service and starts a new one, without the back-off after a
-// failure.
+// Restart stops the process of a service and starts a new one, without the delay of a back-off. It
+// returns before the new process runs. It fails if the service does not exist or is being removed.
 func (m *Manager) Restart(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,7 +198,8 @@ func (m *Manager) Restart(name string) error {
 	return nil
 }
 
-// Signal sends a signal to the running process of a service.
+// Signal sends a signal to the main process of a service. It fails if the service does not exist or
+// has no process.
 func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,8 +213,9 @@ func (m *Manager) Signal(name string, signal syscall.Signal) error {
 	return u.process.Signal(signal, false)
 }
 
-// Shutdown stops all services, dependents before their dependencies, and returns when none is left.
-// If the context ends first, it kills the remaining services, and the error names them.
+// Shutdown stops all services, each after the services that depend on it, and returns when all have
+// stopped. If the context ends first, Shutdown kills the remaining services, waits up to five
+// seconds for their end, and returns an error with their names.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	m.shutDown = true
@@ -245,8 +251,9 @@ func (m *Manager) killAll() (names []string) {
 	return names
 }
 
-// converge informs each service about changes of its dependencies and dependents, until no further
-// change follows, and publishes the status. Every exported method of the manager ends with it.
+// converge tells the state machine of each service about changes of its dependencies and
+// dependents. It repeats this until nothing changes, and then publishes the status. Every method
+// that changes the state of a service calls it last.
 func (m *Manager) converge() {
 	for again := true; again; {
 		again = false
@@ -280,7 +287,7 @@ func (m *Manager) needsReady(u *unit) bool {
 	return true
 }
 
-// needed reports whether a process of another service depends on this service.
+// needed reports whether another service with a live process depends on this service.
 func (m *Manager) needed(name string) bool {
 	for _, u := range m.units {
 		if u.state.Phase.Alive() && slices.Contains(u.service.DependsOn, name) {
@@ -290,7 +297,8 @@ func (m *Manager) needed(name string) bool {
 	return false
 }
 
-// step passes an event to the state machine of the service and performs its actions.
+// step passes an event to the state machine of the service and performs the actions that it
+// returns.
 func (m *Manager) step(u *unit, e Event) {
 	before := u.state.Phase
 	var actions []Action
@@ -304,8 +312,8 @@ func (m *Manager) step(u *unit, e Event) {
 	}
 }
 
-// perform performs an action. Start is the last in a list of actions, because it may call step
-// again.
+// perform performs an action. Start is the last action in a list, because a start that fails or is
+// ready at once calls step again.
 func (m *Manager) perform(u *unit, a Action) {
 	switch a.Kind {
 	case SetTimer:
@@ -326,7 +334,8 @@ func (m *Manager) perform(u *unit, a Action) {
 	}
 }
 
-// end sends SIGTERM to the process, or kills it with its whole control group.
+// end sends SIGTERM to the main process. With force, it kills the main process, and the other
+// processes in its control group unless LeaveChildren is set.
 func (m *Manager) end(u *unit, force bool) error {
 	if u.process == nil {
 		return nil
@@ -385,7 +394,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// detail returns, in a line, why the service waits or failed.
+// detail returns a line that says why the service waits or failed.
 func (m *Manager) detail(u *unit) string {
 	var parts []string
 	add := func(text string) {

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bench is a manager with its events, for one test.
+// bench is a manager for one test, with the events that the manager has sent.
 type bench struct {
 	*Manager
 	t      *testing.T
@@ -69,7 +69,8 @@ func (b *bench) set(services ...Service) {
 	}
 }
 
-// until waits until ok accepts the status of a service.
+// until waits until the function ok returns true for the status of the service, and returns this
+// status. what describes it in the failure of the test.
 func (b *bench) until(name, what string, ok func(Status) bool) Status {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
@@ -93,7 +94,7 @@ func (b *bench) in(name string, p Phase) Status {
 	return b.until(name, string(p), func(s Status) bool { return s.State == p })
 }
 
-// output waits for a log line of the service that contains the text.
+// output waits for a log line of the service that contains the text, and returns the line.
 func (b *bench) output(name, text string) string {
 	b.t.Helper()
 	log, err := b.Log(name)
@@ -124,7 +125,7 @@ func kill(t *testing.T, pid int) {
 
 func TestKilledServiceIsBackAtOnce(t *testing.T) {
 	b := newBench(t, "")
-	// No deadline of this test waits for the first delay.
+	// The first delay is an hour, so the test would fail if it waited for the delay.
 	b.set(b.service("a", "sleep", func(s *Service) { s.Backoff.First, s.Backoff.Max = time.Hour, time.Hour }))
 	first := b.in("a", Running)
 	kill(t, first.PID)
@@ -152,8 +153,7 @@ func TestFailureSaysWhy(t *testing.T) {
 	if s := b.in("b", BackingOff); !strings.Contains(s.Detail, "/does/not/exist") || s.PID != 0 {
 		t.Errorf("%+v", s)
 	}
-	// The detail contains the last words of this process, and not the last words of its
-	// predecessor.
+	// The detail contains the last words of the present process, not the words of its predecessor.
 	b.set(b.service("c", "exit 7 panic: no book"))
 	if s := b.in("c", BackingOff); s.Detail != "ended with status 7: panic: no book" {
 		t.Errorf("detail %q", s.Detail)
@@ -195,7 +195,7 @@ func TestOrderOfStartAndStop(t *testing.T) {
 	}
 }
 
-// TestProfile: a service serves profiles, and so does its next process.
+// TestProfile checks that a service serves profiles, and its next process does so too.
 func TestProfile(t *testing.T) {
 	b := newBench(t, "")
 	socket := filepath.Join(t.TempDir(), "of", "s")
@@ -301,7 +301,8 @@ func TestStartThatIsNeverReadyIsTriedAgain(t *testing.T) {
 		s.Backoff.First = 10 * time.Millisecond
 	}))
 	s := b.until("a", "restarted twice", func(s Status) bool { return s.Restarts >= 2 })
-	// Twice the first timeout, or more if this test was slow meanwhile.
+	// The timeout is twice the first timeout after one failure, and more after further failures, if
+	// this test was slow meanwhile.
 	if s = b.in("a", Starting); !regexp.MustCompile(`was not ready within (600ms|1\.2s|2\.4s)$`).MatchString(s.Detail) {
 		t.Errorf("%+v", s)
 	}
@@ -319,8 +320,8 @@ func TestTCPProbe(t *testing.T) {
 	b.in("a", Running)
 }
 
-// TestFloodDoesNotGrow: neither the absence of a reader nor a slow reader blocks a service with
-// endless output.
+// TestFloodDoesNotGrow checks that a service with endless output is not blocked, without a reader
+// and with a slow reader.
 func TestFloodDoesNotGrow(t *testing.T) {
 	b := newBench(t, "")
 	b.set(b.service("a", "flood", func(s *Service) { s.LogLines, s.LogBytes = 50, 1<<20 }))
@@ -346,7 +347,8 @@ func TestFloodDoesNotGrow(t *testing.T) {
 	}
 }
 
-// TestGroup starts services in control groups and checks the remaining processes after their end.
+// TestGroup starts services in control groups. It checks which processes remain after the main
+// process of a service was killed.
 func TestGroup(t *testing.T) {
 	tree := testTree(t)
 	t.Cleanup(func() { cleanTree(t, tree, "/orlop-test/all", "/orlop-test/leave", "/orlop-test") })
@@ -399,7 +401,7 @@ func testTree(t *testing.T) cgroup.Tree {
 	return ""
 }
 
-// cleanTree kills the processes in the groups and removes the groups, in order.
+// cleanTree kills the processes in the groups and removes the groups, in this order.
 func cleanTree(t *testing.T, tree cgroup.Tree, groups ...string) {
 	t.Helper()
 	for _, group := range groups {

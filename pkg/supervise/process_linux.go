@@ -16,10 +16,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
-// pipes are the two pipes from a process.
+// pipes are the pipes from a process to machined. Each has a write end for the process, and a read
+// end for machined, with the suffix End.
 type pipes struct {
-	output, outputEnd *os.File // end of the process, end of machined
-	notify, notifyEnd *os.File // nil unless the service uses notify
+	output, outputEnd *os.File // standard output and error
+	notify, notifyEnd *os.File // readiness messages; nil unless the service uses notify
 }
 
 func newPipes(withNotify bool) (p pipes, err error) {
@@ -43,8 +44,8 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// start starts the service's process and the goroutines that read from it. The caller holds the
-// manager's lock.
+// start starts the process of the service, and the goroutines that read its output, check its
+// readiness and wait for its exit. The caller holds the lock of the manager.
 func (m *Manager) start(u *unit) error {
 	u.applyNext()
 	s := u.service
@@ -66,8 +67,8 @@ func (m *Manager) start(u *unit) error {
 	drained, before := make(chan struct{}), u.log.Newest()
 	go func() {
 		defer close(drained)
-		// A panic caused by the output of a process must not end this process. After a panic the
-		// pipe is closed; the service fails at its next write, and is restarted.
+		// The output of a service must not end PID 1 by a panic. After a panic here, pump has
+		// closed the pipe. The service then fails at its next write, and the manager restarts it.
 		panics.Guarded("log of "+s.Name, func() { pump(p.outputEnd, u.log) })()
 	}()
 	if p.notifyEnd != nil {
@@ -90,7 +91,7 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 		leave(p.notify, notify.Env)
 	}
 	if s.Profile != "" {
-		// The service also runs without profiles.
+		// Without the socket, the service runs without profiles.
 		if socket, err := profile.Listen(s.Profile); err != nil {
 			m.config.Event(s.Name, "failure", err.Error())
 		} else {
@@ -99,7 +100,7 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 		}
 	}
 	if s.Metrics != "" {
-		// The service also runs without metrics.
+		// Without the socket, the service runs without metrics.
 		if socket, err := exposition.Listen(s.Metrics); err != nil {
 			m.config.Event(s.Name, "failure", err.Error())
 		} else {
@@ -121,8 +122,8 @@ func (m *Manager) startProcess(s Service, p pipes) (*Process, error) {
 	return m.config.Reaper.Start(spec, files)
 }
 
-// pump copies the output of the process to the ring, so the process never waits for a reader of the
-// ring.
+// pump copies the output of the process to the ring. The process never waits, because the ring
+// never waits for its readers.
 func pump(r *os.File, log *LogRing) {
 	defer r.Close()
 	buffer := make([]byte, 4096)
@@ -138,16 +139,18 @@ func pump(r *os.File, log *LogRing) {
 	}
 }
 
-// await waits for the exit of the process. before is the number of the last log line before its
-// start.
+// await waits for the exit of the process and passes it to the state machine. drained is closed
+// when pump has read the whole output. before is the Seq of the last log line before the start of
+// the process.
 func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uint64) {
 	<-p.Done()
-	// The last lines in the pipe explain the exit. A child of the process may keep the pipe open.
-	patience := time.NewTimer(200 * time.Millisecond)
-	defer patience.Stop()
+	// The last lines in the pipe explain the exit, so await waits for pump. It waits a short time
+	// only, because a child of the process may keep the pipe open.
+	timeout := time.NewTimer(200 * time.Millisecond)
+	defer timeout.Stop()
 	select {
 	case <-drained:
-	case <-patience.C:
+	case <-timeout.C:
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +172,7 @@ func (m *Manager) await(u *unit, p *Process, drained <-chan struct{}, before uin
 	m.converge()
 }
 
-// listen reads the readiness messages of the process.
+// listen reads the readiness messages of the process until the pipe ends.
 func (m *Manager) listen(name string, u *unit, p *Process, r *os.File) {
 	defer r.Close()
 	complain := func(text string) {
@@ -189,7 +192,7 @@ func (m *Manager) handleMessage(u *unit, p *Process, message notify.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if u.process != p {
-		return // from a child of a previous process
+		return // the message is from a previous process, or from its child
 	}
 	same := func(c Component) bool { return c.Name == message.Component && c.Ready == message.Ready }
 	if message.Component != "" && !slices.ContainsFunc(u.components, same) {
@@ -212,7 +215,8 @@ func (m *Manager) handleProbe(u *unit, p *Process, ok bool, detail string) {
 	m.converge()
 }
 
-// dial returns the network and address of a probe, or empty strings.
+// dial returns the network and the address to which a probe connects. Both are empty for a probe
+// without a connection.
 func (p Probe) dial() (network, address string) {
 	switch {
 	case p.Unix != "":
@@ -223,9 +227,11 @@ func (p Probe) dial() (network, address string) {
 	return "", ""
 }
 
-// Intervals of a connection probe: short while other services wait for the service, long once it
-// answers. A ready service becomes unready only after several consecutive failures, because a busy
-// machine is slow.
+// Intervals and limits of a connection probe. Until the first success, a probe runs every
+// probeStarting, because other services wait for this service. After about 20 seconds of failures
+// it runs every probeFailing. A ready service is probed every probeReady. It becomes unready only
+// after probeFailures consecutive failures, probeFailing apart, because a busy machine can answer
+// late.
 const (
 	probeStarting = 50 * time.Millisecond
 	probeReady    = 10 * time.Second
@@ -234,7 +240,8 @@ const (
 	probeFailures = 3
 )
 
-// watchProbe connects repeatedly until the context ends, and reports changes of the result.
+// watchProbe connects to the address repeatedly until the context ends. It calls report with the
+// first result, and with each change of the result.
 func watchProbe(ctx context.Context, network, address string, report func(ok bool, detail string)) {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	ready, failures, wait := false, 0, time.Duration(0)
@@ -273,7 +280,8 @@ func watchProbe(ctx context.Context, network, address string, report func(ok boo
 	}
 }
 
-// reason shortens "dial unix /run/x.sock: connect: no such file or directory".
+// reason shortens an error, for example "dial unix /run/x.sock: connect: no such file or
+// directory", to the address and the cause.
 func reason(err error) string {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit is the exit status of a process.
+// Exit is how a process ended: its exit status, or the signal that ended it.
 type Exit struct {
 	Code   int            // exit status; 0 after a signal
 	Signal syscall.Signal // the signal that killed it, or 0
@@ -21,7 +21,7 @@ type Exit struct {
 // OK reports whether the process exited with status 0.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 }
 
-// String returns "ended with status 1" or "was ended by signal 9 (killed)".
+// String returns, for example, "ended with status 1" or "was ended by signal 9 (killed)".
 func (e Exit) String() string {
 	if e.Signal != 0 {
 		return fmt.Sprintf("was ended by signal %d (%s)", int(e.Signal), e.Signal)
@@ -29,38 +29,38 @@ func (e Exit) String() string {
 	return fmt.Sprintf("ended with status %d", e.Code)
 }
 
-// Reaper starts processes and collects the exit status of every child of this process: its own
-// children, and the orphans that PID 1 inherits.
+// Reaper starts processes and collects the exit status of every child of this process: the
+// processes that it has started, and the orphans that PID 1 inherits.
 //
-// Two concurrent waits for children conflict: a wait for "any child", as PID 1 needs it, also takes
-// the status of a child for which another goroutine is about to wait. Therefore only the Reaper
-// waits, and every process is started with Start. Its lock is the whole trick. The Reaper holds the
-// lock while it creates a process and adds it to the table, and while it collects a process and
-// removes it from the table. Therefore
+// Two concurrent waits for children conflict. PID 1 has to wait for any child. Such a wait also
+// takes the exit status of a child for which another goroutine is about to wait. Therefore only the
+// Reaper waits, and every process is started by Start. The Reaper holds its lock while it creates a
+// process and adds it to its table, and while it collects a process and removes it from the table.
+// This has three effects:
 //
-//   - a child that exits at once cannot be collected before it is in the table;
-//   - a process ID in the table cannot belong to another process, because a child keeps its ID
-//     until it is collected; so Signal, under the same lock, never hits another process and needs
-//     no pidfd;
-//   - the wait in syscall.StartProcess, for a child that could not execute its program, is not
-//     disturbed.
+//   - A child that exits at once cannot be collected before it is in the table.
+//   - A process ID in the table belongs to the process in the table, because the kernel reuses the
+//     ID of a child only after the child was collected. Signal holds the same lock, so it never
+//     sends a signal to another process and needs no pidfd.
+//   - If a child cannot execute its program, syscall.StartProcess itself waits for it. The Reaper
+//     cannot take the status of this child first.
 //
-// A process with a Reaper must not use os/exec and os.StartProcess, because their Wait would find
-// no child. There is at most one Reaper in a process, and its Loop must run.
+// A process with a Reaper must not use os/exec or os.StartProcess, because their Wait would find no
+// child. A process has at most one Reaper, and the Loop of the Reaper must run.
 type Reaper struct {
 	mu        sync.Mutex
-	processes map[int]*Process
+	processes map[int]*Process // by process ID
 	orphan    func(pid int, exit Exit)
 }
 
-// NewReaper returns a reaper. It calls orphan (if not nil) for each collected child that it did not
-// start. orphan must return quickly and must not call the reaper.
+// NewReaper returns a reaper without processes. If orphan is not nil, the reaper calls it for each
+// collected child that it did not start. orphan must return quickly and must not call the reaper.
 func NewReaper(orphan func(pid int, exit Exit)) *Reaper {
 	return &Reaper{processes: map[int]*Process{}, orphan: orphan}
 }
 
-// Loop collects children until the context ends. It waits for SIGCHLD. The kernel may send one
-// signal for several children, so Loop collects all exited children each time.
+// Loop collects children until the context ends. It wakes up at each SIGCHLD. The kernel may send
+// one signal for several children, so Loop then collects all children that have exited.
 func (r *Reaper) Loop(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
@@ -76,7 +76,8 @@ func (r *Reaper) Loop(ctx context.Context) {
 	}
 }
 
-// collect collects an exited child and reports whether there was a child.
+// collect collects one child that has exited. It reports whether to call it again, because there
+// may be more.
 func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +103,7 @@ func (r *Reaper) collect() bool {
 	return true
 }
 
-// Process is a child started by a Reaper.
+// Process is a child that a Reaper has started.
 type Process struct {
 	PID    int
 	reaper *Reaper
@@ -110,14 +111,14 @@ type Process struct {
 	exit   Exit // valid after done is closed
 }
 
-// Done returns a channel that is closed when the process has exited and was collected.
+// Done returns a channel that is closed after the process has exited and its status was collected.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit returns the exit status. It must not be called before Done is closed.
+// Exit returns the exit status of the process. The caller must wait for Done first.
 func (p *Process) Exit() Exit { return p.exit }
 
-// Signal sends a signal to the process, or to its whole process group if group is set. It does
-// nothing if the process has exited.
+// Signal sends a signal to the process, or to its whole process group if group is true. If the
+// process has exited, Signal does nothing and returns nil.
 func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	p.reaper.mu.Lock()
 	defer p.reaper.mu.Unlock()
@@ -126,7 +127,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	}
 	target := p.PID
 	if group {
-		// every process is the leader of a session, so its group has the same number
+		// Every process that a Reaper starts leads its own session and process group, so the ID of
+		// the group is the process ID.
 		target = -p.PID
 	}
 	if err := unix.Kill(target, sig); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -135,8 +137,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	return nil
 }
 
-// Start starts a process with the files. It returns after the program was executed, or with the
-// reason of the failure.
+// Start starts a process with the given open files. It returns after the kernel has executed the
+// program. The error is the reason why the process could not be started.
 func (r *Reaper) Start(spec Spec, files Files) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

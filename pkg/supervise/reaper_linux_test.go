@@ -109,8 +109,8 @@ func TestRunIsKilledWithItsContext(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce starts children that exit at once, from many goroutines. An incorrect reaper would
-// lose a status.
+// TestManyAtOnce starts children that exit at once, from many goroutines. A reaper with a race
+// would lose an exit status.
 func TestManyAtOnce(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
@@ -143,7 +143,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The grandchild may write "sleeping" before its parent writes this line.
+	// The grandchild may write "sleeping" before its parent has written this line.
 	_, rest, _ := strings.Cut(string(out), "grandchild ")
 	number, _, found := strings.Cut(rest, " ")
 	if !found {
@@ -173,7 +173,7 @@ func TestAttributes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	program := publicCopy(t)
-	// 20 minus the niceness (getpriority(2))
+	// priority is 20 minus the niceness: the value of the system call getpriority(2).
 	priority, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// publicCopy returns a copy of the test executable that every user may execute.
+// publicCopy returns the path of a copy of the test executable that every user may execute.
 func publicCopy(t *testing.T) string {
 	t.Helper()
 	path, err := os.Executable()
@@ -248,8 +248,8 @@ func atoi(t *testing.T, s string) int {
 	return n
 }
 
-// TestTooMuch: a command that exceeds its output limit is killed, even if it writes forever; a
-// command that reaches the limit exactly is not.
+// TestTooMuch checks that a command that exceeds its output limit is killed, even if it writes for
+// ever. A command that writes exactly as many bytes as the limit allows is not killed.
 func TestTooMuch(t *testing.T) {
 	args, env := self(t, "exit 0 12345")
 	if out, err := reaper.RunCommand(t.Context(), Command{Args: args, Env: env, MaxOutput: 6}); string(out) != "12345\n" || err != nil {

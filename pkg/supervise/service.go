@@ -12,55 +12,63 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 )
 
-// Service describes a process that should run. Services are compared as a whole: the service is
-// restarted if any field differs, so no field may change by itself (a time, a random number).
+// Service describes a process that should run. The manager restarts a service if any field of its
+// description changes. A field must therefore have no value that changes by itself, for example a
+// time or a random number.
 type Service struct {
-	Name      string   // "containerd"; unique, also the name of its log
-	DependsOn []string // services that must be ready before its start
+	Name      string   // for example "containerd"; unique
+	DependsOn []string // names of the services that must be ready before the start
 
-	// Process is its main process. ORLOP_NOTIFY_FD is added to the environment with Ready.Notify,
-	// ORLOP_PROFILE_FD with Profile, ORLOP_METRICS_FD with Metrics.
+	// Process is the main process. The manager adds these variables to its environment:
+	// ORLOP_NOTIFY_FD if Ready.Notify is set, ORLOP_PROFILE_FD if Profile is set, and
+	// ORLOP_METRICS_FD if Metrics is set.
 	Process Spec
 
-	// path of its control group, "/orlop/containerd"; created at its start; empty for machined's
-	// own
+	// Cgroup is the path of the control group, for example "/orlop/containerd". The manager creates
+	// the group at the start of the service. If the path is empty, the service is in the control
+	// group of machined.
 	Cgroup string
-	Limits cgroup.Limits // of its control group
-	// LeaveChildren preserves the remaining processes when the main process exits, is stopped or is
-	// restarted. containerd uses it, because pods outlive containerd. Otherwise all processes in
-	// the control group are killed.
+	Limits cgroup.Limits // limits of the control group
+	// LeaveChildren keeps the other processes of the control group when the main process exits, is
+	// stopped or is restarted. containerd uses it, because pods must survive a restart of
+	// containerd. Without LeaveChildren, the manager kills all processes in the control group.
 	LeaveChildren bool
 
-	Ready Probe // its readiness
-	// timeout of a start, which grows with each failure (see Step); 0: none
+	Ready Probe // how it becomes ready
+	// StartTimeout is the time in which a started service must become ready. It grows with each
+	// failure (startTime). 0 means no limit.
 	StartTimeout time.Duration
-	GracePeriod  time.Duration // between SIGTERM and SIGKILL; 0 for 10 s
-	Backoff      Backoff       // between failures
+	GracePeriod  time.Duration // time between SIGTERM and SIGKILL; 0 means 10 s
+	Backoff      Backoff       // delays after failures
 
-	// path of the Unix socket for its profiles, see pkg/service/profile; empty: none
+	// Profile is the path of the Unix socket on which the service serves profiles
+	// (pkg/service/profile); empty for none. Metrics is the path of the socket for its metrics
+	// (pkg/service/exposition); empty for none.
 	Profile string
-	Metrics string // the same for its metrics, see pkg/service/exposition
+	Metrics string
 
-	LogLines int // retained lines of output; 0 for 2000
-	LogBytes int // retained bytes of output; 0 for 256 KiB
+	LogLines int // maximum lines of retained output; 0 means 2000
+	LogBytes int // maximum bytes of retained output; 0 means 256 KiB
 }
 
-// Probe defines how a service becomes ready. With the zero Probe it is ready after its start. At
-// most one field is set.
+// Probe defines how the manager finds out whether a service is ready. At most one field is set.
+// With the zero Probe, a service is ready as soon as it was started.
 type Probe struct {
-	Notify bool   // it reports its readiness, see pkg/service/notify
-	Unix   string // a Unix stream socket at this path accepts connections
-	TCP    string // "127.0.0.1:10248" accepts connections
+	Notify bool   // ready when the service says so (pkg/service/notify)
+	Unix   string // ready when the Unix stream socket at this path accepts a connection
+	TCP    string // ready when this address, such as "127.0.0.1:10248", accepts a connection
 }
 
-// Backoff defines the delay before a failed service is started again: none after the first failure,
-// then First, then doubled each time up to Max. A service that was ready for Reset starts again
-// from zero failures.
+// Backoff defines the delay before the manager starts a failed service again. There is no delay
+// after the first failure. The delay is First after the second failure, and doubles with each
+// further failure, up to Max. The count of failures returns to zero when the service has been ready
+// for Reset without a break.
 type Backoff struct {
-	First, Max, Reset time.Duration // 0 for 1 s, 30 s and 60 s
+	First, Max, Reset time.Duration // 0 means 1 s, 30 s and 60 s
 }
 
-// withDefaults returns the service with defaults for zero durations and sizes.
+// withDefaults returns the service with the default in place of each duration, size or attribute
+// that has a default and is not set.
 func (s Service) withDefaults() Service {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -86,8 +94,9 @@ func (s Service) withDefaults() Service {
 	return s
 }
 
-// Validate reports all problems of a list of services: missing or duplicate names, missing or
-// cyclic dependencies, programs without an absolute path.
+// Validate returns an error with all problems of a list of services, or nil: invalid or duplicate
+// names, missing or cyclic dependencies, programs and control groups without an absolute path, and
+// services with several probes.
 func Validate(services []Service) error {
 	var problems []error
 	byName := map[string]Service{}
@@ -125,6 +134,7 @@ func Validate(services []Service) error {
 	return errors.Join(problems...)
 }
 
+// zeroFields returns the number of fields of a struct that are zero.
 func zeroFields(v reflect.Value) int {
 	zero := 0
 	for i := range v.NumField() {
@@ -135,14 +145,16 @@ func zeroFields(v reflect.Value) int {
 	return zero
 }
 
-// findCycle returns the cycle from the first name in path back to itself, or nil.
+// findCycle follows the dependencies of the service called name. path contains the services that
+// lead to it, the first one first. findCycle returns the cycle from the first service in path back
+// to this service, or nil if there is none.
 func findCycle(byName map[string]Service, name string, path []string) []string {
 	path = append(path, name)
 	if len(path) > 1 && name == path[0] {
 		return path
 	}
 	if slices.Contains(path[:len(path)-1], name) {
-		return nil // a cycle without path[0]; it is reported for its own members
+		return nil // this cycle does not contain path[0]; Validate reports it for its own members
 	}
 	for _, need := range byName[name].DependsOn {
 		if circle := findCycle(byName, need, path); circle != nil {
@@ -152,17 +164,17 @@ func findCycle(byName map[string]Service, name string, path []string) []string {
 	return nil
 }
 
-// Change is a change of a service by Manager.Set.
+// Change is a change of a service that Manager.Set would make.
 type Change struct {
 	Service string
 	Kind    string // "start", "stop" or "restart"
 }
 
-// String describes the change for operators: "restart service containerd".
+// String returns a text for operators, for example "restart service containerd".
 func (c Change) String() string { return c.Kind + " service " + c.Service }
 
-// Diff returns the changes between two lists of services: first stops, then restarts, then starts,
-// each in the order of the lists.
+// Diff returns the changes from the list have to the list want: first the stops, then the restarts,
+// then the starts. Stops are in the order of have, restarts and starts in the order of want.
 func Diff(have, want []Service) []Change {
 	var stops, restarts, starts []Change
 	find := func(set []Service, name string) (Service, bool) {

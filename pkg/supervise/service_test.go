@@ -12,7 +12,7 @@ func TestValidate(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		services []Service
-		want     string // a part of the error; empty for none
+		want     string // a part of the error; empty for no error
 	}{
 		{"good", []Service{{Name: "a", Process: Spec{Args: ok}}, {Name: "b", Process: Spec{Args: ok}, DependsOn: []string{"a"}}}, ""},
 		{"no name", []Service{{Process: Spec{Args: ok}}}, "needs a name"},

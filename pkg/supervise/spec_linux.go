@@ -15,23 +15,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Files are the open files of a new process.
+// Files are the open files that a new process gets.
 type Files struct {
-	Stdin  *os.File   // /dev/null if nil
+	Stdin  *os.File   // standard input; /dev/null if nil
 	Output *os.File   // standard output and error; /dev/null if nil
-	Errors *os.File   // standard error, if not nil
+	Errors *os.File   // standard error; Output if nil
 	Extra  []*os.File // file descriptors from 3 on
-	Cgroup *os.File   // directory of its initial control group; machined's own if nil
+	Cgroup *os.File   // directory of its control group; the group of machined if nil
 }
 
-// start creates the process. The caller holds the Reaper's lock, so no other process is created
-// meanwhile.
+// start creates the process and returns its process ID. The caller holds the lock of the Reaper, so
+// no other process is created at the same time.
 //
-// syscall.StartProcess cannot set some attributes (no_new_privs, the capability bounding set,
-// niceness), but a child inherits them from the thread that creates it. So start uses a separate
-// thread: the goroutine locks the thread and exits without unlocking it, which makes the Go runtime
-// end the thread too. Resource limits belong to the whole process; machined temporarily adopts the
-// limits of the child while it creates the child.
+// syscall.StartProcess cannot set no_new_privs, the capability bounding set and the niceness. A
+// child inherits these attributes from the thread that creates it. If the process needs one of
+// them, start uses a separate thread: a goroutine locks the thread, sets the attributes, creates
+// the process, and ends without unlocking the thread. The Go runtime then ends the thread, too.
+//
+// Resource limits belong to the whole process and not to a thread. While start creates the child,
+// machined itself has the limits of the child.
 func (s Spec) start(files Files) (int, error) {
 	if len(s.Args) == 0 || !filepath.IsAbs(s.Args[0]) {
 		return 0, fmt.Errorf("process %q: cannot start: the program needs an absolute path", s.Args)
@@ -48,7 +50,7 @@ func (s Spec) start(files Files) (int, error) {
 		made := make(chan struct{})
 		go func() {
 			defer close(made)
-			runtime.LockOSThread() // never unlocked: no other goroutine may get this thread
+			runtime.LockOSThread() // never unlocked, so no other goroutine gets this thread
 			err = panics.Do("start of "+s.Args[0], func() (err error) {
 				if err = s.prepareThread(); err == nil {
 					pid, err = s.fork(files)
@@ -62,14 +64,15 @@ func (s Spec) start(files Files) (int, error) {
 		return 0, fmt.Errorf("%s: cannot start: %w", s.Args[0], err)
 	}
 	if s.OOMScoreAdj != nil {
-		// The process gets the score slightly late, but it cannot have used much memory by then.
-		// The write fails only if the process has already exited.
+		// The process runs for a moment before it gets the score. It cannot have used much memory
+		// by then. The write fails only if the process has already exited.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(*s.OOMScoreAdj)), 0)
 	}
 	return pid, nil
 }
 
-// prepareThread sets the attributes of the calling thread that its child inherits.
+// prepareThread sets the attributes of the calling thread that a child created by the thread
+// inherits.
 func (s Spec) prepareThread() error {
 	if s.Nice != 0 {
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, s.Nice); err != nil {
@@ -94,7 +97,7 @@ func (s Spec) prepareThread() error {
 	return nil
 }
 
-// lastCapability returns the highest capability number of the kernel.
+// lastCapability returns the highest number of a capability that the running kernel knows.
 func lastCapability() uintptr {
 	last := uintptr(unix.CAP_LAST_CAP)
 	for last < 63 && unix.Prctl(unix.PR_CAPBSET_READ, last+1, 0, 0, 0) == nil {
@@ -106,6 +109,7 @@ func lastCapability() uintptr {
 	return last
 }
 
+// fork creates the process from the calling thread and returns its process ID.
 func (s Spec) fork(files Files) (int, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -120,7 +124,7 @@ func (s Spec) fork(files Files) (int, error) {
 	}
 	attr := &syscall.ProcAttr{Dir: s.Dir, Env: s.Env, Files: []uintptr{fd(files.Stdin), fd(files.Output), fd(cmp.Or(files.Errors, files.Output))}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if attr.Env == nil {
-		attr.Env = []string{} // nil would mean machined's own
+		attr.Env = []string{} // with nil, the child would inherit the environment of machined
 	}
 	if attr.Dir == "" {
 		attr.Dir = "/"
@@ -142,14 +146,15 @@ func (s Spec) fork(files Files) (int, error) {
 	return pid, err
 }
 
-// swapRlimits sets limits of this process and returns a function that restores the old limits.
+// swapRlimits sets resource limits of this process, and returns a function that restores the old
+// limits.
 func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	var old []Rlimit
 	restore = func() {
 		for _, l := range slices.Backward(old) {
-			// The old limits were allowed before. Raising a hard limit again needs
-			// CAP_SYS_RESOURCE; the first failure of a service with limits would show that it is
-			// missing. This error must not end PID 1.
+			// An error here must not end PID 1, so it is ignored. An old limit was allowed before,
+			// but machined needs CAP_SYS_RESOURCE to raise a hard limit again. Without this
+			// capability, the next service with limits fails to start.
 			_ = setRlimit(l)
 		}
 	}
@@ -168,8 +173,8 @@ func swapRlimits(limits []Rlimit) (restore func(), err error) {
 	return restore, nil
 }
 
-// setRlimit uses package syscall, which otherwise resets the open-file limit of a child to the
-// initial limit of this process.
+// setRlimit sets a limit by package syscall. With another package, syscall would give each child
+// the open-file limit that this process had at its start.
 func setRlimit(l Rlimit) error {
 	return syscall.Setrlimit(l.Resource, &syscall.Rlimit{Cur: l.Soft, Max: l.Hard})
 }

@@ -7,20 +7,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// Phase is the phase of a service, with the names of ServiceStatus.state in the API.
+// Phase is the phase of a service. The values are the values of ServiceStatus.state in the API.
 type Phase string
 
 const (
 	Waiting    Phase = "waiting"  // waits for its dependencies
-	Starting   Phase = "starting" // runs, never ready since its start
+	Starting   Phase = "starting" // runs, and has not been ready since its start
 	Running    Phase = "running"  // runs and is ready
-	Unready    Phase = "unready"  // runs, was ready, is not ready now
-	Stopping   Phase = "stopping" // got SIGTERM, still runs
-	BackingOff Phase = "backoff"  // has failed; waits before the next start
+	Unready    Phase = "unready"  // runs, was ready, and is not ready now
+	Stopping   Phase = "stopping" // has got SIGTERM and still runs
+	BackingOff Phase = "backoff"  // has failed, and waits for the end of the delay
 	Stopped    Phase = "stopped"  // does not run and is not wanted
 )
 
-// Alive reports whether there is a process in this phase.
+// Alive reports whether a service in this phase has a process.
 func (p Phase) Alive() bool {
 	return p == Starting || p == Running || p == Unready || p == Stopping
 }
@@ -29,46 +29,46 @@ func (p Phase) Alive() bool {
 type Event string
 
 const (
-	Want              Event = "want"         // it shall run
-	Unwant            Event = "unwant"       // it shall not run
-	Restart           Event = "restart"      // it shall be a new process, at once
-	DependenciesReady Event = "needs-ready"  // all its dependencies are ready
+	Want              Event = "want"         // the service is in the desired state
+	Unwant            Event = "unwant"       // the service is not in the desired state
+	Restart           Event = "restart"      // the service needs a new process at once
+	DependenciesReady Event = "needs-ready"  // all dependencies are ready
 	DependenciesLost  Event = "needs-lost"   // a dependency is not ready
-	Ready             Event = "ready"        // it is ready
-	NotReady          Event = "not-ready"    // it is not ready
-	Exited            Event = "exited"       // its process has exited
-	StartFailed       Event = "start-failed" // its process could not be started
+	Ready             Event = "ready"        // the process is ready
+	NotReady          Event = "not-ready"    // the process is not ready
+	Exited            Event = "exited"       // the process has exited
+	StartFailed       Event = "start-failed" // the process could not be started
 	Timeout           Event = "timeout"      // the timer of the present phase has expired
 )
 
-// State is the whole state of the state machine.
+// State is the complete state of the state machine.
 type State struct {
 	Phase    Phase
-	Wanted   bool // set by Want and Unwant
-	Needs    bool // set by DependenciesReady and DependenciesLost
-	Failed   bool // stopping because it was not ready in time
-	Failures int  // failures since it was last ready for Backoff.Reset
+	Wanted   bool // the service is in the desired state (Want, Unwant)
+	Needs    bool // all dependencies are ready (DependenciesReady, DependenciesLost)
+	Failed   bool // gave up: the service is stopping because it was not ready in time
+	Failures int  // failures since the service was last ready for Backoff.Reset
 }
 
-// Action is an output of the state machine. Each service has a single timer: SetTimer replaces it,
-// and 0 removes it.
+// Action is an output of the state machine. A service has one timer. SetTimer replaces it, or
+// removes it if Timer is 0.
 type Action struct {
 	Kind  ActionKind
-	Timer time.Duration // for SetTimer
+	Timer time.Duration // duration for SetTimer
 }
 
 // ActionKind is the kind of an Action.
 type ActionKind string
 
 const (
-	// start the process; answered by StartFailed, or later Ready or Exited
+	// start the process; the next event is StartFailed, Ready or Exited
 	Start    ActionKind = "start"
-	Term     ActionKind = "terminate" // send SIGTERM to the process; answered by Exited
-	Kill     ActionKind = "kill"      // kill the process; answered by Exited
-	SetTimer ActionKind = "timer"     // answered by Timeout
+	Term     ActionKind = "terminate" // send SIGTERM to the process; Exited follows
+	Kill     ActionKind = "kill"      // kill the process; Exited follows
+	SetTimer ActionKind = "timer"     // set or remove the timer; Timeout follows
 )
 
-// String formats the action for test messages.
+// String returns the text of the action in tests.
 func (a Action) String() string {
 	if a.Kind == SetTimer {
 		return fmt.Sprintf("timer %v", a.Timer)
@@ -76,7 +76,8 @@ func (a Action) String() string {
 	return string(a.Kind)
 }
 
-// Step is the lifecycle of a service as a pure function. It uses only the durations of the service.
+// Step is the lifecycle of a service as a pure function. It returns the next state after an event,
+// and the actions of the transition. Of the service it uses only the durations.
 //
 //	phase     event         next phase                             actions
 //	waiting   needs-ready   starting                               start, timer: start timeout
@@ -93,17 +94,23 @@ func (a Action) String() string {
 //	          unwant        stopping                               terminate, timer GracePeriod
 //	          restart       stopping                               terminate, timer GracePeriod
 //	stopping  timeout       stopping                               kill
-//	stopping  exited        unwanted: stopped; gave up: backoff;
-//	                        otherwise starting, or waiting         as above
+//	stopping  restart       stopping, no longer gave up
+//	stopping  exited        unwanted: stopped                      no timer
+//	                        gave up: backoff                       timer: the back-off
+//	                        otherwise: starting, or waiting        start, timer: start timeout
 //	backoff   timeout       starting, or waiting                   start, timer: start timeout
 //	backoff   restart       starting, or waiting                   start, timer: start timeout
 //	backoff   unwant        stopped                                no timer
 //	stopped   want          starting, or waiting                   start, timer: start timeout
 //
-// "Starting, or waiting" depends on the readiness of its dependencies. The back-off is
-// Backoff.First for the second failure, doubled for each further failure, at most Backoff.Max; a
-// first failure without a process counts as the second. The start timeout is StartTimeout, doubled
-// for each failure, at most 8 times as long. All other combinations change only Wanted and Needs.
+// "Starting, or waiting" means starting if all dependencies are ready. Otherwise it means waiting,
+// without a process and without a timer. "Gave up" is State.Failed.
+//
+// The back-off is Backoff.First for the second failure. It doubles with each further failure, up to
+// Backoff.Max. If the process could not be started, a first failure counts as the second. The start
+// timeout is StartTimeout. It doubles with each failure, up to 8 times StartTimeout.
+//
+// Every other combination of phase and event changes only State.Wanted and State.Needs.
 func Step(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Want:
@@ -200,7 +207,7 @@ func stepBackoff(s State, e Event, svc Service) (State, []Action) {
 	return s, nil
 }
 
-// begin starts the process, or waits for the dependencies.
+// begin starts the process if all dependencies are ready. Otherwise the service waits for them.
 func begin(s State, svc Service) (State, []Action) {
 	if !s.Needs {
 		s.Phase = Waiting
@@ -210,9 +217,9 @@ func begin(s State, svc Service) (State, []Action) {
 	return s, []Action{{Kind: SetTimer, Timer: startTime(s, svc)}, {Kind: Start}}
 }
 
-// startTime returns the timeout of this start. It grows, because a machine may be slower than
-// expected: with a constant timeout, a slightly slower service would never become ready, and each
-// restart would slow down all other services.
+// startTime returns the timeout of this start. It grows with each failure, because a machine may be
+// slower than expected. With a constant timeout, a service that needs slightly more time would
+// never become ready, and its restarts would slow down all other services.
 func startTime(s State, svc Service) time.Duration {
 	return svc.StartTimeout << min(s.Failures, 3)
 }
@@ -224,7 +231,8 @@ func stop(s State, svc Service) (State, []Action) {
 
 func backOff(s State, svc Service) (State, []Action) {
 	s.Phase = BackingOff
-	// The first failure restarts at once; the delays begin with the second.
+	// A service starts again at once after its first failure. The delays begin with the second
+	// failure.
 	delay := backoff.Backoff{Min: svc.Backoff.First, Max: svc.Backoff.Max}.Delay(s.Failures - 1)
 	return s, []Action{{Kind: SetTimer, Timer: delay}}
 }

@@ -11,7 +11,8 @@ import (
 
 var example = Service{StartTimeout: 9 * time.Second, GracePeriod: 5 * time.Second}.withDefaults()
 
-// line formats a state and its actions: "running wanted needs failures=1: start, timer 1s".
+// line returns a state and its actions as text, for example "running wanted needs failures=1:
+// start, timer 1s".
 func line(s State, actions []Action) string {
 	words := []string{string(s.Phase)}
 	for _, f := range []struct {
@@ -93,9 +94,9 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestStepNeverStartsTwice performs random walks in a simulated environment: there is never a
-// second process, only an existing process is stopped, and a wanted service with ready dependencies
-// always has a timer or a process.
+// TestStepNeverStartsTwice performs random events in a simulated environment. It checks that there
+// is never a second process, that only an existing process is stopped, and that a wanted service
+// with ready dependencies always has a timer or a process.
 func TestStepNeverStartsTwice(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s, process, timer := State{Phase: Stopped}, false, false

@@ -13,16 +13,16 @@ import (
 type Status struct {
 	Name  string `json:"name"`
 	State Phase  `json:"state"`
-	// reason for waiting or for the last failure; one line
+	// Detail is the reason why the service waits, or its last failure, in one line.
 	Detail     string      `json:"detail,omitempty"`
 	PID        int         `json:"pid,omitempty"` // 0 without a process
-	Restarts   uint32      `json:"restarts"`      // processes after the first
-	Since      time.Time   `json:"since"`         // of the state
+	Restarts   uint32      `json:"restarts"`      // number of processes after the first
+	Since      time.Time   `json:"since"`         // time of the last change of State
 	Components []Component `json:"components,omitempty"`
 }
 
-// Find returns the status of a service in a list; its State is empty if the list does not have the
-// service.
+// Find returns the status of a service in a list, or the zero Status if the list does not contain
+// the service.
 func Find(list []Status, name string) Status {
 	i := slices.IndexFunc(list, func(s Status) bool { return s.Name == name })
 	if i < 0 {
@@ -31,29 +31,32 @@ func Find(list []Status, name string) Status {
 	return list[i]
 }
 
-// ComponentReady reports whether a component of the service is ready.
+// ComponentReady reports whether the process has announced the component with this name, and the
+// component is ready.
 func (s Status) ComponentReady(name string) bool {
 	return slices.ContainsFunc(s.Components, func(c Component) bool { return c.Name == name && c.Ready })
 }
 
-// Component is a part of a process with its own readiness (pkg/service/notify).
+// Component is a part of a process that reports its own readiness (pkg/service/notify).
 type Component struct {
 	Name   string    `json:"name"`
 	Ready  bool      `json:"ready"`
 	Detail string    `json:"detail,omitempty"`
-	Since  time.Time `json:"since"` // of Ready
+	Since  time.Time `json:"since"` // time of the last change of Ready
 }
 
-// maxComponents bounds the components that a process with a bug can announce.
+// maxComponents is the maximum number of components of a process. A process with a bug could
+// announce any number of them.
 const maxComponents = 64
 
-// components are the announced components of a process, in the order of their announcement. The
-// component with the empty name is the process itself.
+// components are the components that a process has announced, in the order of their first messages.
+// The component with the empty name is the process itself.
 type components []Component
 
-// record returns the components after a message.
+// record returns the components after a message. A message about a new component beyond
+// maxComponents has no effect.
 func (c components) record(m notify.Message, now time.Time) components {
-	c = slices.Clone(c) // readers hold the previous slice
+	c = slices.Clone(c) // readers may still use the previous slice
 	i := slices.IndexFunc(c, func(have Component) bool { return have.Name == m.Component })
 	if i < 0 {
 		if len(c) == maxComponents {
@@ -68,13 +71,14 @@ func (c components) record(m notify.Message, now time.Time) components {
 	return c
 }
 
-// ready reports whether the process is ready: at least one component was announced, and all
+// ready reports whether the process is ready: it has announced at least one component, and all
 // announced components are ready.
 func (c components) ready() bool {
 	return len(c) > 0 && !slices.ContainsFunc(c, func(one Component) bool { return !one.Ready })
 }
 
-// waitsFor describes the components that are not ready.
+// waitsFor returns a text with the components that are not ready, or an empty string if there are
+// none.
 func (c components) waitsFor() string {
 	var parts []string
 	for _, one := range c {

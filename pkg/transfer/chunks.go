@@ -1,16 +1,17 @@
 package transfer
 
-// ChunkSize is the size of a message with data, in bytes.
+// ChunkSize is the number of data bytes in a message of a stream.
 const ChunkSize = 256 << 10
 
-// Chunks reads a stream of messages with chunks of data as bytes. It implements io.ReadCloser.
+// Chunks is an io.ReadCloser that reads a stream of messages as bytes: the concatenated chunks of
+// the messages.
 type Chunks[T interface{ GetChunk() []byte }] struct {
-	Receive   func() (T, error)
-	Rest      []byte       // data that was received before
-	CloseFunc func() error // called by Close; may be nil
+	Receive   func() (T, error) // returns the next message
+	Rest      []byte            // bytes to return before the next message
+	CloseFunc func() error      // called by Close; may be nil
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Its error is the error of Receive.
 func (c *Chunks[T]) Read(p []byte) (int, error) {
 	for len(c.Rest) == 0 {
 		r, err := c.Receive()

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// ErrSlow is returned for a transfer below its pace.
+// ErrSlow is returned for a transfer that is slower than its Pace.
 var ErrSlow = errors.New("is too slow")
 
 // Pace is the slowest accepted progress of a transfer. Only the time in which the receiver waits
-// for data counts.
+// for data counts, not the time in which it processes data.
 type Pace struct {
 	Stall  time.Duration // the longest wait for the next byte
-	Window time.Duration // the time of waiting in which MinBytes must arrive
-	// MinBytes in each window keep a server that sends a byte now and then from blocking a transfer
-	// for ever.
+	Window time.Duration // the total time of waits in which MinBytes must arrive
+	// MinBytes is the number of bytes that must arrive in each window. Without it, a server that
+	// sends a byte now and then would block a transfer for ever.
 	MinBytes int64
 }
 
-// DefaultPace is the pace for downloads: half a KiB per second, a hundredth of a modem.
+// DefaultPace is the pace for downloads: 16 KiB within 30 seconds, about half a KiB per second.
 var DefaultPace = Pace{Stall: 15 * time.Second, Window: 30 * time.Second, MinBytes: 16 << 10}
 
-// Meter measures the pace of a transfer.
+// Meter compares a transfer with its Pace, window by window.
 type Meter struct {
 	Pace   Pace
-	waited time.Duration // in the present window
-	got    int64
+	waited time.Duration // time of the waits in the present window
+	got    int64         // bytes in the present window
 }
 
-// Add counts a wait and the bytes that arrived after it. It returns ErrSlow at the end of a window
-// with too few bytes.
+// Add counts the time of a wait, and the bytes that arrived at its end. When a window ends with
+// fewer bytes than MinBytes, Add returns ErrSlow.
 func (m *Meter) Add(waited time.Duration, bytes int) error {
 	m.waited, m.got = m.waited+waited, m.got+int64(bytes)
 	if m.waited < m.Pace.Window {
@@ -44,9 +44,9 @@ func (m *Meter) Add(waited time.Duration, bytes int) error {
 	return nil
 }
 
-// PacedBody reads the body of an answer, and fails with ErrSlow if the body falls below the pace.
-// Then it calls cancel, which ends a blocked Read, for example by the context of the request; Close
-// calls it with nil.
+// PacedBody returns a reader of the body of a response. The reader fails with ErrSlow if the body
+// is slower than the pace. It then also calls cancel with the error: cancel has to end a blocked
+// Read, for example by the context of the request. Close calls cancel with nil.
 func PacedBody(body io.ReadCloser, pace Pace, cancel func(error)) io.ReadCloser {
 	return &pacedBody{ReadCloser: body, meter: Meter{Pace: pace}, cancel: cancel}
 }
@@ -55,7 +55,7 @@ type pacedBody struct {
 	io.ReadCloser
 	meter  Meter
 	cancel func(error)
-	slow   error // the body was canceled
+	slow   error // the error with which the body was canceled, or nil
 }
 
 // Read implements io.Reader.
@@ -67,7 +67,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	timer, began := time.AfterFunc(b.meter.Pace.Stall, func() { b.cancel(stalled) }), time.Now()
 	n, err := b.ReadCloser.Read(p)
 	switch fired := !timer.Stop(); {
-	case fired && !errors.Is(err, io.EOF): // also with data: the body is canceled
+	case fired && !errors.Is(err, io.EOF): // even if data arrived, the request is already canceled
 		b.slow = stalled
 		return n, stalled
 	case err != nil:

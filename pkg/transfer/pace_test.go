@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// drip delivers a piece of a size after each delay, until its context ends.
+// drip is a body that delivers size bytes after each delay, until left is 0 or its context ends.
 type drip struct {
 	ctx   context.Context
 	delay time.Duration
 	size  int
-	left  int // bytes
+	left  int // remaining bytes
 }
 
 func (d *drip) Read(p []byte) (int, error) {
@@ -35,8 +35,8 @@ func (d *drip) Read(p []byte) (int, error) {
 
 func (d *drip) Close() error { return nil }
 
-// TestPacedBody checks that a body which stalls or trickles ends with an error within a time, and
-// that a slow one which is above the pace is read completely.
+// TestPacedBody checks that a body that stalls, or delivers few bytes, ends with an error within a
+// limited time. A slow body above the pace is read completely.
 func TestPacedBody(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -74,7 +74,7 @@ func TestPacedBody(t *testing.T) {
 	}
 }
 
-// TestPacedReceiver checks that the time of the receiver does not count.
+// TestPacedReceiver checks that the time in which the receiver processes data does not count.
 func TestPacedReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := PacedBody(io.NopCloser(strings.NewReader("abc")), DefaultPace, func(error) {})
@@ -87,7 +87,7 @@ func TestPacedReceiver(t *testing.T) {
 	})
 }
 
-// lateBody delivers a byte when it is canceled.
+// lateBody is a body that delivers a byte at the moment of its cancellation.
 type lateBody struct{ canceled chan struct{} }
 
 func (b lateBody) Read(p []byte) (int, error) {
@@ -98,8 +98,8 @@ func (b lateBody) Read(p []byte) (int, error) {
 
 func (lateBody) Close() error { return nil }
 
-// TestLateData checks that data which arrive together with the cancellation do not hide its reason:
-// the next Read would return the error of the canceled request.
+// TestLateData checks that Read returns the reason of a cancellation even if data arrive together
+// with it. The next Read of the body would only return the error of the canceled request.
 func TestLateData(t *testing.T) {
 	late := lateBody{make(chan struct{})}
 	body := PacedBody(late, Pace{Stall: time.Millisecond, Window: time.Hour}, func(error) { close(late.canceled) })

@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// reportInterval is the minimum interval between reports.
+// reportInterval is the minimum time between two reports.
 const reportInterval = 500 * time.Millisecond
 
-// ProgressWriter forwards writes to w, and calls done with the total number of bytes.
+// ProgressWriter returns a writer that forwards writes to w. It calls done with the number of bytes
+// so far: after the first write, and then at most once in each reportInterval. The last call can
+// therefore miss the end of the data.
 func ProgressWriter(w io.Writer, done func(bytes int64)) io.Writer {
 	return &progressWriter{to: w, done: done}
 }

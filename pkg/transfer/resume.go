@@ -1,5 +1,5 @@
-// Package transfer helps with long transfers: it resumes reading after a broken connection, ends a
-// transfer that stalls, and reports progress at a rate suited to people.
+// Package transfer helps with long transfers. It continues a download after a broken connection,
+// ends a transfer that stalls, and limits the rate of progress reports.
 package transfer
 
 import (
@@ -7,18 +7,20 @@ import (
 	"io"
 )
 
-// OpenFunc opens a connection that delivers the file from an offset.
+// OpenFunc opens a connection that delivers the file from the offset at, in bytes, to its end.
 type OpenFunc func(at int64) (io.ReadCloser, error)
 
-// ResumingReader reads a remote file of size bytes from offset at to its end. It does not verify
-// the content. After a broken connection it opens another, as long as each connection has delivered
-// at least one byte, and one of maxShort connections in a row has delivered minProgress.
+// ResumingReader returns a reader of a remote file of size bytes, from the offset at to the end.
+// The reader does not verify the content. After a broken connection it opens the next one. It fails
+// if a connection cannot be opened or delivers no data, or if maxShort connections in a row each
+// deliver less than minProgress bytes.
 func ResumingReader(at, size int64, open OpenFunc) io.Reader {
 	return &resumingReader{at: at, size: size, open: open}
 }
 
-// maxShort is the number of connections in a row that may deliver less than minProgress bytes each.
-// A server that breaks each connection after a byte would otherwise keep the reader for ever.
+// maxShort is the number of connections in a row that end the transfer if each of them delivers
+// less than minProgress bytes. Without this limit, a server that breaks each connection after a
+// byte would occupy the reader for ever.
 const (
 	maxShort    = 10
 	minProgress = 64 << 10
@@ -28,8 +30,8 @@ type resumingReader struct {
 	at, size int64
 	open     OpenFunc
 	body     io.ReadCloser // nil without a connection
-	brought  int64         // bytes that the connection has delivered
-	short    int           // connections in a row with less than minProgress
+	brought  int64         // bytes that the present connection has delivered
+	short    int           // connections in a row that have delivered less than minProgress
 }
 
 func (r *resumingReader) Read(p []byte) (int, error) {
@@ -47,7 +49,7 @@ func (r *resumingReader) Read(p []byte) (int, error) {
 			if r.at == r.size {
 				_ = r.body.Close() // the file is complete
 			}
-			return n, nil // the next call returns an error again
+			return n, nil // a broken connection returns its error again in the next call
 		}
 		if err == nil {
 			continue

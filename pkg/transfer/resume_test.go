@@ -13,7 +13,8 @@ const content = "the quick brown fox jumps over the lazy dog"
 
 var errBroken = errors.New("broken")
 
-// breaking delivers some bytes of the content from an offset, and then breaks.
+// breaking returns a connection that delivers after bytes of the content from the offset at, and
+// then breaks.
 func breaking(at int64, after int) io.ReadCloser {
 	rest := content[at:]
 	return io.NopCloser(io.MultiReader(strings.NewReader(rest[:min(after, len(rest))]), iotest.ErrReader(errBroken)))
@@ -44,8 +45,8 @@ func TestResumingReader(t *testing.T) {
 	}
 }
 
-// TestGivesUp: Reader fails after a connection without data, and after a failed connection attempt;
-// it returns the data before that.
+// TestGivesUp checks that the reader fails after a connection without data, and after a failed
+// attempt to connect. It returns the data that arrived before the failure.
 func TestGivesUp(t *testing.T) {
 	opens := 0
 	got, err := io.ReadAll(ResumingReader(0, int64(len(content)), func(at int64) (io.ReadCloser, error) {
@@ -61,13 +62,14 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// TestShortConnections: Reader fails if all connections deliver little, and not if some do.
+// TestShortConnections checks that the reader fails if all connections deliver little data, and
+// does not fail if some deliver much.
 func TestShortConnections(t *testing.T) {
 	const size = 4 * minProgress
 	for _, c := range []struct {
 		name  string
 		after func(open int) int64
-		want  int // connections
+		want  int // maximum number of connections
 		whole bool
 	}{
 		{"a byte each", func(int) int64 { return 1 }, maxShort, false},
@@ -88,7 +90,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestTooMuch: data after the end is not read.
+// TestTooMuch checks that the reader ignores data beyond the size of the file.
 func TestTooMuch(t *testing.T) {
 	got, err := io.ReadAll(ResumingReader(0, 3, func(int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(content))), nil }))
 	if err != nil || string(got) != content[:3] {

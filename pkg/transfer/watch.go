@@ -7,22 +7,24 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// StallTimeout is the time without data after which a transfer between a machine and a caller ends.
-// A client notices a lost connection later (pkg/client), so its next attempt never meets its former
-// call.
+// StallTimeout is the time without data after which a machine ends a transfer with a client. It is
+// shorter than the time in which the client notices a lost connection (pkg/client). So when the
+// client repeats its call, the machine has already ended the former call.
 const StallTimeout = 20 * time.Second
 
-// Errors of Watch.
+// The errors of Watch when it ends a transfer.
 var (
 	ErrStalled = errors.New("the transfer has stalled")
 	ErrTooLong = errors.New("the transfer took too long")
 	ErrStopped = errors.New("the machine is shutting down")
 )
 
-// Watch runs move, which calls moved after each piece of data, and returns its error. It returns
-// earlier with ErrStalled if no piece was moved for StallTimeout, with ErrTooLong after most (0: no
-// limit), and with ErrStopped when stopped is closed. move can be blocked in a stream then; the
-// return of the call ends the stream, and with it move. where names the transfer for a panic.
+// Watch runs the function move and returns its error. move calls moved after each piece of data.
+// Watch returns before move ends in three cases: with ErrStalled if move does not call moved for
+// StallTimeout, with ErrTooLong after the time most (0 means no limit), and with ErrStopped when
+// the channel stopped is closed. move may then still be blocked in the stream of a call. It ends
+// when the caller of Watch returns from the call, because the return ends the stream. where names
+// the transfer in the report of a panic.
 func Watch(where string, stopped <-chan struct{}, most time.Duration, move func(moved func()) error) error {
 	stall, done := time.NewTimer(StallTimeout), make(chan error, 1)
 	defer stall.Stop()

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// TestWatch checks the result of a transfer that ends, stalls, takes too long, or is stopped.
+// TestWatch checks the result, and the time until the result, of a transfer that ends, stalls,
+// takes too long or is stopped.
 func TestWatch(t *testing.T) {
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {
 		most, stopAfter time.Duration
-		pieces          int // a piece each second, then the transfer blocks
+		pieces          int // one piece each second, then the transfer ends or blocks
 		end             error
 		blocks          bool
 		want            error

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Majority returns how many of n control-plane machines are more than half.
+// Majority returns the smallest number that is more than half of n.
 func Majority(n int) int { return n/2 + 1 }
 
-// AddTicket returns the ledger with an additional ticket. It rejects a ticket for the name of a
-// member.
+// AddTicket returns the ledger with an additional ticket. It fails if a member has the name of the
+// ticket, if the ticket is invalid, or if the ledger has maxTickets tickets already.
 func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 	if l.HasMember(ticket.Name) {
 		return l, fmt.Errorf("machine %s: cannot create ticket: a member has this name; remove it first (`orlopctl nodes remove %s`)", ticket.Name, ticket.Name)
@@ -26,15 +26,15 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 	return l.normalize(), nil
 }
 
-// Vote returns the ledger after this control-plane machine has voted for admitting m, or the reason
-// why it votes no.
+// Vote decides whether this control-plane machine votes for the admission of the machine m. It
+// returns the changed ledger for a yes. For a no, it returns the unchanged ledger and the reason as
+// the error. The caller stores the ledger before it reports the vote.
 //
-// The caller stores the returned ledger before it reports the vote. For a ticket, the ledger
-// records the first key that presented the ticket to this machine; the record is a TicketBinding,
-// short binding. Vote returns an error for every other key. For a member, the ledger records the
-// source address of the last call. hasCertificate reports that the machine authenticated with a
-// certificate that was issued to its key earlier, not with the ticket. s shows which ledgers this
-// machine has merged since its start.
+// If m presents a ticket, the ledger records a ticket binding: the first key that has presented the
+// ticket to this machine. Vote returns an error for every other key. If m is a member, the ledger
+// records the source address of its call. hasCertificate is true if m has authenticated with a
+// certificate that was issued to its key earlier, and false if it has authenticated with the
+// ticket. s contains the IDs of the ledgers that this machine has merged since its start.
 func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (Ledger, error) {
 	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
@@ -55,7 +55,8 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 		}
 		return l.normalize(), nil
 	case hasCertificate:
-		// This ledger replaced a lost ledger; the certificate proves that m was a member.
+		// m has been a member, because it has a certificate. This ledger does not contain m,
+		// because it replaced a lost ledger.
 		return l, nil
 	}
 	t, found := l.ticket(m.Ticket)
@@ -86,19 +87,21 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 	return l, nil
 }
 
-// checkVoter returns an error if this machine may have bound the ticket to a key and lost the
-// binding. There are three cases:
+// checkVoter returns an error if this machine may have voted on the ticket before and lost its
+// binding. A second vote could bind the ticket to another key. There are three cases:
 //
-//   - The ledger replaces a lost ledger. Then it has a new ID, which the ticket does not list as a
-//     voter.
-//   - This machine has dropped the ticket and its binding since its start, because the ticket had
+//   - This ledger replaces a lost ledger. It has a new ID, which is not in the voters of the
+//     ticket.
+//   - Since its start, this machine has dropped the ticket and its binding, because the ticket had
 //     expired (s.droppedTickets).
-//   - The ledger is an older copy, put back after a loss. Then it has the same ID, but lacks the
-//     bindings that were recorded after the copy. Therefore this machine votes only after it has
-//     synced with all other voters of the ticket since its start (s.synced). The sync returns a
-//     lost binding, because another voter has it in each case: either that voter requested the vote
-//     of this machine, after it had bound the ticket itself; or this machine requested the votes,
-//     and its requests contained the binding.
+//   - This ledger is an older copy, which was put back after a loss. It has the same ID as the lost
+//     ledger, but lacks the bindings that were recorded after the copy.
+//
+// A machine cannot detect the third case. It therefore votes on a ticket only after it has synced
+// with all other voters of the ticket since its start (s.synced). The sync returns a lost binding,
+// because at least one other voter has stored it: a voter that requests the votes of other machines
+// sends its own binding with the request, and a voter that votes on request receives the binding of
+// the requester.
 func (l Ledger) checkVoter(t Ticket, s *Session) error {
 	if !slices.Contains(t.Voters, l.ID) || s.droppedTickets[t.Serial] {
 		return errors.New("ticket: this machine is not a voter of the ticket, or no longer; try another control-plane machine, or create another ticket (`orlopctl nodes add`)")
@@ -117,13 +120,13 @@ func ticketUsedError(old Member) error {
 	return fmt.Errorf("ticket: another machine has used it at %s; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 }
 
-// checkConflicts returns an error if another machine holds the name or the address of m, which
-// joins or renews. isMember reports that m is already a member: it keeps its name, so only its
-// address is checked.
+// checkConflicts returns an error if another machine holds the name or the address of m, a machine
+// that joins or renews its certificates. If isMember is true, m is already a member and keeps its
+// name, so only the address is checked.
 func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 	for _, o := range l.Members {
 		switch {
-		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // it is the same machine
+		case o.Ticket == m.Ticket, o.Key == m.Key && o.Name == m.Name: // this entry is m itself
 		case o.Address == m.Address:
 			return fmt.Errorf("machine %s: cannot join: another member has the address %s", m.Name, m.Address)
 		case o.Name == m.Name && !isMember:
@@ -131,9 +134,10 @@ func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 		}
 	}
 	// This machine has voted for the machines in its own bindings. Another control-plane machine
-	// may admit them at this moment, so they hold their names and addresses too. They hold them
-	// until long after the expiry of the ticket, because the admission may have begun before. A
-	// ticket is spent if no key can get a quorum any more: then it admits no machine.
+	// may be admitting such a machine now, so the machine holds its name and its address too. It
+	// holds both until its ticket is long expired, because the admission may have begun before the
+	// expiry. If its ticket is spent, it holds neither, because no key can reach the quorum of the
+	// ticket any more.
 	for _, c := range l.Bindings {
 		t, _ := l.ticket(c.Ticket)
 		if c.Voter != l.ID || c.Ticket == m.Ticket || c.Key == m.Key || longExpired(t, now) || l.tally(t).spent() {
@@ -149,22 +153,27 @@ func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 	return nil
 }
 
-// ErrNoQuorum is returned when fewer control-plane machines than the quorum have voted for a
-// machine.
+// ErrNoQuorum is returned if the number of control-plane machines that have voted for a machine is
+// lower than the quorum.
 var ErrNoQuorum = errors.New("no quorum of control-plane machines")
 
-// Admit returns the ledger with m as a member, after this machine has voted for it (Vote). A
-// machine that joins with a ticket needs a quorum of ticket bindings for its key in the ledger; the
-// parameters votes and quorum do not apply to it. For a member, or for another machine with a
-// certificate (hasCertificate, see Vote), votes is the number of control-plane machines that voted
-// for it, this machine included, and quorum is the required number. m.Renewed is the time of the
-// admission. Admit ignores m.Joined: a member retains the time at which it joined, and for a new
-// member Joined is m.Renewed. A machine that repeats the request with the same key gets the same
-// answer, because the first answer may have been lost.
+// Admit returns the ledger with m as a member. The caller has called Vote for m on this ledger
+// before.
 //
-// More than half of all ledgers must store the result before the machine gets certificates.
-// Otherwise another control-plane machine could admit a second machine with its name or address.
-// The error is ErrNoQuorum if a retry can succeed.
+// A machine that joins with a ticket is admitted if the ledger has a quorum of ticket bindings for
+// its key; Admit then ignores votes and quorum. A member, or another machine with a certificate
+// (hasCertificate, see Vote), is admitted if votes is at least quorum. votes is the number of
+// control-plane machines that have voted for m, this machine included. Admit fails if the ticket of
+// m is revoked, or if another machine holds the name or the address of m. The error is ErrNoQuorum
+// if only votes are missing and a later attempt can succeed.
+//
+// m.Renewed is the time of the admission. Admit ignores m.Joined: a member keeps the time at which
+// it joined, and a new member gets m.Renewed. A repeated request with the same key succeeds again,
+// because the first answer may have been lost.
+//
+// Before the caller issues certificates for m, more than half of all ledgers must store the result.
+// Otherwise another control-plane machine could admit a second machine with the name or the address
+// of m.
 func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger, error) {
 	if l.Revoked.hasTicket(m.Ticket) {
 		return l, errTicketRevoked
@@ -172,7 +181,7 @@ func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger,
 	at := l.member(m.Ticket)
 	if at < 0 && !hasCertificate {
 		t, found := l.ticket(m.Ticket)
-		// Vote found the ticket, so it was revoked since.
+		// Vote has found the ticket, so it was revoked after the vote.
 		if !found {
 			return l, errTicketRevoked
 		}
@@ -204,7 +213,8 @@ func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger,
 	return l.normalize(), nil
 }
 
-// AdmitWithVotes calls Admit after it has merged the ticket bindings of the other voters.
+// AdmitWithVotes merges the ticket bindings of the other voters into the ledger and then calls
+// Admit.
 func (l Ledger) AdmitWithVotes(m Member, hasCertificate bool, bindings []TicketBinding, votes, quorum int, s *Session) (Ledger, error) {
 	next, _, err := l.MergeMembership(Membership{Bindings: bindings}, s, m.Renewed)
 	if err != nil {
@@ -213,15 +223,14 @@ func (l Ledger) AdmitWithVotes(m Member, hasCertificate bool, bindings []TicketB
 	return next.Admit(m, hasCertificate, votes, quorum)
 }
 
-// RemovedMachine is a machine that was removed from the cluster. Ticket is the serial number of the
-// ticket with which it joined or could have joined.
+// RemovedMachine is a machine that an operator has removed from the cluster. Ticket is the serial
+// number of a revoked ticket of the machine, used or unused.
 type RemovedMachine struct {
 	Name, Ticket string
 }
 
-// RemovedSince returns the machines that were removed after the time since, except machines with a
-// name that is in use again. A revocation of a machine has the serial number of its ticket in the
-// field Lineage.
+// RemovedSince returns the machines that were removed after the time since. It omits a machine if a
+// member or an open ticket has its name now.
 func (l Ledger) RemovedSince(since, now time.Time) []RemovedMachine {
 	var out []RemovedMachine
 	for _, r := range l.Revoked {
@@ -232,10 +241,11 @@ func (l Ledger) RemovedSince(since, now time.Time) []RemovedMachine {
 	return out
 }
 
-// Remove removes the machine called name: it returns the ledger with all tickets of the machine
-// revoked, unused tickets included, and the serial numbers of these tickets. A machine that was
-// removed before can be removed again, because the caller may have missed the result of the first
-// call.
+// Remove returns the ledger without the machine called name, and the serial numbers of the tickets
+// that it has revoked. It revokes the ticket with which the machine joined and all unused tickets
+// for the name. If the machine was removed before, Remove succeeds again with the same tickets,
+// because the caller may have missed the first result. It fails if the ledger contains no member,
+// ticket or revocation of the machine.
 func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, error) {
 	var tickets []string
 	for _, m := range l.Members {
@@ -243,14 +253,14 @@ func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 			tickets = append(tickets, m.Ticket)
 		}
 	}
-	// expired tickets too: a machine may be joining at this moment with a ticket that has just
-	// expired
+	// An expired ticket is revoked too: an admission that began before its expiry may still be in
+	// progress.
 	for _, t := range l.Tickets {
 		if t.Name == name {
 			tickets = append(tickets, t.Serial)
 		}
 	}
-	if len(tickets) == 0 { // removed before
+	if len(tickets) == 0 { // the machine may have been removed before
 		for _, r := range l.Revoked {
 			if r.Machine == name && name != "" {
 				tickets = append(tickets, r.Lineage)
@@ -262,7 +272,7 @@ func (l Ledger) Remove(name string, at time.Time, by string) (Ledger, []string, 
 	}
 	for _, ticket := range tickets {
 		var err error
-		// Revoke adds the name of the machine.
+		// normalize, which Revoke calls, adds the name of the machine to the entry.
 		if l, _, err = l.Revoke(Revocation{Lineage: ticket, At: at, By: by}); err != nil {
 			return l, nil, err
 		}

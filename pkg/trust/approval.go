@@ -12,36 +12,42 @@ import (
 )
 
 const (
-	// maxApprovals bounds the approvals that a machine adds. A received membership may have twice
-	// as many, because several machines add approvals at the same time.
+	// A machine adds no approval to a ledger with maxApprovals approvals. A merge allows twice as
+	// many, because several machines add approvals at the same time.
 	maxApprovals = 1000
-	// keepApproval is the time for which an approval stays in the ledger. Each rule that was signed
-	// before the approval has expired by then (package claim: a year), so none can approve a second
-	// machine with the serial number.
+	// keepApproval is how long an approval stays in the ledger. A rule is valid for a year at most
+	// (package claim), so every rule that was signed before the approval has expired by then. No
+	// such rule can then approve a second machine with the same serial number.
 	keepApproval = 366*24*time.Hour + keepExpired
-	// maxIdentity is the maximum length of a serial number or UUID.
+	// maxIdentity is the maximum length of a serial number or UUID, in bytes.
 	maxIdentity = 64
 )
 
-// Approval is the record that a rule of an operator has approved a machine by the serial number or
-// the UUID that the machine states (docs/decisions/0120-approval-rules.md). It never changes.
+// Approval records that a rule of an operator has approved a waiting machine by its serial number
+// or UUID, as the machine reports them (docs/decisions/0120-approval-rules.md). An approval never
+// changes.
 //
-// More than half of the control-plane machines store an approval before it has an effect, and none
-// of them stores an approval that contradicts one in its ledger. So two keys never get an effective
-// approval with a serial number by rules from before the first of these approvals.
+// An approval has an effect after more than half of the control-plane machines have accepted it by
+// AddApproval. AddApproval rejects an approval that contradicts another one in the ledger. Two
+// majorities have a machine in common, so two keys with the same serial number are never both
+// approved. The exception is a rule that an operator signs after the first approval.
+//
+// MergeMembership also adds contradictory approvals to a ledger, because all ledgers must become
+// equal. Such a merge does not count as an acceptance.
 type Approval struct {
 	Serial string `json:"serial,omitempty"` // as the rule lists it
 	UUID   string `json:"uuid,omitempty"`   // as the rule lists it
 	Key    string `json:"key"`              // fingerprint of the machine's key
-	// Rule identifies the rule: 64 hexadecimal digits. Maximum is the maximum number of its
-	// approvals, and Signed the time of its signature.
+	// Rule is the ID of the rule: 64 hexadecimal digits. Maximum is how many machines the rule may
+	// approve, and Signed is the time of its signature.
 	Rule    string    `json:"rule"`
 	Maximum int       `json:"maximum"`
 	Signed  time.Time `json:"signed"`
 	At      time.Time `json:"at"` // not before Signed
 }
 
-// ID identifies the approval of a machine by a rule: the time does not matter.
+// ID returns a hash of the rule, the key, the serial number and the UUID, in hexadecimal. Two
+// approvals of a machine by the same rule have the same ID even if their times differ.
 func (a Approval) ID() string {
 	sum := sha256.Sum256([]byte(a.Rule + "\n" + a.Key + "\n" + a.Serial + "\n" + a.UUID))
 	return hex.EncodeToString(sum[:])
@@ -49,7 +55,7 @@ func (a Approval) ID() string {
 
 var ruleID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// check returns an error if a ledger cannot contain the approval.
+// check returns an error if the approval is invalid. No ledger contains an invalid approval.
 func (a Approval) check() error {
 	switch {
 	case !ruleID.MatchString(a.Rule):
@@ -64,15 +70,17 @@ func (a Approval) check() error {
 	return errors.Join(checkKey(a.Key), checkTimes(a.Signed, a.At))
 }
 
-// excludes reports whether an approval prevents the approval of another key: it has the same serial
-// number or UUID, and the rule of the other approval was signed before. A rule that was signed
-// afterwards is a new decision of an operator.
+// excludes reports whether the approval a prevents the approval next. It does if both have the same
+// serial number or UUID but different keys, and the rule of next was signed at or before the time
+// of a. A rule that was signed after a is a new decision of an operator, so its approvals are
+// allowed.
 func (a Approval) excludes(next Approval) bool {
 	same := a.Serial != "" && a.Serial == next.Serial || a.UUID != "" && a.UUID == next.UUID
 	return same && a.Key != next.Key && !a.At.Before(next.Signed)
 }
 
-// CheckApproval returns the reason why an approval cannot be added; nil if it can.
+// CheckApproval returns the reason why a ledger with this membership cannot add an approval, or nil
+// if it can. An approval that the membership already contains passes.
 func (ms Membership) CheckApproval(next Approval) error {
 	if err := next.check(); err != nil {
 		return err
@@ -99,8 +107,9 @@ func (ms Membership) CheckApproval(next Approval) error {
 	return nil
 }
 
-// AddApproval returns the ledger with an additional approval, or the reason why it cannot have it.
-// An approval that it has already stays as it is.
+// AddApproval returns the ledger with an additional approval. If the ledger already contains an
+// approval with the same ID, AddApproval returns the ledger unchanged. The error is the reason of
+// CheckApproval.
 func (l Ledger) AddApproval(a Approval) (Ledger, error) {
 	if err := l.CheckApproval(a); err != nil {
 		return l, fmt.Errorf("approval by rule refused: %w", err)
@@ -112,15 +121,16 @@ func (l Ledger) AddApproval(a Approval) (Ledger, error) {
 	return l, nil
 }
 
-// HasApproval reports whether the ledger has the approval with an ID.
+// HasApproval reports whether the membership contains the approval with this ID (Approval.ID).
 func (ms Membership) HasApproval(id string) bool {
 	return slices.ContainsFunc(ms.Approvals, func(a Approval) bool { return a.ID() == id })
 }
 
-// laterApproval compares two versions of an approval: the earlier one counts, which excludes fewer
-// rules.
+// laterApproval compares two versions of an approval for union. The version with the earlier time
+// is greater, because it excludes fewer rules.
 func laterApproval(x, y Approval) int {
 	return cmp.Or(y.At.Compare(x.At), cmp.Compare(x.Maximum, y.Maximum), x.Signed.Compare(y.Signed))
 }
 
+// oldApproval reports whether an approval is older than keepApproval.
 func oldApproval(a Approval, now time.Time) bool { return now.Sub(a.At) > keepApproval }

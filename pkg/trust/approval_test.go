@@ -11,12 +11,13 @@ import (
 
 var began = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// approvalOf returns the approval of a key with a serial number, by a rule for two machines.
+// approvalOf returns an approval of the key with number key for the machine with a serial number.
+// Its rule can approve two machines.
 func approvalOf(serial string, key int) Approval {
 	return Approval{Serial: serial, Key: fmt.Sprintf("sha256:%064x", key), Rule: strings.Repeat("a", 64), Maximum: 2, Signed: began, At: began.Add(time.Minute)}
 }
 
-// TestAddApproval checks which approvals a ledger refuses.
+// TestAddApproval checks which approvals a ledger accepts beside the approval of SN-1.
 func TestAddApproval(t *testing.T) {
 	first := approvalOf("SN-1", 1)
 	first.UUID = "4c4c"
@@ -56,8 +57,8 @@ func TestAddApproval(t *testing.T) {
 	}
 }
 
-// TestApprovalBounds checks the number of approvals, and that an approval stays until no rule from
-// before it is valid any more.
+// TestApprovalBounds checks the maximum number of approvals. It also checks that an approval stays
+// in the ledger for keepApproval, and that no merge adds it again after that time.
 func TestApprovalBounds(t *testing.T) {
 	var l Ledger
 	for i := range maxApprovals {
@@ -88,7 +89,7 @@ func TestApprovalBounds(t *testing.T) {
 	if merged, changed, err := next.MergeMembership(l.Membership, s, end.Add(1)); err != nil || changed || len(merged.Approvals) != 0 {
 		t.Errorf("an old approval returns: %v, %v", changed, err)
 	}
-	l.Floor = began // a clock that is ahead prunes nothing
+	l.Floor = began // the clock is ahead of Floor, so nothing is pruned
 	if _, pruned := l.Prune(s, end.Add(1)); pruned {
 		t.Error("pruned by a clock that is ahead")
 	}
@@ -97,19 +98,21 @@ func TestApprovalBounds(t *testing.T) {
 	}
 }
 
-// proposal is an approval that a control-plane machine proposes to the others, one after another.
+// proposal is an approval that a control-plane machine stores and then proposes to the other
+// machines, one after another.
 type proposal struct {
 	Approval
-	by, at   int   // the proposer, and the index of the next machine in order
-	order    []int // the other machines
-	accepted int   // with the proposer
-	refused  bool  // by the proposer
+	by, at   int   // index of the proposer; position of the next machine in order
+	order    []int // indexes of all machines, the proposer included
+	accepted int   // number of machines that have stored the approval, the proposer included
+	refused  bool  // the proposer itself has refused the approval
 }
 
-// TestApprovalsInRandomWorlds lets several control-plane machines propose contradictory approvals
-// at the same time, with lost messages, polls and restarts. Of the approvals that a majority
-// stores, no two have the same serial number with different keys, unless the rule of the second was
-// signed after the first; and no rule has more than its maximum.
+// TestApprovalsInRandomWorlds simulates control-plane machines that propose contradictory approvals
+// at the same time, while messages are lost and machines poll each other. It checks the approvals
+// that a majority has stored. No two of them have the same serial number with different keys, if
+// the rules of both were signed at or before the time of the other approval. No rule has more
+// approvals than its maximum.
 func TestApprovalsInRandomWorlds(t *testing.T) {
 	effective := 0
 	for seed := range 300 {
@@ -125,14 +128,14 @@ func TestApprovalsInRandomWorlds(t *testing.T) {
 			switch r.IntN(3) {
 			case 0:
 				rule := fmt.Sprintf("%064x", r.IntN(3))
-				if r.IntN(8) == 0 || signed[rule].IsZero() { // signed again: another rule
+				if r.IntN(8) == 0 || signed[rule].IsZero() { // sign a new rule
 					rule = fmt.Sprintf("%064x", 3+len(signed))
 					signed[rule] = now
 				}
 				open = append(open, &proposal{by: r.IntN(voters), order: r.Perm(voters), Approval: Approval{
 					Serial: fmt.Sprint("SN-", r.IntN(3)), Key: fmt.Sprintf("sha256:%064x", r.IntN(5)), Rule: rule, Maximum: 1 + int(rule[63])%2, Signed: signed[rule], At: now,
 				}})
-			case 1: // a poll
+			case 1: // machine a polls machine b
 				a, b := r.IntN(voters), r.IntN(voters)
 				next, _, err := ledgers[a].MergeMembership(ledgers[b].Public(), &sessions[a], now)
 				if err != nil {
@@ -163,7 +166,8 @@ func TestApprovalsInRandomWorlds(t *testing.T) {
 	}
 }
 
-// step proposes the approval to the next machine, the proposer first. lost: the message is lost.
+// step adds the approval to the ledger of the proposer in the first call, and to the ledger of the
+// next machine in each later call. If lost is true, the message to that machine is lost.
 func (p *proposal) step(ledgers []Ledger, lost bool) {
 	if p.accepted == 0 {
 		next, err := ledgers[p.by].AddApproval(p.Approval)
@@ -183,7 +187,8 @@ func (p *proposal) step(ledgers []Ledger, lost bool) {
 	}
 }
 
-// consistent returns an error if two effective approvals contradict each other.
+// consistent returns an error if effective approvals contradict each other, or if a rule has more
+// of them than its maximum.
 func consistent(done []Approval) error {
 	used := map[string]map[string]bool{}
 	for i, a := range done {

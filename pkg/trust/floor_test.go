@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClockThatJumped: a clock that is years ahead of the floor drops nothing that may still be
-// valid.
+// TestClockThatJumped checks a clock that is five years ahead: entries that may still be valid at
+// the time Floor stay in the ledger.
 func TestClockThatJumped(t *testing.T) {
 	ahead := noon.Add(5 * 365 * 24 * time.Hour)
 	ledger := Ledger{ID: fmt.Sprintf("%032x", 1)}

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// FuzzMerge merges arbitrary revocations of a peer. The valid entries are merged once, the ledger
-// stays within its limit, and it is equal after it was written and read.
+// FuzzMerge merges arbitrary revocations of a peer. The second merge of the same entries adds
+// nothing, the ledger stays within its limit, and it is equal after it was written as JSON and read
+// again.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(`[{"origin":"1a","by":"CN=admin"},{"name":"dora","count":2,"restored":true}]`), []byte(`[{"name":"dora","count":1}]`))
 	f.Add([]byte(`[{"origin":"any ticket"}]`), []byte(`null`))
@@ -19,7 +20,7 @@ func FuzzMerge(f *testing.F) {
 		if json.Unmarshal(before, &known.Revoked) != nil || json.Unmarshal(sent, &received) != nil {
 			return
 		}
-		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // the valid part
+		known, _, _ = Ledger{}.MergeRevocations(known.Revoked, noon) // keep the valid entries
 		next, news, err := known.MergeRevocations(received, noon)
 		if len(next.Revoked) > maxRevoked || len(next.Revoked) < len(known.Revoked) || err == nil && len(news) == 0 && len(next.Revoked) != len(known.Revoked) {
 			t.Fatalf("%d revocations became %d", len(known.Revoked), len(next.Revoked))

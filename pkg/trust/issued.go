@@ -9,36 +9,39 @@ import (
 )
 
 const (
-	// DefaultTTL is the TTL of an issued certificate if the caller gives none.
+	// DefaultTTL is the TTL of an issued certificate if the caller requests none.
 	DefaultTTL = 24 * time.Hour
-	// MaxTTL is the upper limit of the TTL. An operator issues longer certificates with a private
-	// CA (Machine.spec.trust.operatorCAs).
+	// MaxTTL is the longest TTL of an issued certificate. For a longer TTL, an operator issues the
+	// certificate with a private CA (Machine.spec.trust.operatorCAs).
 	MaxTTL = 30 * 24 * time.Hour
 	// keepExpired is how long an expired certificate stays in the ledger.
 	keepExpired = 7 * 24 * time.Hour
-	// maxIssued is the number of certificates in the ledger. The ledger drops the oldest entries;
-	// their certificates stay valid, and can be revoked by serial number.
+	// maxIssued is the maximum number of certificates in the ledger. Beyond it, the ledger drops
+	// the oldest entries. The dropped certificates stay valid, and an operator can revoke them by
+	// their serial numbers.
 	maxIssued = 2000
-	// maxPerLineage is the number of certificates of one lineage in the ledger. It prevents a
-	// client with endless renewals from displacing the certificates of other clients.
+	// maxPerLineage is the maximum number of certificates of one lineage in the ledger. Without it,
+	// a client with endless renewals would displace the certificates of all other clients.
 	maxPerLineage = 8
 )
 
 // Issued is a certificate that the machine has issued.
 type Issued struct {
 	Serial string `json:"serial"` // hexadecimal
-	// serial number of the first certificate of the lineage; equal to Serial without a renewal
+	// serial number of the first certificate of the lineage; equal to Serial if this certificate is
+	// no renewal
 	Lineage string        `json:"origin"`
 	Name    string        `json:"name"` // common name
-	Role    string        `json:"role"` // "reader"
+	Role    string        `json:"role"` // for example "reader"
 	At      time.Time     `json:"at"`
 	Expires time.Time     `json:"expires"`
-	TTL     time.Duration `json:"life"` // the requested TTL in nanoseconds
+	TTL     time.Duration `json:"life"` // the TTL as requested, in nanoseconds
 	By      string        `json:"by"`   // subject of the caller that requested it
 }
 
-// TTL returns the TTL of a certificate: asked, or if asked is zero, the default or most, the
-// shorter of the two.
+// TTL returns the TTL of a certificate for the requested TTL asked. If asked is zero, the result is
+// DefaultTTL, or most if most is shorter. It returns an error if asked is shorter than a minute or
+// longer than most.
 func TTL(asked, most time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
@@ -52,8 +55,8 @@ func TTL(asked, most time.Duration) (time.Duration, error) {
 // Certificates are the certificates that a machine has issued, oldest first.
 type Certificates []Issued
 
-// MaxRenewal returns the longest TTL of a renewal of the certificate with this serial number: the
-// TTL of that certificate, or DefaultTTL if the list does not contain it.
+// MaxRenewal returns the longest TTL that a renewal of the certificate with this serial number can
+// have: the TTL of the certificate, or DefaultTTL if the list does not contain the certificate.
 func (c Certificates) MaxRenewal(serial string) time.Duration {
 	for _, i := range c {
 		if i.Serial == serial {
@@ -63,8 +66,8 @@ func (c Certificates) MaxRenewal(serial string) time.Duration {
 	return DefaultTTL
 }
 
-// add returns the list with an additional certificate. It drops certificates that expired more than
-// keepExpired before now, and all but the last maxPerLineage certificates of the lineage.
+// add returns the list with an additional certificate, as described at Ledger.AddIssued. now is the
+// time by which the expiry is decided.
 func (c Certificates) add(i Issued, now time.Time) Certificates {
 	kept := slices.DeleteFunc(slices.Clone(c), func(old Issued) bool { return now.Sub(old.Expires) > keepExpired })
 	kept = append(kept, i)
@@ -79,9 +82,9 @@ func (c Certificates) add(i Issued, now time.Time) Certificates {
 	return kept[max(0, len(kept)-maxIssued):]
 }
 
-// lineageOf returns the lineage ID of the certificate with this serial number, or an empty string
-// if the list does not show it. The list contains only the newest certificates of a lineage with
-// many renewals.
+// lineageOf returns the lineage ID of the certificate with this serial number. The list may have
+// dropped the certificate itself; another certificate with the same lineage prefix is then
+// sufficient. The result is empty if the list contains no certificate of the lineage.
 func (c Certificates) lineageOf(serial string) string {
 	if serial == "" {
 		return ""
@@ -103,7 +106,9 @@ func (c Certificates) lineageOf(serial string) string {
 	return ""
 }
 
-// SameLineage reports whether a revoked serial number belongs to the lineage with ID lineage.
+// SameLineage reports whether the certificate with this serial number belongs to the lineage with
+// the ID lineage: it is the first certificate of the lineage, or its serial number has the prefix
+// of the lineage.
 func SameLineage(serial, lineage string) bool {
 	return serial != "" && lineage != "" && (serial == lineage || pki.LineagePrefixOf(serial) == pki.LineagePrefix(lineage))
 }

@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// maxMembers, maxTickets and maxVoters bound a membership, because one message of 4 MiB
-	// transports it.
+	// The limits of a membership. A membership within them fits into one message of 4 MiB.
 	maxMembers = 5000
 	maxTickets = 1000
 	maxVoters  = 16
 )
 
 // Membership is the state about members that the control-plane machines of a cluster replicate.
-// Merge works in any order and any number of times. A membership never contains a removed member or
-// a revoked ticket; the revocations record the removal.
+// Merges in any order, and repeated merges, have the same result. A ledger keeps no removed members
+// and no revoked tickets in its membership (Ledger.normalize); its revocations record the removals.
 type Membership struct {
-	Members  []Member        `json:"members,omitempty"` // in the order of joining
+	Members  []Member        `json:"members,omitempty"` // in the order in which they joined
 	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
 	Bindings []TicketBinding `json:"claims,omitempty"`  // bindings of the unused tickets
 	// Approvals are the approvals by rules, oldest first.
@@ -39,12 +38,12 @@ type Member struct {
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // time of the last issue of certificates
 	Expires time.Time `json:"expires"` // expiry of these certificates
-	// Generation counts the issues of certificates, and the calls from an address that differs from
-	// the previous address.
+	// Generation increases each time that the member gets certificates or calls from another
+	// address than before. A merge takes the entry with the higher generation.
 	Generation uint64 `json:"count,omitempty"`
 }
 
-// Check returns an error if a ledger cannot contain the member.
+// Check returns an error if the member is invalid. No ledger contains an invalid member.
 func (m Member) Check() error {
 	_, err := netip.ParseAddr(m.Address)
 	return errors.Join(err, CheckHolder(m.Name), checkSerial(m.Ticket), checkKey(m.Key), checkTimes(m.Joined, m.Renewed, m.Expires))
@@ -60,8 +59,8 @@ func (ms Membership) HasMember(name string) bool {
 	return slices.ContainsFunc(ms.Members, func(m Member) bool { return m.Name == name })
 }
 
-// MemberAtAddress returns the member with a different name that called last from this address, or
-// an empty string.
+// MemberAtAddress returns the name of the member that has called last from this address. It ignores
+// the member called name. The result is empty if there is no such member.
 func (ms Membership) MemberAtAddress(name, address string) string {
 	i := slices.IndexFunc(ms.Members, func(m Member) bool { return m.Name != name && m.Address == address })
 	if i < 0 {
@@ -70,9 +69,9 @@ func (ms Membership) MemberAtAddress(name, address string) string {
 	return ms.Members[i].Name
 }
 
-// MemberOfRevocation returns the name of the member to which the name or ticket of r belongs, or an
-// empty string. A member has further certificates that r would not revoke, so the operator has to
-// remove the member instead.
+// MemberOfRevocation returns the name of the member that r revokes by its name or its ticket, or an
+// empty string if r revokes no member. An operator removes such a member (Ledger.Remove): the
+// revocation of a name alone would miss the certificates of the member with other names.
 func (ms Membership) MemberOfRevocation(r Revocation) string {
 	for _, m := range ms.Members {
 		if r.Name == m.Name || r.Lineage == m.Ticket {
@@ -90,18 +89,19 @@ func (ms Membership) member(ticket string) int {
 // TicketUsed reports whether a machine has joined with this ticket.
 func (ms Membership) TicketUsed(ticket string) bool { return ms.member(ticket) >= 0 }
 
-// NameInUse reports whether a member or an open ticket has this name. A Node with this name then
-// belongs to that machine.
+// NameInUse reports whether a member or an open ticket has this name. If so, the Node with this
+// name belongs to that machine.
 func (ms Membership) NameInUse(name string, now time.Time) bool {
 	return ms.HasMember(name) || slices.ContainsFunc(ms.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
 
-// OpenTickets returns the tickets that have not expired.
+// OpenTickets returns the unused tickets that have not expired at the time now.
 func (ms Membership) OpenTickets(now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(ms.Tickets), func(t Ticket) bool { return !now.Before(t.Expires) })
 }
 
-// ticket returns the unused ticket with this serial number, expired or not.
+// ticket returns the unused ticket with this serial number, even if it has expired. The result is
+// false if there is none.
 func (ms Membership) ticket(serial string) (Ticket, bool) {
 	i := slices.IndexFunc(ms.Tickets, func(t Ticket) bool { return t.Serial == serial })
 	if i < 0 {
@@ -110,7 +110,7 @@ func (ms Membership) ticket(serial string) (Ticket, bool) {
 	return ms.Tickets[i], true
 }
 
-// Public returns the membership without private fields, for replication to peers.
+// Public returns the membership as peers receive it: without the addresses in the ticket bindings.
 func (ms Membership) Public() Membership {
 	out := Membership{Members: ms.Members, Tickets: ms.Tickets, Bindings: slices.Clone(ms.Bindings), Approvals: ms.Approvals}
 	for i := range out.Bindings {
@@ -119,8 +119,8 @@ func (ms Membership) Public() Membership {
 	return out
 }
 
-// PublicForTicket returns the part of the public membership about one ticket and the machine that
-// joined with it.
+// PublicForTicket returns the part of Public that concerns one ticket: the ticket, its bindings,
+// and the member that joined with it.
 func (ms Membership) PublicForTicket(ticket string) Membership {
 	all := ms.Public()
 	return Membership{
@@ -132,12 +132,14 @@ func (ms Membership) PublicForTicket(ticket string) Membership {
 
 // Digest returns a hash that is equal for equal memberships.
 func (ms Membership) Digest() []byte {
-	text, _ := json.Marshal(ms) // cannot fail: only strings, numbers and times
+	text, _ := json.Marshal(ms) // cannot fail: only strings, numbers and valid times
 	sum := sha256.Sum256(text)
 	return sum[:]
 }
 
-// Merge returns the union of two memberships. For an item in both, it takes the later version.
+// Merge returns the union of two memberships. If both contain different versions of an item, the
+// result has the later version, as laterMember, laterTicket, laterBinding and laterApproval define
+// it.
 func (ms Membership) Merge(o Membership) Membership {
 	return Membership{
 		Members:   union(ms.Members, o.Members, func(m Member) string { return m.Ticket }, laterMember, func(x, y Member) int { return x.Joined.Compare(y.Joined) }),
@@ -147,8 +149,8 @@ func (ms Membership) Merge(o Membership) Membership {
 	}
 }
 
-// union returns the items of two lists without duplicates: of items with the same name it returns
-// the greatest.
+// union returns the items of both lists, sorted by order. name returns the key of an item. Of the
+// items with the same key, union returns the greatest by the comparison later.
 func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) []T {
 	all := slices.Concat(a, b)
 	slices.SortFunc(all, func(x, y T) int { return cmp.Or(cmp.Compare(name(x), name(y)), later(y, x)) })
@@ -157,8 +159,9 @@ func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) 
 	return all
 }
 
-// laterMember compares two versions of a member. The version with more renewals is later,
-// regardless of the clocks.
+// laterMember compares two versions of a member for union. The version with the higher generation
+// is greater, so the result does not depend on the clocks of the machines. The further comparisons
+// only make the result the same on every machine.
 func laterMember(x, y Member) int {
 	return cmp.Or(cmp.Compare(x.Generation, y.Generation), x.Renewed.Compare(y.Renewed), x.Expires.Compare(y.Expires), x.Joined.Compare(y.Joined),
 		cmp.Compare(x.Address, y.Address), cmp.Compare(x.Key, y.Key), cmp.Compare(x.Name, y.Name))
@@ -173,7 +176,7 @@ func laterBinding(x, y TicketBinding) int {
 	return cmp.Or(cmp.Compare(x.Key, y.Key), cmp.Compare(x.Address, y.Address))
 }
 
-// same reports whether two sorted memberships are equal.
+// same reports whether two memberships are equal. Both must be sorted as by Merge.
 func (ms Membership) same(o Membership) bool {
 	return slices.EqualFunc(ms.Members, o.Members, func(x, y Member) bool { return x.Ticket == y.Ticket && laterMember(x, y) == 0 }) &&
 		slices.EqualFunc(ms.Tickets, o.Tickets, func(x, y Ticket) bool { return x.Serial == y.Serial && laterTicket(x, y) == 0 }) &&
@@ -181,7 +184,8 @@ func (ms Membership) same(o Membership) bool {
 		slices.EqualFunc(ms.Approvals, o.Approvals, func(x, y Approval) bool { return x.ID() == y.ID() && laterApproval(x, y) == 0 })
 }
 
-// check rejects a membership that no ledger can contain.
+// check returns an error if the membership is too long or contains an item that no ledger can
+// contain.
 func (ms Membership) check() error {
 	if len(ms.Members) > maxMembers || len(ms.Tickets) > maxTickets || len(ms.Bindings) > maxTickets*maxVoters || len(ms.Approvals) > 2*maxApprovals {
 		return errors.New("it is too long")

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// id and finger return the ID of a ledger and the fingerprint of a key.
+// id returns the ID of the ledger with number n, and finger the fingerprint of the key with number
+// n.
 func id(n int) string     { return fmt.Sprintf("%032x", n) }
 func finger(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
@@ -51,12 +52,13 @@ func randomMembership(random *rand.Rand) Membership {
 	return r
 }
 
-// TestMergesAgree: machines that merge members and removals in any order, and any number of times,
-// reach the same state.
+// TestMergesAgree checks that machines reach the same state if they merge the same members and
+// removals, in any order and any number of times.
 func TestMergesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 500 {
-		// A replicated membership was in a ledger before.
+		// A peer only sends the membership of its ledger, so each random membership passes through
+		// a ledger.
 		var rolls []Membership
 		for range 3 {
 			b, _, err := Ledger{}.MergeMembership(randomMembership(random), &Session{}, noon)
@@ -99,7 +101,7 @@ func TestMergesAgree(t *testing.T) {
 				}
 			}
 		}
-		// Two at a time, in either grouping.
+		// A merge is associative, commutative and idempotent.
 		x, y, z := rolls[0], rolls[1], rolls[2]
 		if !bytes.Equal(x.Merge(y).Merge(z).Digest(), x.Merge(y.Merge(z)).Digest()) || !bytes.Equal(x.Merge(y).Digest(), y.Merge(x).Digest()) || !bytes.Equal(x.Merge(x).Digest(), x.Digest()) {
 			t.Fatalf("merging depends on the order:\n%+v\n%+v\n%+v", x, y, z)
@@ -148,8 +150,9 @@ func TestMergeRejectsInvalid(t *testing.T) {
 	}
 }
 
-// FuzzMergeMembership merges an arbitrary membership. The ledger accepts all of it or none, reports
-// it as news once, admits no removed machine, and never binds its own vote to another key.
+// FuzzMergeMembership merges an arbitrary membership. The ledger accepts all of it or none, and
+// reports a change only for the first merge. It admits no removed machine, and never changes the
+// binding of its own machine to another key.
 func FuzzMergeMembership(f *testing.F) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 4 {

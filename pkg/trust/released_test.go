@@ -8,8 +8,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedLedger checks the ledger, and the digests by which machines of two versions compare
-// their ledgers.
+// TestReleasedLedger reads the ledger of a released version. It also checks the digests, by which
+// machines with different versions compare their ledgers.
 func TestReleasedLedger(t *testing.T) {
 	l := releasedtest.Decode[Ledger](t, "book.json")
 	digests := hex.EncodeToString(l.Revoked.Digest()) + " revocations\n" + hex.EncodeToString(l.Public().Digest()) + " membership\n"

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestRemoveWithoutName checks that an empty name removes nothing: it is the machine of revocations
-// without a machine.
+// TestRemoveWithoutName checks that an empty name removes nothing. Revocations without a machine
+// also have an empty machine name, and Remove must not match them.
 func TestRemoveWithoutName(t *testing.T) {
 	b := Ledger{Revoked: []Revocation{{Lineage: "1a", At: noon, Generation: 1}}}
 	if _, tickets, err := b.Remove("", noon, "admin"); err == nil {
@@ -16,13 +16,14 @@ func TestRemoveWithoutName(t *testing.T) {
 	}
 }
 
-// TestFullListForgets: a full list drops only the oldest ticket without valid certificates. A peer
-// that still has this entry does not bring it back.
+// TestFullListForgets checks that a full list drops only the oldest ticket without valid
+// certificates. A peer that still has the dropped entry does not bring it back.
 func TestFullListForgets(t *testing.T) {
 	at := func(days int) time.Time { return noon.Add(-time.Duration(days) * 24 * time.Hour) }
 	full := Ledger{Revoked: make([]Revocation, maxRevoked)}
 	for i := range full.Revoked {
-		// The validity period of an operator's own certificates is unknown.
+		// Entries without a machine never expire: a certificate of an operator's own CA can be
+		// valid for any time.
 		full.Revoked[i] = Revocation{Lineage: fmt.Sprintf("%x", i+1), At: at(1000), Generation: 1}
 	}
 	set := func(i, days int) { full.Revoked[i].Machine, full.Revoked[i].At = fmt.Sprint("w", i), at(days) }
@@ -64,7 +65,8 @@ func TestFullListForgets(t *testing.T) {
 	}
 }
 
-// TestControlPlaneNames: a ledger contains only the names of current control-plane machines.
+// TestControlPlaneNames checks that a ledger contains the names of the current control-plane
+// machines only.
 func TestControlPlaneNames(t *testing.T) {
 	b, planes := Ledger{}, []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"}
 	met := func(address, name, want string) {

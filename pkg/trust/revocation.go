@@ -16,39 +16,40 @@ import (
 )
 
 const (
-	// maxRevoked bounds the revocations, because each call is checked against all of them. A full
-	// list drops the oldest ticket that was revoked more than keepTicket ago, or else a restored
-	// name.
+	// maxRevoked is the maximum number of revocations, because each call is checked against all of
+	// them. place says which entry a full list drops.
 	maxRevoked = 10000
-	// keepTicket is the minimum time for which a full list retains the revocation of a ticket. The
-	// certificates of the ticket had 90 days when it was revoked (memberTTL in machined), and
-	// other issued certificates have MaxTTL. Certificates of an operator's own CA have no ticket
-	// and can be valid for years.
+	// keepTicket is the minimum time for which a full list retains the revocation of a ticket. It
+	// is longer than the 90 days for which the certificates of a member can still be valid after
+	// the revocation (memberTTL in machined). The age of other revocations is no reason to drop
+	// them, because a certificate of an operator's own CA can be valid for years.
 	keepTicket = 120 * 24 * time.Hour
 )
 
-// Revocation is the ledger entry for a revoked lineage or name. Exactly one of Lineage and Name is
-// set.
+// Revocation is the ledger entry for a revoked lineage or a revoked name. Exactly one of Lineage
+// and Name is set.
 type Revocation struct {
-	Lineage string `json:"origin,omitempty"` // lineage ID: serial of its first certificate
-	Name    string `json:"name,omitempty"`   // common name in certificates
-	// Machine is the name of the machine to which the ticket Lineage belongs. With it the node
-	// garbage collection deletes the Node even if no membership contains the machine any more. It
-	// is empty for other certificates, and where the machine is unknown.
+	Lineage string `json:"origin,omitempty"` // lineage ID, or another serial number of the lineage
+	Name    string `json:"name,omitempty"`   // common name in the certificates
+	// Machine is the name of the machine to which the revoked ticket, Lineage, belongs. The node
+	// garbage collection uses it to delete the Node of a machine that no membership contains any
+	// more. It is empty if Lineage is no ticket, or if the machine is unknown.
 	Machine string    `json:"machine,omitempty"`
 	At      time.Time `json:"at"`
 	By      string    `json:"by"` // subject of the caller that revoked it
-	// Generation counts revocations and restorations. When machines sync, the entry with the
-	// greater generation wins, regardless of the clocks.
+	// Generation increases by 1 with each revocation and restoration of the entry. When machines
+	// sync, they take the entry with the higher generation, so the result does not depend on their
+	// clocks.
 	Generation uint64 `json:"count,omitempty"`
-	// The name is valid again. The entry stays, so that a machine that was off does not bring the
-	// revocation back.
+	// Restored is true if the name is valid again. The entry stays: without it, a machine that was
+	// off during the restoration would bring the revocation back.
 	Restored bool `json:"restored,omitempty"`
 }
 
-// supersedes reports whether r replaces o, where two machines have these entries for the same
-// lineage or name. Every machine chooses the same entry: the higher generation, then the revocation
-// over the restoration, then the earlier revocation.
+// supersedes reports whether r replaces o, if two machines have these entries for the same lineage
+// or name. The entry with the higher generation replaces the other. If the generations are equal, a
+// revocation replaces a restoration, and an earlier entry replaces a later one. Every machine
+// chooses the same entry.
 func (r Revocation) supersedes(o Revocation) bool {
 	switch {
 	case r.Generation != o.Generation:
@@ -61,7 +62,7 @@ func (r Revocation) supersedes(o Revocation) bool {
 	return r.By < o.By
 }
 
-// String returns "name alice" or "certificate 12ab…".
+// String returns the revoked object, for example "name alice" or "certificate 12ab34".
 func (r Revocation) String() string {
 	if r.Name != "" {
 		return "name " + r.Name
@@ -69,7 +70,8 @@ func (r Revocation) String() string {
 	return "certificate " + r.Lineage
 }
 
-// label returns the same text as String with quoted and shortened values, for unchecked input.
+// label returns the same text as String for input that is not checked yet: the value is quoted and
+// cut to 80 characters.
 func (r Revocation) label() string {
 	if r.Name != "" {
 		return fmt.Sprintf("name %.80q", r.Name)
@@ -77,7 +79,7 @@ func (r Revocation) label() string {
 	return fmt.Sprintf("certificate %.80q", r.Lineage)
 }
 
-// check rejects a revocation that no ledger can contain.
+// check returns an error if the revocation is invalid. No ledger contains an invalid revocation.
 func (r Revocation) check() error {
 	var wrong error
 	switch {
@@ -105,14 +107,14 @@ func (r Revocation) check() error {
 	return nil
 }
 
-// expired reports whether all certificates of the revocation have certainly expired: it revokes a
-// ticket, and is older than keepTicket.
+// expired reports whether r revokes a ticket and is older than keepTicket. All certificates that r
+// revokes have then expired.
 func (r Revocation) expired(now time.Time) bool { return r.Machine != "" && now.Sub(r.At) > keepTicket }
 
-// Revocations are the revocations that a machine knows, with the names that were restored.
+// Revocations are the revocations that a machine knows. They include the entries of restored names.
 type Revocations []Revocation
 
-// Active returns the revocations that are not restored.
+// Active returns the revocations without the entries of restored names.
 func (l Revocations) Active() Revocations {
 	return slices.DeleteFunc(slices.Clone(l), func(r Revocation) bool { return r.Restored })
 }
@@ -124,7 +126,7 @@ func (l Revocations) Digest() []byte {
 	})
 	sum := sha256.New()
 	for _, r := range list {
-		// a hash accepts every write
+		// Writes to a hash never fail.
 		_, _ = fmt.Fprintf(sum, "%q %q %d %q %d %t\n", r.Name, r.Lineage, r.At.UnixNano(), r.By, r.Generation, r.Restored)
 		if r.Machine != "" {
 			_, _ = fmt.Fprintf(sum, "%q\n", r.Machine)
@@ -133,28 +135,26 @@ func (l Revocations) Digest() []byte {
 	return sum.Sum(nil)
 }
 
-// find returns the index of the entry for the same lineage or name as r, or -1.
+// find returns the index of the entry with the lineage and name of r, or -1 if there is none.
 func (l Revocations) find(r Revocation) int {
 	return slices.IndexFunc(l, func(o Revocation) bool { return o.Lineage == r.Lineage && o.Name == r.Name })
 }
 
-// hasTicket reports whether the ticket with this serial number is revoked. In the revocation of a
-// ticket, Lineage is the serial number of the ticket.
+// hasTicket reports whether the ticket with this serial number is revoked.
 func (l Revocations) hasTicket(serial string) bool {
 	return slices.ContainsFunc(l, func(r Revocation) bool { return r.Lineage == serial })
 }
 
-// set returns the list with r in place of the entry for the same lineage or name. It returns false
-// if the list is full.
+// set returns a copy of the list in which r replaces the entry for the same lineage or name, or is
+// added. The result is false if the list is full (place).
 func (l Revocations) set(r Revocation, now time.Time) (Revocations, bool) {
 	return place(slices.Clone(l), l.find(r), r, now)
 }
 
-// merge returns the list with the revocations of another machine, and the new entries. See
-// Ledger.MergeRevocations.
+// merge implements Ledger.MergeRevocations.
 func (l Revocations) merge(received []Revocation, now time.Time) (next Revocations, added []Revocation, err error) {
 	refused := 0
-	// cloned once, because the list can be as long as maxRevoked
+	// One copy is made for all entries, because the list can have maxRevoked entries.
 	next = slices.Clone(l)
 	for _, r := range received {
 		if wrong := r.check(); wrong != nil {
@@ -163,13 +163,14 @@ func (l Revocations) merge(received []Revocation, now time.Time) (next Revocatio
 			continue
 		}
 		i := next.find(r)
-		// it would displace another entry
+		// A restored name and an expired revocation reject no certificate, so they do not displace
+		// another entry of a full list.
 		if i < 0 && (r.Restored || r.expired(now)) && len(next) >= maxRevoked {
 			continue
 		}
 		if i >= 0 {
 			old := next[i]
-			// the sender may not know the machine's name
+			// The sender may not know the name of the machine that this ledger knows.
 			machine, later := max(old.Machine, r.Machine), r.supersedes(old)
 			if !later && machine == old.Machine {
 				continue
@@ -188,8 +189,8 @@ func (l Revocations) merge(received []Revocation, now time.Time) (next Revocatio
 	return next, added, skippedError(refused, err)
 }
 
-// skippedError returns an error with the number of skipped entries and the first reason, or nil if
-// none was skipped.
+// skippedError returns an error with the number of skipped entries and the reason for the first of
+// them. It returns nil if refused is 0.
 func skippedError(refused int, first error) error {
 	if refused == 0 {
 		return nil
@@ -197,12 +198,13 @@ func skippedError(refused int, first error) error {
 	return fmt.Errorf("revocations: cannot use %d of the received entries: %w", refused, first)
 }
 
-// place sets list[i] to r, or appends r if i is negative. It changes list in place. It returns
-// false, and changes nothing, if the list is full.
+// place sets list[i] to r, or appends r if i is negative. It changes list in place. The result is
+// false if the list is full and no entry can be dropped; then list is unchanged.
 //
-// A full list first drops the oldest ticket without valid certificates. It does no harm if a peer
-// reports this ticket again. Otherwise the list drops a restored name: a machine that was off since
-// the restoration would bring the revocation back, which is the safe side.
+// A full list drops the oldest entry of a ticket without valid certificates (Revocation.expired).
+// If a peer sends this entry again, it does no harm. If there is no such entry, the list drops the
+// first restored name. A machine that was off since the restoration can then bring the revocation
+// back, which rejects a valid name but never accepts a revoked one.
 func place(list Revocations, i int, r Revocation, now time.Time) (Revocations, bool) {
 	if i >= 0 {
 		list[i] = r
@@ -226,30 +228,33 @@ func place(list Revocations, i int, r Revocation, now time.Time) (Revocations, b
 	return append(list, r), true
 }
 
-// RevokedPrefix begins each rejection of a revoked certificate.
+// RevokedPrefix is the start of each error text about a revoked certificate.
 const RevokedPrefix = "your certificate was revoked"
 
-// ErrRevocationsLost is returned for a certificate of a member on a machine that has lost its
-// revocations. The certificate may not be revoked at all.
+// ErrRevocationsLost is returned for the certificate of a member if this machine has lost its
+// revocations. The machine does not know whether the certificate is revoked.
 var ErrRevocationsLost = errors.New("this machine cannot read its revocations, so it rejects the certificates of all members; `orlopctl trust revoke --new-list` starts a new list")
 
-// AnyTicket revokes all tickets on a machine that no longer knows which of them are revoked. No
-// ledger contains it.
+// AnyTicket is the Lineage of a revocation that stands for all tickets. A machine that has lost its
+// revocations uses it, because it no longer knows which tickets are revoked. No ledger contains it.
 const AnyTicket = "any ticket"
 
-// RevokedSet lists the revocations of client certificates that Kubernetes would otherwise accept
-// until they expire. machined writes it, and package orchestrator/revocation reads it.
+// RevokedSet contains the facts by which Kubernetes rejects client certificates that it would
+// otherwise accept until they expire. machined writes it, and package orchestrator/revocation reads
+// it.
 type RevokedSet struct {
 	Revoked []Revocation `json:"revoked"`
-	// TrustedRoots are the fingerprints (pki.Fingerprint) of the operator CAs. A certificate of a
-	// lineage that began with another CA is rejected.
+	// TrustedRoots are the fingerprints (pki.Fingerprint) of the operator CAs. A certificate is
+	// rejected if the first certificate of its lineage was issued by another CA.
 	TrustedRoots []string `json:"roots"`
 }
 
-// ErrUntrustedRoot is returned for a certificate of a lineage that began with a former operator CA.
+// ErrUntrustedRoot is returned for a certificate if the CA that issued the first certificate of its
+// lineage is no longer an operator CA.
 var ErrUntrustedRoot = errors.New("the lineage of this certificate began with a CA that is no longer an operator CA")
 
-// Check returns an error if the certificate is revoked or its root is untrusted.
+// Check returns the error of CheckRevoked, or ErrUntrustedRoot if the lineage of the certificate
+// began with a CA that is not in TrustedRoots. It returns nil for an accepted certificate.
 func (r RevokedSet) Check(cert *x509.Certificate) error {
 	if err := CheckRevoked(r.Revoked, cert); err != nil {
 		return err
@@ -260,8 +265,9 @@ func (r RevokedSet) Check(cert *x509.Certificate) error {
 	return nil
 }
 
-// CheckRevoked returns an error if the certificate is revoked, and ErrRevocationsLost if the
-// revocations of tickets are unknown.
+// CheckRevoked returns an error with the prefix RevokedPrefix if one of the revocations applies to
+// the certificate. It returns ErrRevocationsLost if the certificate belongs to a member and the
+// revocations of tickets are lost (AnyTicket).
 func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
 	lineage, _ := pki.LineageOf(cert)
 	ticket, serial, prefix := pki.TicketOf(cert), pki.Serial(cert), pki.LineagePrefix(lineage)
@@ -269,10 +275,9 @@ func CheckRevoked(revoked []Revocation, cert *x509.Certificate) error {
 		if r.Lineage == AnyTicket && ticket != "" {
 			return ErrRevocationsLost
 		}
-		// A revocation names a lineage by its first serial number, or by any serial number with the
-		// prefix of the lineage. A certificate that an earlier version renewed elsewhere can be
-		// named by its own serial number. All certificates of a machine are revoked with its
-		// ticket.
+		// The value r.Lineage is one of these: the ID of a lineage; the serial number of a renewal,
+		// with the prefix of its lineage; the serial number of a renewal by an earlier version,
+		// without the prefix; or a ticket, which revokes all certificates of its machine.
 		if r.Name != "" && r.Name == cert.Subject.CommonName || r.Lineage != "" && (r.Lineage == lineage || r.Lineage == serial || r.Lineage == ticket || pki.LineagePrefixOf(r.Lineage) == prefix) {
 			return fmt.Errorf("%s at %s (%s)", RevokedPrefix, r.At.UTC().Format(time.RFC3339), r)
 		}

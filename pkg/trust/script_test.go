@@ -13,31 +13,31 @@ import (
 	"github.com/orlop-os/orlop/test/scripttest"
 )
 
-// TestScripts runs testdata/*.txt (package scripttest). Serial numbers are short, and a key is a
-// number. A ticket and a certificate are valid for an hour. The machines after `by` vote on a
-// ticket, or else all machines that store it.
+// TestScripts runs testdata/*.txt (package scripttest). Serial numbers are short, and a number
+// stands for a key. Tickets and certificates are valid for an hour. The voters of a ticket are the
+// machines after `by`; without `by`, they are all machines after `on`.
 func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *ledgers { return &ledgers{t: t, all: map[string]*holder{}} }, scripttest.Commands[*ledgers]{
-		"machines": (*ledgers).machines,  // machines a b c: control-plane machines that have synced
-		"ticket":   (*ledgers).addTicket, // ticket 1a for w on a b [by a b c]
+		"machines": (*ledgers).machines,  // machines a b c: create machines that have synced
+		"ticket":   (*ledgers).addTicket, // ticket 1a for w on a b [by a b c]: on a and b
 		"vote":     (*ledgers).vote,      // vote a for w 1a key 1 at 10.0.0.21 [known]: a votes
 		"admit":    (*ledgers).admit,     // admit a w 1a key 1 at 10.0.0.21 [known votes 2 of 3]
 		"merge":    (*ledgers).merge,     // merge a from b c: a syncs with b and c
 		"remove":   (*ledgers).remove,    // remove w on a: an operator removes a machine
-		"removed":  (*ledgers).removed,   // removed a [since 1h]: the removed machines
-		"issue":    (*ledgers).issue,     // issue 2b [lineage 2a] for dora on a
-		"issued":   (*ledgers).issued,    // issued a: its certificates
-		"revoke":   (*ledgers).revoke,    // revoke dora|2b on a: a name or a certificate
-		"restore":  (*ledgers).restore,   // restore dora on a
-		"start":    (*ledgers).start,     // start a: machined starts again with its ledger
-		"lose":     (*ledgers).lose,      // lose a: it starts with an empty ledger
-		"backup":   (*ledgers).backup,    // backup a: a copy of its ledger
-		"rollback": (*ledgers).rollBack,  // rollback a: it starts with the copy
-		"prune":    (*ledgers).prune,     // prune a: it drops long-expired tickets
-		"clock":    (*ledgers).setClock,  // clock a +24h: its clock is ahead
-		"wait":     (*ledgers).wait,      // wait 1h
-		"ledger":   (*ledgers).show,      // ledger a: its content without certificates
-		"equal":    (*ledgers).equal,     // equal a b: they hold the same
+		"removed":  (*ledgers).removed,   // removed a [since 1h]: show the removed machines
+		"issue":    (*ledgers).issue,     // issue 2b [lineage 2a] for dora on a: a certificate
+		"issued":   (*ledgers).issued,    // issued a: show the certificates in its ledger
+		"revoke":   (*ledgers).revoke,    // revoke dora|2b on a: revoke a name or a certificate
+		"restore":  (*ledgers).restore,   // restore dora on a: restore a name
+		"start":    (*ledgers).start,     // start a: restart machined on a with the stored ledger
+		"lose":     (*ledgers).lose,      // lose a: restart machined on a with an empty ledger
+		"backup":   (*ledgers).backup,    // backup a: copy its ledger
+		"rollback": (*ledgers).rollBack,  // rollback a: restart machined on a with the copy
+		"prune":    (*ledgers).prune,     // prune a: drop long-expired tickets
+		"clock":    (*ledgers).setClock,  // clock a +24h: set its clock ahead
+		"wait":     (*ledgers).wait,      // wait 1h: let time pass
+		"ledger":   (*ledgers).show,      // ledger a: show its content without certificates
+		"equal":    (*ledgers).equal,     // equal a b: compare their ledgers
 	})
 }
 
@@ -53,11 +53,11 @@ type ledgers struct {
 type holder struct {
 	Ledger
 	session *Session
-	ahead   time.Duration // of its clock
-	copy    Ledger
+	ahead   time.Duration // how far its clock is ahead
+	copy    Ledger        // set by backup
 }
 
-// find returns a machine.
+// find returns the machine with this name.
 func (w *ledgers) find(name string) *holder {
 	w.t.Helper()
 	h := w.all[name]
@@ -73,7 +73,7 @@ func (h *holder) now() time.Time { return noon.Add(sinceStart() + h.ahead) }
 // sinceStart returns the virtual time since the start of a script.
 func sinceStart() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
-// on returns the machines after the word on.
+// on returns the machines after the word `on`, up to the word `by`.
 func (w *ledgers) on(args []string) []*holder {
 	var out []*holder
 	for _, name := range scripttest.Words(args, "on", "by") {
@@ -101,7 +101,8 @@ func (w *ledgers) newLedger() Ledger {
 	return Ledger{}.WithID(id(w.ids))
 }
 
-// readable replaces IDs of ledgers and fingerprints of keys.
+// readable replaces the IDs of ledgers by the names of their machines, and the fingerprints of keys
+// by their numbers.
 func (w *ledgers) readable(text string) string {
 	var pairs []string
 	for name, h := range w.all {
@@ -116,7 +117,8 @@ func (w *ledgers) readable(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// result stores a ledger if err is nil, and returns the output of the command.
+// result stores the ledger next if err is nil. It returns the output of the command: the error, or
+// nothing.
 func (w *ledgers) result(h *holder, next Ledger, err error) string {
 	if err != nil {
 		return w.readable(err.Error())
@@ -144,7 +146,8 @@ func (w *ledgers) addTicket(args []string) string {
 	return strings.Join(out, "\n")
 }
 
-// candidate parses `w 1a key 1 at 10.0.0.21 [known]`.
+// candidate parses `w 1a key 1 at 10.0.0.21 [known]`. The result known is true if the machine has a
+// certificate.
 func (w *ledgers) candidate(args []string, now time.Time) (m Member, known bool) {
 	key, err := strconv.Atoi(scripttest.Word(args, "key"))
 	if err != nil {
@@ -234,7 +237,7 @@ func (w *ledgers) issued(args []string) string {
 	return strings.Join(out, "\n")
 }
 
-// revocation parses a name or a serial number, which begins with a digit.
+// revocation returns the revocation of a name, or of a serial number if text begins with a digit.
 func revocation(text string, at time.Time) Revocation {
 	if text[0] >= '0' && text[0] <= '9' {
 		return Revocation{Lineage: text, At: at, By: "admin"}

@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// RoleJoin is the role in the ledger of a join ticket, short ticket: the client certificate with
-// which a machine joins.
+// RoleJoin is the role of a join ticket in a ledger. A join ticket, short ticket, is the client
+// certificate with which a machine joins the cluster.
 const RoleJoin = "join"
 
 const (
-	// DefaultTicketTTL is the TTL of a ticket if the operator gives none. MaxTicketTTL is the upper
-	// limit.
+	// DefaultTicketTTL is the TTL of a ticket if the operator requests none, and MaxTicketTTL is
+	// the longest TTL.
 	DefaultTicketTTL = time.Hour
 	MaxTicketTTL     = 7 * 24 * time.Hour
 )
 
-// TicketTTL returns the TTL of a ticket: asked, or the default if asked is zero.
+// TicketTTL returns the TTL of a ticket for the requested TTL asked: asked itself, or
+// DefaultTicketTTL if asked is zero. It returns an error if asked is shorter than a minute or
+// longer than MaxTicketTTL.
 func TicketTTL(asked time.Duration) (time.Duration, error) {
 	switch {
 	case asked == 0:
@@ -36,19 +38,21 @@ type Ticket struct {
 	At      time.Time `json:"at"`
 	Expires time.Time `json:"expires"`
 	By      string    `json:"by"` // subject of the caller that created it
-	// Voters lists the ledgers (Ledger.ID) of the machines that vote on the ticket. Quorum of them,
-	// more than half of all control-plane machines, must record the same first key before they
-	// admit its machine. So at most one key can join. A ledger that replaces a lost ledger has a
-	// different ID and no vote.
+	// Voters are the IDs of the ledgers (Ledger.ID) of the machines that vote on the ticket. A
+	// machine can join if Quorum of these ledgers have recorded its key as the first key. Quorum is
+	// more than half of all control-plane machines, so at most one key can join with a ticket. A
+	// ledger that replaces a lost ledger has another ID, and therefore no vote.
 	Voters []string `json:"voters"`
 	Quorum int      `json:"needs"`
 }
 
+// check returns an error if the ticket is invalid. No ledger contains an invalid ticket.
 func (t Ticket) check() error {
 	if len(t.By) > maxBy {
 		return fmt.Errorf("ticket %s: by %.80q", t.Serial, t.By)
 	}
-	// Any two quorums must have a voter in common; otherwise two keys could join with the ticket.
+	// Two quorums of the voters must have a voter in common. Otherwise two keys could join with the
+	// ticket.
 	if len(t.Voters) > maxVoters || t.Quorum > len(t.Voters) || 2*t.Quorum <= len(t.Voters) {
 		return fmt.Errorf("ticket %s: %d of %d voters", t.Serial, t.Quorum, len(t.Voters))
 	}
@@ -62,26 +66,29 @@ func (t Ticket) check() error {
 	return errors.Join(problems...)
 }
 
+// longExpired reports whether the ticket expired more than keepExpired before now.
 func longExpired(t Ticket, now time.Time) bool { return now.Sub(t.Expires) > keepExpired }
 
-// TicketBinding is the record of one voter for a ticket: the first key that presented the ticket to
-// this voter. The binding never changes to another key.
+// TicketBinding is the record of one voter about a ticket: the first key that has presented the
+// ticket to this voter. A voter never binds the ticket to another key.
 type TicketBinding struct {
 	Ticket string `json:"ticket"`
 	Voter  string `json:"voter"` // ID of the voter's ledger
 	Key    string `json:"key"`   // fingerprint of the machine's key
-	// Address is the source address of the machine's last call. Only the voter's own ledger has it.
+	// Address is the source address of the last call of the machine with this key. Only the ledger
+	// of the voter itself contains it.
 	Address string `json:"address,omitempty"`
 }
 
-// tally counts the votes for a ticket, that is the bindings of the ticket's voters.
+// tally is the count of the votes on a ticket. A vote is a binding by one of the voters of the
+// ticket.
 type tally struct {
 	ticket  Ticket
-	byKey   map[string]int // number of voters for each key
-	missing int            // voters without a known binding
+	byKey   map[string]int // number of votes for each key
+	missing int            // number of voters without a binding in the membership
 }
 
-// tally counts the votes for a ticket.
+// tally counts the votes on the ticket t in this membership.
 func (ms Membership) tally(t Ticket) tally {
 	v := tally{ticket: t, byKey: map[string]int{}, missing: len(t.Voters)}
 	for _, c := range ms.Bindings {
@@ -93,8 +100,8 @@ func (ms Membership) tally(t Ticket) tally {
 	return v
 }
 
-// spent reports whether no key can reach the quorum of the ticket any more, because too many voters
-// have recorded other keys.
+// spent reports whether no key can reach the quorum of the ticket any more, even with all missing
+// votes.
 func (v tally) spent() bool {
 	most := 0
 	for _, n := range v.byKey {
@@ -103,7 +110,8 @@ func (v tally) spent() bool {
 	return most+v.missing < v.ticket.Quorum
 }
 
-// contestedError returns the error for a key when another key has also presented the ticket.
+// contestedError returns the error for a machine with this key, if machines with other keys have
+// presented the ticket too.
 func (v tally) contestedError(key string) error {
 	t := v.ticket
 	for k, n := range v.byKey {
@@ -120,16 +128,18 @@ func (v tally) contestedError(key string) error {
 	return fmt.Errorf("ticket: another machine has also presented it, to another control-plane machine; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
 }
 
-// Session is the state that a machine loses when it restarts: it shows whether the ledger on the
-// disk may be an older copy. After a restart the machine must sync with its peers again. The zero
+// Session is the knowledge of a machine about its own ledger, collected since its start: which
+// other ledgers it has merged, and which tickets it has dropped. A restart has to end this
+// knowledge, because the ledger on the disk may then be an older copy (checkVoter). The zero
 // Session is the state after a start.
 type Session struct {
-	synced map[string]bool // IDs of the ledgers that were merged
-	// tickets that were dropped or ignored because they had expired by the local clock
+	synced map[string]bool // IDs of the ledgers that this machine has merged since its start
+	// serial numbers of the tickets that this machine has dropped or ignored as long expired
 	droppedTickets map[string]bool
 }
 
-// MarkSynced records that the ledger of a peer, by its ID, was merged and stored completely.
+// MarkSynced records that this machine has merged the whole ledger with this ID and stored the
+// result.
 func (s *Session) MarkSynced(id string) {
 	if s.synced == nil {
 		s.synced = map[string]bool{}
@@ -144,8 +154,8 @@ func (s *Session) drop(ticket string) {
 	s.droppedTickets[ticket] = true
 }
 
-// pruneTickets returns the tickets without long-expired ones. It records the dropped tickets in the
-// session.
+// pruneTickets returns the tickets without the long-expired ones, and records the dropped tickets
+// in the session.
 func (s *Session) pruneTickets(all []Ticket, now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(all), func(t Ticket) bool {
 		if longExpired(t, now) {

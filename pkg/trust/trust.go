@@ -1,18 +1,20 @@
-// Package trust implements the ledger of a machine: the client certificates that it has issued, the
-// revocations that it knows, and the membership of the cluster.
+// Package trust implements the ledger of a machine. The ledger contains the client certificates
+// that the machine has issued, the revocations that the machine knows, and the membership of the
+// cluster.
 //
-// A certificate and all its renewals form a lineage (pki.LineageOf). Its ID is the serial number of
-// the first certificate. The revocation of any certificate of a lineage revokes the whole lineage,
-// because a thief may have renewed a stolen certificate. The ledger need not contain the revoked
-// certificate: the serial number of a renewal begins with a prefix of its lineage
-// (pki.LineagePrefixOf). A revoked name is rejected in every certificate until the name is
-// restored.
+// A certificate and all its renewals form a lineage (pki.LineageOf). The ID of the lineage is the
+// serial number of its first certificate. The revocation of any certificate of a lineage revokes
+// the whole lineage, because a thief may have renewed a stolen certificate. A machine can also
+// revoke a certificate that its ledger does not contain: the serial number of a renewal begins with
+// a prefix that is computed from the ID of the lineage (pki.LineagePrefixOf). The revocation of a
+// name makes every certificate with this name invalid until an operator restores the name.
 //
-// The package only makes decisions. It stores no files and issues no certificates.
+// The package only makes decisions. It stores no files and issues no certificates; machined does
+// both.
 //
-// The JSON tags are those of version 0.1.0, which reads the same ledger after a rollback
-// (docs/decisions/0092-stored-formats.md): origin is the lineage, life the TTL, count the
-// generation, needs the quorum, planes the control plane and claims the ticket bindings.
+// The JSON tags are the tags of version 0.1.0, which reads the same ledger after a rollback
+// (docs/decisions/0092-stored-formats.md). In them, origin means the lineage, life the TTL, count
+// the generation, needs the quorum, planes the control plane, and claims the ticket bindings.
 package trust
 
 import (
@@ -28,26 +30,30 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Ledger is the list of issued certificates and revocations, with the membership of the cluster.
-// The zero Ledger is empty.
+// Ledger contains the certificates that a machine has issued, the revocations, and the membership
+// of the cluster. The zero Ledger is empty and has no ID. The methods never change their receiver:
+// a method that changes the ledger returns the changed copy.
 type Ledger struct {
-	// ID identifies the ledger. It is random, and chosen at the first write. A ledger that replaces
-	// a lost ledger has another ID.
+	// ID identifies the ledger: 32 random hexadecimal digits, which the machine chooses when it
+	// writes its ledger for the first time. If the ledger is lost, the ledger that replaces it has
+	// another ID.
 	ID      string       `json:"id,omitempty"`
 	Issued  Certificates `json:"issued,omitempty"` // oldest first, without tickets
 	Revoked Revocations  `json:"revoked,omitempty"`
-	// ControlPlanes maps the addresses of the other control-plane machines to the names that they
-	// have reported. No worker can join under these names, even while the machines are off.
+	// ControlPlanes maps the addresses of the other control-plane machines to the names that these
+	// machines have reported. machined admits no worker with one of these names, even while the
+	// control-plane machine is off.
 	ControlPlanes map[string]string `json:"planes,omitempty"`
 	Membership                      // members, tickets and ticket bindings
-	// Floor is a time that has certainly passed (package timesync). It is not stored. No entry is
-	// dropped if it expires after Floor, regardless of the clock, because time servers prove
-	// nothing. Zero: the ledger uses the clock alone.
+	// Floor is a time that has certainly passed (package timesync). It is not stored; the caller
+	// sets it in each ledger that it reads. The ledger drops no entry that expires after Floor,
+	// even if the clock is later, because the answer of a time server can be wrong. If Floor is
+	// zero, the ledger uses the clock alone.
 	Floor time.Time `json:"-"`
 }
 
-// pruneTime returns the time for the decision to drop entries: the clock's time, or Floor if the
-// clock is ahead of it.
+// pruneTime returns the time by which the ledger decides whether to drop an entry: the earlier one
+// of now and Floor, or now if Floor is zero.
 func (l Ledger) pruneTime(now time.Time) time.Time {
 	if !l.Floor.IsZero() && l.Floor.Before(now) {
 		return l.Floor
@@ -55,9 +61,10 @@ func (l Ledger) pruneTime(now time.Time) time.Time {
 	return now
 }
 
-// WithID returns the ledger with the ID id. A peer recognizes by the ID whether the ledger was
-// replaced. Versions without ledger IDs stored unused tickets among the issued certificates; WithID
-// moves these to Tickets, with this machine as their only voter.
+// WithID returns the ledger with the ID id. When the ID of a machine's ledger changes, its peers
+// know that the ledger was replaced. WithID also converts the ledger of a version without ledger
+// IDs, which stored unused tickets among the issued certificates: it moves these tickets to
+// Tickets, with this machine as their only voter.
 func (l Ledger) WithID(id string) Ledger {
 	l.ID = id
 	for _, i := range l.Issued {
@@ -70,8 +77,8 @@ func (l Ledger) WithID(id string) Ledger {
 }
 
 // RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
-// has reported. It drops the names of addresses that are not in controlPlanes, the present
-// addresses of the control plane.
+// has reported. controlPlanes are the present addresses of the control plane; the ledger drops the
+// names of all other addresses. The error is the error of CheckHolder for the name.
 func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
 		return l, err
@@ -86,22 +93,26 @@ func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []str
 }
 
 // AddIssued returns the ledger with an additional certificate. It drops certificates that expired
-// more than keepExpired ago, and all but the last maxPerLineage certificates of the lineage.
+// more than keepExpired ago, all certificates of the lineage except the last maxPerLineage, and the
+// oldest certificates beyond maxIssued.
 func (l Ledger) AddIssued(i Issued) Ledger {
 	l.Issued = l.Issued.add(i, l.pruneTime(i.At))
 	return l
 }
 
-// HasIssued reports whether the machine has issued the certificate, or the first certificate of its
-// lineage.
+// HasIssued reports whether the ledger contains the certificate with this serial number, or a
+// certificate of its lineage. An unused ticket in the ledger counts, even if another control-plane
+// machine has issued it.
 func (l Ledger) HasIssued(serial string) bool {
 	_, ticket := l.ticket(serial)
 	return ticket || l.Issued.lineageOf(serial) != "" || slices.ContainsFunc(l.Issued, func(i Issued) bool { return i.Lineage == serial })
 }
 
-// Revoke returns the ledger with a revoked certificate (by its serial number) or name. It does not
-// record a revoked certificate again. It does record a revoked name again, because another machine
-// may have restored the name and this machine may not have synced yet.
+// Revoke returns the ledger with the revocation of a certificate (r.Lineage is its serial number)
+// or of a name, and the recorded entry. If the certificate is already revoked, Revoke returns the
+// ledger unchanged, with the earlier entry. If the name is already revoked, Revoke increases the
+// generation of its entry, because another machine may have restored the name since this machine
+// last synced. Revoke fails if r is invalid or the list of revocations is full.
 func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	if lineage := l.Issued.lineageOf(r.Lineage); lineage != "" {
 		r.Lineage = lineage
@@ -127,36 +138,39 @@ func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	return l.normalize(), r, nil
 }
 
-// Restore returns the ledger with the revocation of a name undone.
+// Restore returns the ledger with the name r.Name restored. It fails if the name is not revoked.
 func (l Ledger) Restore(r Revocation) (Ledger, error) {
 	i := l.Revoked.find(r)
 	if r.Name == "" || i < 0 || l.Revoked[i].Restored {
 		return l, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
 	r.Generation, r.Restored = l.Revoked[i].Generation+1, true
-	// r replaces an entry, so the list cannot overflow.
+	// This call of set cannot fail, because r replaces an entry and the list does not grow.
 	l.Revoked, _ = l.Revoked.set(r, l.pruneTime(r.At))
 	return l, nil
 }
 
-// MergeRevocations merges the revocations of another machine into the ledger, and returns the new
-// entries. It skips entries that cannot be stored here or that no machine can create, and returns
-// an error about them. It merges the other entries all the same, so that invalid entries cannot
-// suppress a revocation.
+// MergeRevocations merges the revocations of another machine into the ledger, and returns the
+// entries that are new or changed. It skips invalid entries and merges the others, so an invalid
+// entry cannot suppress a revocation. It stops when an entry does not fit into a full list. In both
+// cases it returns an error, and next and added contain the merged entries.
 func (l Ledger) MergeRevocations(received []Revocation, now time.Time) (next Ledger, added []Revocation, err error) {
 	l.Revoked, added, err = l.Revoked.merge(received, l.pruneTime(now))
 	return l.normalize(), added, err
 }
 
 // MergeMembership merges the membership of another control-plane machine into the ledger, and
-// reports whether it changed the ledger. It accepts the whole membership or rejects it.
+// reports whether the ledger has changed. It leaves out long-expired tickets, old approvals, and
+// the other machine's copies of this machine's own ticket bindings. If the membership is invalid or
+// exceeds the limits of a cluster, MergeMembership merges none of it and returns an error.
 func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) (next Ledger, changed bool, err error) {
 	if err := received.check(); err != nil {
 		return l, false, fmt.Errorf("members: cannot use received membership: %w", err)
 	}
 	received.Tickets = s.pruneTickets(received.Tickets, l.pruneTime(now))
 	received.Approvals = slices.DeleteFunc(slices.Clone(received.Approvals), func(a Approval) bool { return oldApproval(a, l.pruneTime(now)) })
-	// No peer knows the votes of this machine better than the machine itself.
+	// The ledger of this machine is the authority for the votes of this machine, so a copy from a
+	// peer never replaces them.
 	received.Bindings = slices.DeleteFunc(slices.Clone(received.Bindings), func(c TicketBinding) bool {
 		return c.Voter == l.ID && slices.ContainsFunc(l.Bindings, func(own TicketBinding) bool { return own.Voter == l.ID && own.Ticket == c.Ticket })
 	})
@@ -172,8 +186,8 @@ func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) 
 	return next, !next.Membership.same(l.Membership), nil
 }
 
-// Prune returns the ledger without long-expired tickets and old approvals, and reports whether
-// there were any.
+// Prune returns the ledger without long-expired tickets and old approvals. The result is true if
+// Prune has dropped any.
 func (l Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
 	now = l.pruneTime(now)
 	old := func(a Approval) bool { return oldApproval(a, now) }
@@ -184,9 +198,9 @@ func (l Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
 	return l.normalize(), true
 }
 
-// normalize drops ended items from the membership: removed members, and revoked or used tickets
-// with their bindings. The remaining items are sorted. The revocations retain the names of the
-// dropped machines.
+// normalize returns the ledger without the ended items of its membership: removed members, tickets
+// that are revoked or used, and the bindings of these tickets. It sorts the remaining items. The
+// revocations retain the names of the removed machines.
 func (l Ledger) normalize() Ledger {
 	l.Membership = l.Membership.Merge(Membership{})
 	l = l.withMachineNames()
@@ -207,10 +221,10 @@ func (l Ledger) normalize() Ledger {
 	return l
 }
 
-// withMachineNames returns the ledger with the machine name in each revocation of a ticket that the
+// withMachineNames returns the ledger with Machine set in each revocation of a ticket that the
 // membership still contains.
 func (l Ledger) withMachineNames() Ledger {
-	names := map[string]string{} // by ticket
+	names := map[string]string{} // by the serial number of the ticket
 	for _, t := range l.Tickets {
 		names[t.Serial] = t.Name
 	}
@@ -232,7 +246,8 @@ func (l Ledger) withMachineNames() Ledger {
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
-// CheckName returns an error if the machine cannot issue a certificate for the name.
+// CheckName returns an error if machines issue no certificates with the name n. CheckHolder is the
+// weaker check, for names in certificates of any CA.
 func CheckName(n string) error {
 	if !name.MatchString(n) {
 		return fmt.Errorf("name %.80q: cannot use: expected 1 to 64 letters, digits and . _ @ -, with a letter or digit first", n)
@@ -240,7 +255,8 @@ func CheckName(n string) error {
 	return nil
 }
 
-// CheckHolder returns an error if the text cannot be the name in a certificate of any issuer.
+// CheckHolder returns an error if n cannot be the name in any certificate, including the
+// certificates of an operator's own CA.
 func CheckHolder(n string) error {
 	if n == "" || len(n) > 128 || !utf8.ValidString(n) || strings.ContainsFunc(n, unicode.IsControl) {
 		return fmt.Errorf("name %.80q: cannot use: expected 1 to 128 bytes of text", n)
@@ -250,8 +266,9 @@ func CheckHolder(n string) error {
 
 var serial = regexp.MustCompile(`^[0-9a-f]{1,40}$`)
 
-// ParseSerial parses a hexadecimal serial number. RFC 5280 allows 20 octets. Colons between the
-// octets and leading zeros are optional.
+// ParseSerial parses a hexadecimal serial number of at most 20 octets (RFC 5280). The text can have
+// leading zeros, and colons between the octets. The result has neither, and its letters are
+// lower-case.
 func ParseSerial(text string) (string, error) {
 	s := strings.TrimLeft(strings.ReplaceAll(strings.ToLower(text), ":", ""), "0")
 	if !serial.MatchString(s) {
@@ -284,7 +301,8 @@ func checkKey(k string) error {
 	return nil
 }
 
-// checkTimes rejects times that RFC 3339 cannot represent.
+// checkTimes returns an error for a time with a year outside 1 to 9999, which RFC 3339 cannot
+// represent.
 func checkTimes(times ...time.Time) error {
 	for _, t := range times {
 		if y := t.UTC().Year(); y < 1 || y > 9999 {
@@ -294,5 +312,6 @@ func checkTimes(times ...time.Time) error {
 	return nil
 }
 
-// maxBy is the maximum length of a subject in bytes. apid forwards no longer subjects.
+// maxBy is the maximum length of the subject of a caller (the fields By), in bytes. apid forwards
+// no longer subjects.
 const maxBy = 128

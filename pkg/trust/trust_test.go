@@ -57,8 +57,8 @@ func TestRevokedRow(t *testing.T) {
 			t.Errorf("any of a row takes all of it, got %s", got)
 		}
 	}
-	// A machine that did not issue the lineage recognizes the certificate by its serial number,
-	// which contains the prefix of the lineage.
+	// A machine that has not issued the lineage recognizes its certificates by their serial
+	// numbers, because they contain the prefix of the lineage.
 	elsewhere, _, err := Ledger{}.Revoke(Revocation{Lineage: pki.Serial(second.Cert), At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,8 @@ func TestRevokedRow(t *testing.T) {
 	if again, done, err := named.Revoke(Revocation{Name: "dora", At: noon.Add(time.Hour)}); err != nil || len(again.Revoked) != 1 || !done.At.Equal(noon) {
 		t.Errorf("revoked twice: %v, %v, %v", again.Revoked, done, err)
 	}
-	// Two machines do not sync: the name is restored on the first, and revoked again on the second.
+	// Two machines that have not synced change the same name: the first restores it, and the second
+	// revokes it again.
 	here, err := named.Restore(Revocation{Name: "dora", At: noon})
 	if err != nil {
 		t.Fatal(err)
@@ -103,9 +104,9 @@ func TestRevokedRow(t *testing.T) {
 	}
 }
 
-// TestLongLineage: the revocation of any certificate revokes its whole lineage and no other
-// lineage. That holds for any number of renewals, whether or not the ledger still contains the
-// certificate, and on a machine that has issued nothing of the lineage.
+// TestLongLineage checks that the revocation of any certificate revokes its whole lineage and no
+// other lineage, after any number of renewals. It covers certificates that the ledger has dropped,
+// and a machine that has issued no certificate of the lineage.
 func TestLongLineage(t *testing.T) {
 	ca, err := pki.NewCA("clients", 100*time.Hour)
 	if err != nil {
@@ -121,14 +122,15 @@ func TestLongLineage(t *testing.T) {
 	}
 	var b Ledger
 	rows := make([][]*pki.Leaf, 2)
-	for n := range 1 + renewals { // both at the same time, like two computers of one person
+	for n := range 1 + renewals { // both lineages in turn, with the same name
 		for i := range rows {
 			origin := ""
 			if n > 0 {
 				origin, _ = pki.LineageOf(rows[i][n-1].Cert)
 			}
 			leaf := issue(origin)
-			// an operator's own CA issues the first certificate of the second lineage
+			// The first certificate of the second lineage is from an operator's own CA, so it is
+			// not in the ledger.
 			if origin, _ = pki.LineageOf(leaf.Cert); n > 0 || i == 0 {
 				b = b.AddIssued(Issued{Serial: pki.Serial(leaf.Cert), Lineage: origin, Name: "dora", At: noon, Expires: noon.Add(time.Hour)})
 			}
@@ -240,8 +242,8 @@ func TestNamesAndSerials(t *testing.T) {
 	}
 }
 
-// TestMachinesAgree: machines that sync in any order reach the same state, and this state is the
-// last revocation or restoration.
+// TestMachinesAgree checks that machines that sync in any order reach the same state. If all
+// machines have synced before and after a restoration, the name is valid.
 func TestMachinesAgree(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {

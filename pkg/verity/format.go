@@ -8,12 +8,12 @@ import (
 	goverity "github.com/containerd/go-dmverity/pkg/verity"
 )
 
-// Format computes the hash tree of the image file and appends it to the same file.
+// Format computes the dm-verity hash tree of an image file and appends the tree to the same file.
+// It returns the parameters for opening the sealed image.
 //
-// The length of the image must be a multiple of BlockSize (mkfs.erofs ensures that). The file must
-// contain only the image: Format is not safe to repeat on a sealed file, because it would also hash
-// the tree. The result depends only on the image and the salt. The salt has up to MaxSaltSize
-// bytes; it may be empty.
+// The length of the image must be a multiple of BlockSize; mkfs.erofs writes such images. The file
+// must contain only the image: Format would hash the tree of a sealed file as a part of the image.
+// The result depends only on the image and the salt. The salt has 0 to MaxSaltSize bytes.
 func Format(image string, salt []byte) (Params, error) {
 	if len(salt) > MaxSaltSize {
 		return Params{}, fmt.Errorf("%s: cannot seal: salt has %d bytes, at most %d expected", image, len(salt), MaxSaltSize)
@@ -36,16 +36,16 @@ func Format(image string, salt []byte) (Params, error) {
 	return p, p.Check()
 }
 
-// TreeSize returns the length of the hash tree for a number of data blocks, in bytes. An image of a
-// single block has no tree: its digest is the root hash.
+// TreeSize returns the length, in bytes, of the hash tree of an image with dataBlocks blocks. The
+// length for a single block is 0, because the digest of the block is the root hash.
 func TreeSize(dataBlocks uint64) (uint64, error) {
 	layout := libraryParams(dataBlocks, dataBlocks, nil)
 	return goverity.GetHashTreeSize(&layout)
 }
 
-// Verify reads the whole sealed image (a file or a block device), and fails if a block of data or
-// of the tree does not match the root hash. It reads every byte: use it after writing a slot, not
-// at boot.
+// Verify reads every byte of a sealed image, in a file or on a block device. It fails if a block of
+// the data or of the tree does not match the root hash. It is meant for a slot that was just
+// written; at boot it would take too long.
 func Verify(device string, p Params) error {
 	if err := p.Check(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func Verify(device string, p Params) error {
 	return nil
 }
 
-// libraryParams returns the fixed layout in the form of the library.
+// libraryParams returns the parameters of the fixed layout as the type of the go-dmverity library.
 func libraryParams(dataBlocks, hashStart uint64, salt []byte) goverity.Params {
 	return goverity.Params{
 		HashName:       "sha256",

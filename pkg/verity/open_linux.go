@@ -12,27 +12,27 @@ import (
 // options are the optional arguments of the kernel's verity target
 // (Documentation/admin-guide/device-mapper/verity.rst).
 //
-// The kernel panics on a block that does not match its hash or cannot be read. The alternative, a
-// restart, would run the orderly shutdown of the drivers from within the failed read. A panic
-// depends on no other code, is stored in the firmware's log (pstore) for the next boot, and becomes
-// a reset by the panic= argument. The kernel's lines are "verity: …: data block N is corrupted" and
-// "Kernel panic - not syncing: dm-verity device corrupted".
+// With them, the kernel panics if a block does not match its hash or cannot be read. The
+// alternative, restart_on_corruption, would run the orderly shutdown of the drivers from within the
+// failed read. A panic depends on no other code. The kernel stores its log in the firmware (pstore)
+// for the next boot, and the argument panic= turns the panic into a reset. The kernel logs "verity:
+// …: data block N is corrupted" and "Kernel panic - not syncing: dm-verity device corrupted".
 var options = []string{"panic_on_corruption", "panic_on_error", "ignore_zero_blocks"}
 
-// optionsEIO are the options of an image without which the system runs: a read of a damaged block
-// fails with EIO.
+// optionsEIO are the optional arguments for an image that the system does not need to run. A read
+// of a damaged block fails with EIO.
 var optionsEIO = []string{"ignore_zero_blocks"}
 
-// Open maps the sealed image on the block device read-only as the device-mapper device name, and
-// returns the path of the mapped device. It does not verify the image as a whole: the kernel
-// verifies each block when it reads it. The kernel must have dm_verity loaded. If the name is
-// taken, Open fails and does not change the other device.
+// Open maps the sealed image on a block device to the read-only device-mapper device name, and
+// returns the path of the mapped device. It does not verify the whole image: the kernel verifies
+// each block when it reads the block. The kernel must have dm_verity loaded. If the name is in use,
+// Open fails and does not change the device with this name.
 func Open(device string, p Params, name string) (string, error) {
 	return open(device, p, name, options)
 }
 
-// OpenEIO is Open for an image without which the system runs: a read of a block that does not match
-// its hash fails with EIO, and the kernel does not panic.
+// OpenEIO is like Open, for an image that the system does not need to run. A read of a block that
+// does not match its hash fails with EIO, and the kernel does not panic.
 func OpenEIO(device string, p Params, name string) (string, error) {
 	return open(device, p, name, optionsEIO)
 }
@@ -69,18 +69,20 @@ func open(device string, p Params, name string, options []string) (string, error
 	table := []dm.Target{{Length: p.DataBlocks * BlockSize / 512, Type: "verity", Params: arguments}}
 	err = control.LoadTable(name, table)
 	if err == nil {
-		// A new device is suspended; resuming activates its table.
+		// A new device is suspended. Resuming it activates its table.
 		err = control.SuspendDevice(name, false)
 	}
 	if err != nil {
 		_ = control.RemoveDevice(name)
 		return "", fmt.Errorf("%s: cannot open with dm-verity: %w", device, err)
 	}
-	// devtmpfs creates this node before the ioctl returns. udev would create /dev/mapper/<name>.
+	// devtmpfs creates this device node before the ioctl returns. Only udev, which is absent, would
+	// create /dev/mapper/<name>.
 	return fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), nil
 }
 
-// Remove removes the device of Open, which must not be in use.
+// Remove removes the device-mapper device that Open or OpenEIO has created. It fails if the device
+// is in use.
 func Remove(name string) error {
 	control, err := dm.Open()
 	if err != nil {
@@ -90,7 +92,8 @@ func Remove(name string) error {
 	return control.RemoveDevice(name)
 }
 
-// dmRequest is struct dm_ioctl of linux/dm-ioctl.h. The library has no deferred removal.
+// dmRequest is struct dm_ioctl of linux/dm-ioctl.h. It is here because the library cannot request a
+// deferred removal.
 type dmRequest struct {
 	version     [3]uint32
 	size, start uint32
@@ -107,8 +110,8 @@ const (
 	dmDeferredRemove = 1 << 17    // DM_DEFERRED_REMOVE, since version 4.27 of the interface
 )
 
-// RemoveWhenUnused makes the kernel remove the device of Open after its last user, so that the
-// unmount of its file system releases the image, too.
+// RemoveWhenUnused makes the kernel remove the device with this name when its last user closes it.
+// An unmount of the file system on the device then also releases the image.
 func RemoveWhenUnused(name string) error {
 	control, err := os.OpenFile("/dev/mapper/control", os.O_RDWR, 0)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/go-dmverity/pkg/dm"
 )
 
-// TestOpen opens a sealed image on a real disk. It cannot test a changed byte, because that resets
-// the machine; init's boot test does.
+// TestOpen opens a sealed image on a real disk. It cannot test a changed byte, because the kernel
+// would reset the machine. The boot test of init tests that.
 func TestOpen(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")
@@ -73,15 +73,15 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestRequestSize checks that the request has the size that its number contains.
+// TestRequestSize checks that dmRequest has the size that the ioctl number dmRemove encodes.
 func TestRequestSize(t *testing.T) {
 	if size := unsafe.Sizeof(dmRequest{}); size != dmRemove>>16&0x3fff {
 		t.Errorf("%d bytes", size)
 	}
 }
 
-// TestOpenEIO checks that a read of a changed block fails and the machine continues, and that the
-// device ends with its last user.
+// TestOpenEIO checks that a read of a changed block fails while the machine continues. It also
+// checks that the kernel removes the device after its last user.
 func TestOpenEIO(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("overwrites a disk: runs under the product kernel only (make kernel)")

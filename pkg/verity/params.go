@@ -1,13 +1,13 @@
-// Package verity seals a root image and opens it: it appends the dm-verity hash tree to the image,
-// encodes the parameters of the tree as a kernel command line parameter, and maps the partition
-// read-only through the kernel's verity target.
+// Package verity seals and opens root images. To seal an image, it appends the dm-verity hash tree,
+// and encodes the parameters of the tree as an argument of the kernel command line. To open a
+// sealed image, it maps the partition read-only through the kernel's verity target.
 //
 // The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock.
-// Params contains all values for opening the image, and the signed UKI contains Params. So no data
-// on the partition itself has to be trusted.
+// Params contains all values that are needed to open an image, and the signed UKI contains Params.
+// So no value has to be read from the partition, which is not trusted.
 //
-// The package does not search partitions, mount file systems or check signatures: the caller finds
-// the device (by Params.PartUUID), and the firmware has verified the UKI.
+// The package does not search for partitions, mount file systems or check signatures. The caller
+// finds the device by Params.PartUUID, and the firmware has verified the UKI before.
 package verity
 
 import (
@@ -28,11 +28,12 @@ const (
 	BlockSize = 4096
 	// HashSize is the length of a SHA-256 digest, in bytes.
 	HashSize = 32
-	// MaxSaltSize is the maximum length of a salt in bytes. (The kernel allows 256.)
+	// MaxSaltSize is the maximum length of a salt in bytes. The kernel would allow 256.
 	MaxSaltSize = 64
-	// MaxDataBlocks bounds the image to 1 TiB, so that offsets in bytes never overflow.
+	// MaxDataBlocks is the maximum number of data blocks. It limits an image to 1 TiB, so offsets
+	// in bytes cannot overflow.
 	MaxDataBlocks = 1 << 28
-	// Argument is the kernel command line parameter with Params.
+	// Argument is the name of the kernel command line argument that contains Params.
 	Argument = "orlop.root"
 )
 
@@ -44,7 +45,8 @@ type Params struct {
 	Salt       []byte // 0 to MaxSaltSize bytes
 }
 
-// FromCommandLine parses the parameters from a kernel command line.
+// FromCommandLine parses the parameters in a kernel command line. It fails if the argument is
+// missing, occurs twice or is invalid.
 func FromCommandLine(line string) (Params, error) {
 	value, found, err := bootenv.Argument(line, Argument)
 	if err != nil {
@@ -56,11 +58,13 @@ func FromCommandLine(line string) (Params, error) {
 	return Parse(value)
 }
 
-// Parse parses the value of the kernel command line parameter orlop.root:
+// Parse parses the value of the kernel command line argument orlop.root:
 //
 //	<root hash, hex>,<data blocks>,<hash start block>,<salt, hex>
 //
-// It accepts exactly the output of String; an error names the wrong field.
+// It accepts the output of String, and also upper-case hexadecimal digits and leading zeros of a
+// number. It fails if a field is missing or invalid, or a value is out of range (Check). The error
+// names the field.
 func Parse(s string) (Params, error) {
 	fields := strings.Split(s, ",")
 	if len(fields) != 4 {
@@ -86,12 +90,12 @@ func Parse(s string) (Params, error) {
 	return p, nil
 }
 
-// String returns the form for Parse.
+// String returns the parameters in the form that Parse accepts.
 func (p Params) String() string {
 	return fmt.Sprintf("%x,%d,%d,%x", p.RootHash, p.DataBlocks, p.HashStart, p.Salt)
 }
 
-// Check returns an error for values out of range.
+// Check returns an error if a value is out of range.
 func (p Params) Check() error {
 	switch {
 	case len(p.RootHash) != HashSize:
@@ -108,15 +112,15 @@ func (p Params) Check() error {
 	return nil
 }
 
-// Equal reports whether both describe the same sealed image.
+// Equal reports whether p and q describe the same sealed image.
 func (p Params) Equal(q Params) bool {
 	return bytes.Equal(p.RootHash, q.RootHash) && p.DataBlocks == q.DataBlocks && p.HashStart == q.HashStart && bytes.Equal(p.Salt, q.Salt)
 }
 
 // PartUUID returns the unique partition GUID of the slot with this image: the first 128 bits of the
-// root hash, in the order of a printed GUID. Linux' PARTUUID and go-blockdevice's PartGUID use the
-// same order. It is not a valid RFC 4122 version, but no reader of GPT checks that. Params must
-// have passed Check.
+// root hash, in the order in which a GUID is printed. PARTUUID of Linux and PartGUID of
+// go-blockdevice use the same order. The value is no UUID of a version of RFC 4122, but no reader
+// of GPT checks the version. Params must have passed Check.
 func (p Params) PartUUID() uuid.UUID {
 	return uuid.UUID(p.RootHash[:16])
 }

@@ -56,7 +56,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// image writes a file with different content in each block, and a few zero blocks.
+// image writes a file of blocks blocks and returns its path. Every seventh block is zero, and all
+// others differ.
 func image(t *testing.T, blocks int) string {
 	t.Helper()
 	content := make([]byte, blocks*BlockSize)
@@ -74,8 +75,9 @@ func image(t *testing.T, blocks int) string {
 	return name
 }
 
-// The expected hashes are from an independent program: veritysetup format --no-superblock --salt
-// cafe --hash-offset <blocks*4096> image image.
+// TestFormatGivesWhatVeritysetupGives compares Format with an independent program. The expected
+// hashes are from veritysetup format --no-superblock --salt cafe --hash-offset <blocks*4096> image
+// image.
 func TestFormatGivesWhatVeritysetupGives(t *testing.T) {
 	for _, c := range []struct {
 		blocks int
@@ -112,7 +114,8 @@ func TestFormatGivesWhatVeritysetupGives(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsOneByte: Verify detects a single changed byte at any offset.
+// TestVerifyFindsOneByte checks that Verify detects a single changed byte in the data and in the
+// tree.
 func TestVerifyFindsOneByte(t *testing.T) {
 	name := image(t, 300)
 	p, err := Format(name, nil)

@@ -11,9 +11,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 )
 
-// Write writes a sealed image to a partition from its beginning, flushes it, and drops its pages
-// from the kernel's cache, so that the next reader, Verify, reads the disk. content writes the
-// image.
+// Write writes a sealed image to a partition, from the beginning of the partition, and flushes it
+// to the disk. The function content writes the bytes of the image. Write then drops the pages of
+// the partition from the page cache. So the next reader, usually Verify, reads the disk and not the
+// cache.
 func Write(device string, content func(io.Writer) error) (err error) {
 	f, err := mount.OpenExclusive(device, os.O_WRONLY)
 	if err != nil {

@@ -25,8 +25,8 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// An OrlopControlPlane describes the control-plane machines of the cluster together. The system
-// creates the object and writes its status; the Machine objects have the desired versions.
+// An OrlopControlPlane describes all control-plane machines of the cluster together. The system
+// creates the object and writes its status. The desired versions are in the Machine objects.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopcontrolplanes,scope=Namespaced,categories=cluster-api
@@ -47,7 +47,7 @@ type OrlopControlPlane struct {
 
 // OrlopControlPlaneStatus is the observed state of the control-plane machines.
 type OrlopControlPlaneStatus struct {
-	// initialization is the part of the contract of Cluster API.
+	// initialization is required by the contract of Cluster API.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
 	// replicas is the number of control-plane machines.
@@ -59,16 +59,17 @@ type OrlopControlPlaneStatus struct {
 	// upToDateReplicas is the number of control-plane machines that run the wanted release.
 	// +optional
 	UpToDateReplicas int32 `json:"upToDateReplicas,omitempty"`
-	// versions are the versions of Kubernetes of the control-plane machines, the oldest first.
+	// versions are the versions of Kubernetes on the control-plane machines, the oldest first.
 	// +optional
 	// +listType=map
 	// +listMapKey=version
 	// +kubebuilder:validation:MaxItems=16
 	Versions []Version `json:"versions,omitempty"`
-	// observedGeneration is the newest generation that the controllers have seen.
+	// observedGeneration is the newest generation of the object that the controllers have
+	// processed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions has Available.
+	// conditions has the type Available.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -76,19 +77,20 @@ type OrlopControlPlaneStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization is the part of the contract of Cluster API.
+// Initialization is required by the contract of Cluster API.
 type Initialization struct {
-	// controlPlaneInitialized is true: the API server exists before the object.
+	// controlPlaneInitialized is always true, because the API server runs before this object can
+	// exist.
 	// +optional
 	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"`
 }
 
-// Version is a version of Kubernetes and the number of machines that run it.
+// Version is a version of Kubernetes, with the number of control-plane machines that run it.
 type Version struct {
 	// version is the version of Kubernetes, for example v1.37.2.
 	// +kubebuilder:validation:MaxLength=64
 	Version string `json:"version"`
-	// replicas is the number of machines.
+	// replicas is the number of control-plane machines that run the version.
 	Replicas int32 `json:"replicas"`
 }
 

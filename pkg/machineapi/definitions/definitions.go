@@ -1,6 +1,7 @@
-// Package definitions has the definitions of the kinds that describe machines. controller-gen
-// writes the files from the types: `go generate ./pkg/machineapi`. The kinds of upstream have only
-// the version v1beta2, without the fields that have no effect here.
+// Package definitions has the CustomResourceDefinitions of the kinds that describe machines. `go
+// generate ./pkg/machineapi` writes the YAML files from the types, by controller-gen. The
+// definitions of the kinds of Cluster API have only the version v1beta2, and lack the fields that
+// have no effect in this system.
 package definitions
 
 import (
@@ -17,11 +18,12 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// ofClaims are the kinds that only claims need (docs/decisions/0107-claims.md).
+// ofClaims are the kinds that are only needed if claims are enabled
+// (docs/decisions/0107-claims.md).
 var ofClaims = []string{"MachineDeployment", "MachineSet", "OrlopApprovalRule", "OrlopMachineTemplate"}
 
-// All returns the definitions, by the name of their files, with or without the kinds that only
-// claims need. An error is a broken build.
+// All returns the definitions, sorted by the names of their files. If claims is false, it omits the
+// kinds of ofClaims. It fails only if an embedded file is invalid.
 func All(claims bool) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
@@ -46,22 +48,24 @@ func All(claims bool) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return all, nil
 }
 
-// withoutEffect are the fields of the specifications of upstream's kinds without an effect: the
-// topology by classes, and the replacement, the names and the order of machines of a set.
+// withoutEffect contains, for kinds of Cluster API, the fields of the specification that have no
+// effect in this system. They concern the topology by classes, and the replacement, the names and
+// the order of the machines of a set.
 var withoutEffect = map[string][]string{
 	"Cluster":           {"topology"},
 	"MachineDeployment": {"deletion", "machineNaming", "remediation", "rollout"},
 	"MachineSet":        {"deletion", "machineNaming"},
 }
 
-// reduce removes the fields of upstream's kinds without an effect in this system, and the status of
-// the former version. A client that sets them gets an error instead of no effect.
+// reduce removes the fields of withoutEffect from the definition, and the status of the former
+// version v1beta1. A client that sets such a field gets an error, and not a field without an
+// effect.
 func reduce(d *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range d.Spec.Versions {
 		for _, field := range withoutEffect[d.Spec.Names.Kind] {
 			delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties, field)
 		}
-		if d.Spec.Names.Kind == "MachineHealthCheck" { // a repair by objects of another project
+		if d.Spec.Names.Kind == "MachineHealthCheck" { // without repairs by another project
 			delete(v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["remediation"].Properties, "templateRef")
 		}
 		delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "deprecated")

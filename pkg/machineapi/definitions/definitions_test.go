@@ -26,15 +26,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
 
-// definition is a parsed definition with its schema.
+// definition is a parsed CustomResourceDefinition with its schema.
 type definition struct {
 	*apiextensionsv1.CustomResourceDefinition
 	structural *schema.Structural
 	props      *apiextensions.JSONSchemaProps
 }
 
-// definitions returns the definitions by kind. It fails if the API server would reject
-// any of them.
+// definitions returns the definitions by kind. The test fails if the API server would reject a
+// definition.
 func definitions(t *testing.T) map[string]definition {
 	t.Helper()
 	all, err := All(true)
@@ -66,8 +66,8 @@ func definitions(t *testing.T) map[string]definition {
 	return parsed
 }
 
-// TestDefinitions checks that the API server accepts every definition, and that each has a single
-// version with the subresource status and a text for `kubectl explain`.
+// TestDefinitions checks that the API server accepts every definition. Each definition must have a
+// single version, the subresource status, and a text for `kubectl explain`.
 func TestDefinitions(t *testing.T) {
 	all := definitions(t)
 	for kind, d := range all {
@@ -77,8 +77,8 @@ func TestDefinitions(t *testing.T) {
 		if d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description == "" {
 			t.Errorf("%s: has no description", kind)
 		}
-		// An OrlopHost, an OrlopApprovalRule, a ClusterHealth and a Component are no kinds of the
-		// contract.
+		// The kinds OrlopHost, OrlopApprovalRule, ClusterHealth and Component are not part of the
+		// contract of Cluster API.
 		if own := strings.HasPrefix(kind, "Orlop") && kind != "OrlopHost" && kind != "OrlopApprovalRule"; own && d.Labels["cluster.x-k8s.io/v1beta2"] != d.Spec.Versions[0].Name {
 			t.Errorf("%s: has no label of the contract v1beta2", kind)
 		}
@@ -102,8 +102,9 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestObjects validates the objects of testdata as the API server does. An object is the input of
-// `create`; `update` has the old and the new object, separated by "---". The output is the errors.
+// TestObjects validates the objects of testdata as the API server does. The command `create` has an
+// object as its input. The command `update` has the old and the new object, separated by "---". The
+// output is the list of errors.
 func TestObjects(t *testing.T) {
 	all := definitions(t)
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -134,7 +135,8 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// validate returns the errors of an object, and its unknown fields.
+// validate returns the errors and the unknown fields of the object now, or "valid" if there are
+// none. For an update, old is the former object; otherwise it is nil.
 func (d definition) validate(t *testing.T, now map[string]any, old any) []string {
 	t.Helper()
 	schemaValidator, _, err := validation.NewSchemaValidator(d.props)
@@ -157,8 +159,8 @@ func (d definition) validate(t *testing.T, now map[string]any, old any) []string
 	return lines
 }
 
-// TestDefinitionsHaveAllFields checks that the definitions have each field of the types. The API
-// server drops a field that is missing after a change of a type without `make generate`.
+// TestDefinitionsHaveAllFields checks that the definitions contain every field of the types. If a
+// field was added to a type without `make generate`, the API server would drop the field.
 func TestDefinitionsHaveAllFields(t *testing.T) {
 	all := definitions(t)
 	for kind, object := range map[string]any{
@@ -181,7 +183,7 @@ func TestDefinitionsHaveAllFields(t *testing.T) {
 	}
 }
 
-// fill sets each field of a value to a value that is not empty.
+// fill sets a value, or each field of a struct, to a value that is not empty.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
