@@ -10,8 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// TestAdvertised checks that a link without router advertisements drops the results of earlier
-// advertisements, and that no other foreign address or route is removed, also from other links.
+// TestAdvertised checks a link (eth0) that accepts no router advertisements any more: the addresses
+// and routes of earlier router advertisements are removed. Its other foreign addresses remain. On a
+// link that accepts router advertisements (eth1), all foreign addresses and routes remain.
 func TestAdvertised(t *testing.T) {
 	f := newFake(veth("eth0"), veth("eth1"))
 	for index, link := range map[int]string{2: "eth0", 3: "eth1"} {
@@ -26,7 +27,8 @@ func TestAdvertised(t *testing.T) {
 		f.have.Advertised = append(f.have.Advertised, Route{Link: link, Index: index, To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr("fe80::fe"), Metric: 1024})
 	}
 	s := stage{former: formerMTUs{}, config: Config{Links: []LinkConfig{
-		// The first address is wanted as it is, and the second with another length.
+		// 2001:db8::5 is wanted with its present prefix length, and 2001:db8::6 with another
+		// length.
 		{Name: "eth0", Addresses: prefixes("2001:db8::5/64", "2001:db8::6/48")},
 		{Name: "eth1", IPv6: LinkIPv6{AcceptRA: true}},
 	}}}
@@ -57,7 +59,7 @@ func TestAdvertised(t *testing.T) {
 	}
 }
 
-// TestForeign checks the description of an address without the mark.
+// TestForeign checks how foreign describes an address without the mark.
 func TestForeign(t *testing.T) {
 	for _, test := range []struct {
 		prefix     string

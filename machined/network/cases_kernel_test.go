@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// newKernel creates the links and returns the kernel of this namespace, in the initial state of the
-// fake.
+// newKernel creates veth links and returns the Kernel of this namespace. The state of the kernel is
+// then the initial state of the fake.
 func newKernel(t *testing.T, links ...string) *Kernel {
 	t.Helper()
 	if err := unix.Sethostname([]byte("localhost")); err != nil {
@@ -43,7 +43,8 @@ func newKernel(t *testing.T, links ...string) *Kernel {
 
 func (k *Kernel) remembered() *memory { return k.memory }
 
-// need skips a test if the kernel lacks a kind of links, or VLAN filtering of bridges.
+// need skips a test if the kernel does not support a kind of links, or VLAN filtering of bridges
+// (kindFiltering).
 func need(t *testing.T, kinds ...string) {
 	t.Helper()
 	filtering := slices.Index(kinds, kindFiltering)
@@ -62,7 +63,8 @@ func need(t *testing.T, kinds ...string) {
 	rtnltest.Delete(t, "need0")
 }
 
-// TestGoldenKernel performs the operations of the golden files on the kernel.
+// TestGoldenKernel applies the cases of the golden files to the kernel, and compares the operations
+// with the golden files.
 func TestGoldenKernel(t *testing.T) {
 	for _, c := range cases() {
 		if c.hardware {
@@ -89,6 +91,7 @@ func TestGoldenKernel(t *testing.T) {
 	}
 }
 
+// TestLawsKernel checks the two laws (see checkLaws) on the kernel.
 func TestLawsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -98,7 +101,8 @@ func TestLawsKernel(t *testing.T) {
 	checkLaws(t, newKernel(t, links...), r, links, 80, randomStage)
 }
 
-// checkVirtualLaws checks the laws, and the return to former plans, in random stages on the kernel.
+// checkVirtualLaws checks the two laws on the kernel, and that a former configuration restores the
+// former state (see checkReturn).
 func checkVirtualLaws(t *testing.T, r *rand.Rand, random func(*rand.Rand, []string) stage) {
 	links := []string{"eth0", "eth1", "eth2"}
 	k := newKernel(t, links...)
@@ -108,7 +112,8 @@ func checkVirtualLaws(t *testing.T, r *rand.Rand, random func(*rand.Rand, []stri
 	}
 }
 
-// TestVirtualLawsKernel checks the laws with created links on the kernel.
+// TestVirtualLawsKernel checks the two laws on the kernel, with bonds, VLANs, VRFs, dummies and
+// tunnels.
 func TestVirtualLawsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -118,8 +123,8 @@ func TestVirtualLawsKernel(t *testing.T) {
 	checkVirtualLaws(t, r, randomVirtualStage)
 }
 
-// TestBridgeLawsKernel checks the laws with bridges, rules and routes with several next hops on the
-// kernel.
+// TestBridgeLawsKernel checks the two laws on the kernel, with bridges, rules and routes with
+// several next hops.
 func TestBridgeLawsKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -129,8 +134,8 @@ func TestBridgeLawsKernel(t *testing.T) {
 	checkVirtualLaws(t, r, randomBridgeStage)
 }
 
-// TestRefusedHardwareKernel checks the errors for settings that a driver lacks: the peer of a veth
-// has no rings, no pause frames and no virtual functions.
+// TestRefusedHardwareKernel checks the errors for settings that a driver does not have. The driver
+// is veth, which has no pause frames, no virtual functions and no wake-on-LAN.
 func TestRefusedHardwareKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -144,7 +149,8 @@ func TestRefusedHardwareKernel(t *testing.T) {
 	}
 }
 
-// TestLargeMTU checks the error for a VLAN with a larger MTU than its parent.
+// TestLargeMTU checks that the error for a VLAN with a larger MTU than its parent names the cause,
+// and that another error does not change.
 func TestLargeMTU(t *testing.T) {
 	for text, err := range map[string]error{"the link below has a smaller MTU": unix.ERANGE, "": unix.EINVAL} {
 		op := Op{Verb: SetLink, Link: "v", MTU: 9000}

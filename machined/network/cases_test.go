@@ -15,25 +15,26 @@ import (
 	"github.com/orlop-os/orlop/machined/network/ra"
 )
 
-// stage is a step of a case.
+// stage is a step of a test case: a configuration with leases and router advertisements.
 type stage struct {
 	says   string // description for the reader of the golden file
 	config Config
 	leases map[string]*dhcp.Lease
-	// of DHCPv6 and of router advertisements, by link name
+	// DHCPv6 leases and values of router advertisements, by name of the link
 	leases6 map[string]*dhcp6.Lease
 	routers map[string]ra.Info
-	// MTUs that the controller has recorded; set at the start of the case or the laws
+	// former has the original MTUs, as the controller records them. The tests set it at the start
+	// of a case.
 	former formerMTUs
 }
 
-// testCase is a machine and the stages applied to it. testdata/<name>.txt contains the operations
-// of every stage.
+// testCase is a machine, and the stages that are applied to it in order. testdata/<name>.txt
+// contains the operations of each stage.
 type testCase struct {
 	name  string
 	links []Link
-	// hardware means that the case needs links with the look of hardware, which a namespace cannot
-	// create.
+	// hardware means that the case needs links without a kind, as real hardware. The case then runs
+	// only on the fake, because a test cannot create these links in a namespace.
 	hardware bool
 	needs    []string // kinds of links that the kernel must have
 	stages   []stage
@@ -77,7 +78,7 @@ func mac(s string) net.HardwareAddr {
 	return m
 }
 
-// cases are the situations of the golden files.
+// cases are all cases of the golden files.
 func cases() []testCase {
 	full := lease("192.0.2.55/24", "192.0.2.1")
 	full.DNS, full.Domain, full.MTU, full.Hostname = []netip.Addr{netip.MustParseAddr("192.0.2.53")}, "lan.test", 1400, "leased"
@@ -154,7 +155,8 @@ func cases() []testCase {
 	}...)
 }
 
-// run applies a case to a machine and returns its log.
+// run applies a case to a machine and returns the log of the operations. It checks after each stage
+// that no operation remains.
 func (c testCase) run(t *testing.T, m machine) string {
 	t.Helper()
 	var story strings.Builder
@@ -177,7 +179,8 @@ func (c testCase) run(t *testing.T, m machine) string {
 	return story.String()
 }
 
-// settle returns the pending operations of a stage in the same way as the controller.
+// settle returns the operations that the controller would perform for a stage, and records the
+// original MTUs and hardware settings as the controller does. It does not perform the operations.
 func settle(t *testing.T, m machine, s stage) []Op {
 	t.Helper()
 	have, err := m.Read(s.config)

@@ -16,22 +16,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// autoconf is the part of the controller for DHCPv6 and router advertisements. Controller.mu guards
-// the fields that the goroutines of the watcher, the clients and a dry run use: status, tables,
-// problems, searches, flags and lost. Only the controller's goroutine uses the others.
+// autoconf is the state of the controller for DHCPv6 and router advertisements. The watcher, the
+// clients and a dry run use the fields status, tables, problems, searches, flags and lost on other
+// goroutines, so Controller.mu guards these fields. Only the goroutine of Run uses the remaining
+// fields.
 type autoconf struct {
-	status   map[int]dhcp6.Status // by the link's index, as all other maps by int
+	// The key of this map, and of the other maps with int keys, is the index of the link.
+	status   map[int]dhcp6.Status
 	tables   map[int]ra.Table
 	problems map[int]string
 	searches map[int]*routerSearch
-	// flags are the flags since the link became ready. With several routers, the kernel holds the
-	// flags of the last advertisement: a flag that any router has set counts.
+	// flags holds the flags M and O that any router has set since the link became ready. The kernel
+	// has only the flags of the last router advertisement, and another router may have set a flag
+	// before.
 	flags map[int]RouterFlags
-	lost  bool // options may have been lost
+	lost  bool // the kernel may have dropped router options
 
 	clients map[int]*client6
-	leaving []*client6              // they release their leases
-	last    map[string]*dhcp6.Lease // the last active lease, by Link.leaseKey
+	leaving []*client6              // clients that release their leases
+	last    map[string]*dhcp6.Lease // the last active leases, by Link.leaseKey
 	duid    []byte
 }
 
@@ -41,17 +44,19 @@ type client6 struct {
 	mode     dhcp6.Mode
 	dhcp     *dhcp6.Client
 	ready    bool
-	lease    *dhcp6.Lease // the last lease seen, to log a new lease
+	lease    *dhcp6.Lease // the lease that was last logged
 	problem  string       // the last logged problem
-	reported []netip.Addr // duplicates that the client knows
+	reported []netip.Addr // duplicate addresses that were reported to the client
 	stop     func()       // stops the client and waits for its end
 	done     chan struct{}
-	// forgotten: the reports of the client have no effect any more; guarded by Controller.mu
+	// forgotten means that the controller ignores the reports of the client. Controller.mu guards
+	// it.
 	forgotten bool
 }
 
-// routerSearch are the router solicitations on a link. The kernel solicits when a link comes up,
-// but not when the carrier returns or this process starts again; options would then be missing.
+// routerSearch is the state of the router solicitations on a link. The kernel sends solicitations
+// when a link comes up. It sends none when the carrier returns or when this process starts again,
+// and the router options would then be missing.
 type routerSearch struct {
 	ready    bool
 	sent     int
@@ -59,7 +64,7 @@ type routerSearch struct {
 	answered bool
 }
 
-// Numbers and intervals of solicitations (RFC 4861 section 10).
+// The number and the interval of solicitations (RFC 4861 section 10).
 const (
 	maxSolicitations     = 3
 	solicitationInterval = 4 * time.Second
@@ -72,8 +77,10 @@ func newAutoconf() *autoconf {
 	}
 }
 
-// addAdvertised adds an option of a router advertisement, and reports whether it has an effect now.
-// A host that floods the link must not wake the controller all the time.
+// addAdvertised adds an option of a router advertisement to the table of its link. It returns true
+// if the controller must act: the values in use change, or a value ends earlier than all values
+// before. Otherwise the controller continues to sleep, because a host can flood the link with
+// options.
 func (c *Controller) addAdvertised(n rtnl.Change, now time.Time) bool {
 	o, err := ra.Parse(n.Option)
 	c.mu.Lock()
@@ -94,14 +101,16 @@ func (c *Controller) addAdvertised(n rtnl.Change, now time.Time) bool {
 	return sooner || !reflect.DeepEqual(before.Info(), after.Info())
 }
 
-// loseAdvertised notes that the kernel dropped notifications, perhaps of options.
+// loseAdvertised records that the kernel has dropped notifications. Some of them may have contained
+// router options.
 func (c *Controller) loseAdvertised() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.six.lost = true
 }
 
-// latchFlags replaces the flags of the links by all flags since the link became ready.
+// latchFlags adds the router flags in have to the recorded flags, and writes the result into have.
+// It forgets the recorded flags of a link that is not ready to send.
 func (c *Controller) latchFlags(have Have) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,8 +125,9 @@ func (c *Controller) latchFlags(have Have) {
 	}
 }
 
-// observe6 returns the active leases and the advertised values of the links, and forgets the links
-// that accept no advertisements.
+// observe6 returns the active DHCPv6 leases and the advertised values of the links. It also updates
+// the tables: it removes expired values, and forgets the links that accept no router
+// advertisements. For a link that has become ready, it starts the solicitations again.
 func (c *Controller) observe6(have Have, links []WantLink, now time.Time) observation6 {
 	out := observation6{leases: map[string]*dhcp6.Lease{}, routers: map[string]ra.Info{}, clients: map[int]dhcp6.Status{}, problems: map[int]string{}}
 	c.mu.Lock()
@@ -144,7 +154,8 @@ func (c *Controller) observe6(have Have, links []WantLink, now time.Time) observ
 			s.searches[w.Index] = search
 		}
 		if ready := linkLocalReady(have, have.Links[i]); ready != search.ready || s.lost {
-			*search = routerSearch{ready: ready, at: search.at} // at limits the rate
+			// at is preserved, because it limits the rate of solicitations
+			*search = routerSearch{ready: ready, at: search.at}
 		}
 		s.tables[w.Index] = s.tables[w.Index].Expire(now)
 		if info := s.tables[w.Index].Info(); len(info.Servers)+len(info.Search) > 0 {
@@ -169,19 +180,21 @@ func (c *Controller) observe6(have Have, links []WantLink, now time.Time) observ
 	return out
 }
 
-// solicitRouters sends the due solicitations.
+// solicitRouters sends a solicitation on each link on which a solicitation is due.
 func (c *Controller) solicitRouters(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for index, s := range c.six.searches {
 		if due, ok := s.due(); ok && !now.Before(due) {
 			s.sent, s.at = s.sent+1, now
-			_ = solicit(index) // it is repeated
+			// the error is ignored: the next solicitation repeats this solicitation
+			_ = solicit(index)
 		}
 	}
 }
 
-// due returns the time of the next solicitation, if there is one.
+// due returns the time of the next solicitation. It returns false if no further solicitation is
+// necessary.
 func (s *routerSearch) due() (time.Time, bool) {
 	if !s.ready || s.answered || s.sent == maxSolicitations {
 		return time.Time{}, false
@@ -189,7 +202,8 @@ func (s *routerSearch) due() (time.Time, bool) {
 	return s.at.Add(solicitationInterval), true
 }
 
-// nextAdvertised returns the time until the next solicitation, or the end of an advertised value.
+// nextAdvertised returns the time until the next solicitation or the next end of an advertised
+// value, at most resyncPeriod.
 func (c *Controller) nextAdvertised(now time.Time) time.Duration {
 	wait := resyncPeriod
 	c.mu.Lock()
@@ -207,8 +221,9 @@ func (c *Controller) nextAdvertised(now time.Time) time.Duration {
 	return wait
 }
 
-// runClients6 starts a DHCPv6 client on every link that needs it, stops the others, reports changes
-// of the links to them and logs leases.
+// runClients6 starts a DHCPv6 client on each Ethernet link that needs a client, and ends the
+// clients of all other links. It passes changes of the links to the clients and records their
+// leases.
 func (c *Controller) runClients6(ctx context.Context, cfg Config, have Have, links []WantLink) {
 	keep := map[int]bool{}
 	for _, w := range links {
@@ -239,8 +254,9 @@ func (c *Controller) runClients6(ctx context.Context, cfg Config, have Have, lin
 		if keep[index] {
 			continue
 		}
-		// A link that is gone, or that lost the flags of its router with its carrier, has no server
-		// to which the lease can return.
+		// The client releases its lease only if it can still reach the server. It cannot if the
+		// link is gone. It also cannot if the link has lost its carrier, and with the carrier the
+		// flags that select DHCPv6.
 		if cl.ready && slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index && linkLocalReady(have, l) }) {
 			c.six.leaving = append(c.six.leaving, cl)
 			c.forgetClient6(index)
@@ -251,7 +267,7 @@ func (c *Controller) runClients6(ctx context.Context, cfg Config, have Have, lin
 	}
 }
 
-// reportDuplicates reports the addresses of a client that another machine has.
+// reportDuplicates reports to a client each address of its link that another machine has, once.
 func (c *Controller) reportDuplicates(cl *client6, have Have) {
 	var found []netip.Addr
 	for a, unfit := range have.Unfit {
@@ -265,17 +281,19 @@ func (c *Controller) reportDuplicates(cl *client6, have Have) {
 	cl.reported = found
 }
 
+// startClient6 starts a DHCPv6 client on a link. The client first confirms the last active lease,
+// or else the stored lease.
 func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, have Have) *client6 {
 	cl := &client6{link: l, mode: mode, done: make(chan struct{})}
 	stored, err := c.deps.Leases.Load6(l.leaseKey())
 	if err != nil {
-		c.deps.Log(err.Error()) // the client works without it
+		c.deps.Log(err.Error()) // the client also works without a stored lease
 	}
 	if last := c.six.last[l.leaseKey()]; last != nil {
 		stored = last
 	}
-	// After a restart of the controller the link still has its addresses: they stay while the
-	// client contacts the server.
+	// After a restart of the controller, the link may still have the addresses of the lease. The
+	// addresses then stay in use while the client contacts the server.
 	inForce := stored != nil && have.uses(l, stored.Addresses)
 	if inForce {
 		cl.lease = stored
@@ -300,7 +318,8 @@ func (c *Controller) startClient6(ctx context.Context, l Link, mode dhcp6.Mode, 
 	return cl
 }
 
-// setStatus6 records the status of a client. A forgotten client still releases its lease.
+// setStatus6 records the status of a client and wakes the loop. It ignores the status of a
+// forgotten client, which runs only to release its lease.
 func (c *Controller) setStatus6(cl *client6, st dhcp6.Status) {
 	c.mu.Lock()
 	if !cl.forgotten {
@@ -310,7 +329,7 @@ func (c *Controller) setStatus6(cl *client6, st dhcp6.Status) {
 	c.changes.Wake()
 }
 
-// uses reports whether a link has all addresses of a lease, and the lease has any.
+// uses reports whether the leased addresses are all on a link. It returns false for an empty list.
 func (h Have) uses(l Link, leased []dhcp6.Address) bool {
 	for _, a := range leased {
 		if !slices.ContainsFunc(h.Addresses, func(o Address) bool { return o.Index == l.Index && o.Prefix.Addr() == a.Addr }) {
@@ -320,9 +339,10 @@ func (h Have) uses(l Link, leased []dhcp6.Address) bool {
 	return len(leased) > 0
 }
 
-// machineDUID returns the identifier of the machine: the stored identifier, else the identifier of
-// the hardware with the lowest permanent MAC. The identifier is the same after each boot, also
-// without a disk, and after a network card was replaced.
+// machineDUID returns the DUID of the machine: the stored DUID, or else the DUID of the hardware
+// with the lowest permanent MAC, which it stores. The DUID is the same after each boot, even on a
+// machine without a disk. On a machine with a disk, it also survives the replacement of a network
+// card.
 func (c *Controller) machineDUID(l Link, have Have) []byte {
 	if c.six.duid != nil {
 		return c.six.duid
@@ -341,7 +361,8 @@ func (c *Controller) machineDUID(l Link, have Have) []byte {
 	return id
 }
 
-// hardwareDUID returns the identifier of a machine from its hardware; from a link if there is none.
+// hardwareDUID returns the DUID of the physical link with the lowest permanent MAC. Without a
+// physical link, it returns the DUID of l.
 func hardwareDUID(l Link, links []Link) []byte {
 	var lowest net.HardwareAddr
 	for _, o := range links {
@@ -351,18 +372,20 @@ func hardwareDUID(l Link, links []Link) []byte {
 		}
 	}
 	if lowest == nil {
-		lowest, _ = net.ParseMAC(l.permanentMAC()) // it comes from the kernel
+		// the error is impossible: the MAC comes from the kernel
+		lowest, _ = net.ParseMAC(l.permanentMAC())
 	}
 	return dhcp6.DUID(lowest)
 }
 
-// stopClient6 stops a client without a release; its lease is no longer active, and the next plan
-// removes its addresses.
+// stopClient6 stops a client without the release of its lease. The lease is then no longer active,
+// so the next plan removes its addresses.
 func (c *Controller) stopClient6(index int) {
 	c.six.clients[index].stop()
 	c.forgetClient6(index)
 }
 
+// forgetClient6 removes a client from the active clients, but does not stop the client.
 func (c *Controller) forgetClient6(index int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -371,8 +394,8 @@ func (c *Controller) forgetClient6(index int) {
 	delete(c.six.status, index)
 }
 
-// releaseLeases6 starts the release of leases that are not in use any more, and forgets ended
-// clients.
+// releaseLeases6 tells each leaving client to release its lease, and forgets the leaving clients
+// that have ended.
 func (c *Controller) releaseLeases6() {
 	c.six.leaving = slices.DeleteFunc(c.six.leaving, func(cl *client6) bool {
 		select {
@@ -385,7 +408,7 @@ func (c *Controller) releaseLeases6() {
 	})
 }
 
-// stopClients6 stops all clients.
+// stopClients6 stops all clients, and the clients that release their leases.
 func (c *Controller) stopClients6() {
 	for index := range c.six.clients {
 		c.stopClient6(index)
@@ -396,7 +419,8 @@ func (c *Controller) stopClients6() {
 	c.six.leaving = nil
 }
 
-// recordLease6 logs and stores a new lease, and removes an ended lease.
+// recordLease6 logs the problems and the lease of a client when they change. It stores a new lease.
+// If the lease has ended, it removes the stored lease.
 func (c *Controller) recordLease6(cl *client6) {
 	c.mu.Lock()
 	st := c.six.status[cl.link.Index]
@@ -426,6 +450,8 @@ func (c *Controller) recordLease6(cl *client6) {
 	c.saveLease6(cl, st.Lease)
 }
 
+// saveLease6 makes l the last active lease of the client's link, and stores it. If l is nil, it
+// removes the stored lease.
 func (c *Controller) saveLease6(cl *client6, l *dhcp6.Lease) {
 	cl.lease, c.six.last[cl.link.leaseKey()] = l, l
 	if err := c.deps.Leases.Save6(cl.link.leaseKey(), l); err != nil {

@@ -6,8 +6,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
-// TestForgottenClient checks that a client that leaves its link, and still renews its lease before
-// the release, does not give the lease to the next client of the link.
+// TestForgottenClient checks that setStatus6 ignores a forgotten client. A forgotten client can
+// renew its lease before it releases the lease, and the next client of the link must not get that
+// lease.
 func TestForgottenClient(t *testing.T) {
 	c := New(Deps{})
 	cl := &client6{link: Link{Index: 2}}

@@ -28,7 +28,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// testController is a running controller in its own namespace.
+// testController is a controller that runs in a network namespace of the test.
 type testController struct {
 	config     *cell.Cell[network.Config]
 	state      *cell.Cell[network.State]
@@ -44,7 +44,8 @@ func launch(t *testing.T, cfg network.Config) *testController {
 	return launchIn(t, t.TempDir(), cfg)
 }
 
-// restart stops the controller and starts another controller with the same files.
+// restart stops the controller, and starts another controller with the same configuration and the
+// same files.
 func (s *testController) restart(t *testing.T) *testController {
 	t.Helper()
 	s.stop()
@@ -88,9 +89,12 @@ func (s *testController) lines() []string {
 	return slices.Clone(s.log)
 }
 
-// slowTimeout is the time limit for an immediate event on a busy computer.
+// slowTimeout is the limit for events that normally occur at once; a busy computer may need most of
+// it.
 const slowTimeout = 10 * time.Second
 
+// wait waits until ok returns true for the state, and returns the state. It fails the test after
+// the limit; what describes the expected state.
 func (s *testController) wait(t *testing.T, limit time.Duration, what string, ok func(network.State) bool) network.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -102,7 +106,8 @@ func (s *testController) wait(t *testing.T, limit time.Duration, what string, ok
 	return st
 }
 
-// has returns a condition: the state has converged with that address on that link.
+// has returns a condition for wait: the state has converged, and the link has a carrier and the
+// address.
 func has(link, address string) func(network.State) bool {
 	return func(s network.State) bool {
 		return s.Converged && slices.ContainsFunc(s.Links, func(l network.LinkState) bool {
@@ -113,6 +118,7 @@ func has(link, address string) func(network.State) bool {
 	}
 }
 
+// hasNot returns a condition for wait: the state has converged, but has(link, address) is false.
 func hasNot(link, address string) func(network.State) bool {
 	with := has(link, address)
 	return func(s network.State) bool { return s.Converged && !with(s) }
@@ -146,8 +152,8 @@ func dhcpLink(name string) network.Config {
 	return network.Config{Links: []network.LinkConfig{{Name: name, DHCP4: true}}}
 }
 
-// launchLeased starts a controller for eth0, which a cable connects to a DHCP server on sw0, and
-// waits for the address 192.0.2.55.
+// launchLeased connects eth0 to sw0 with a DHCP server, starts a controller, and waits for the
+// address 192.0.2.55 on eth0.
 func launchLeased(t *testing.T, plan dhcptest.Plan) (*testController, *dhcptest.Server, *rtnltest.Namespace) {
 	t.Helper()
 	other := cable(t)
@@ -157,7 +163,8 @@ func launchLeased(t *testing.T, plan dhcptest.Plan) (*testController, *dhcptest.
 	return s, server, other
 }
 
-// cable connects eth0 to sw0 of another machine.
+// cable creates a veth pair: eth0, and sw0 in the namespace of another machine. It returns this
+// namespace.
 func cable(t *testing.T) *rtnltest.Namespace {
 	t.Helper()
 	other := rtnltest.NewOther(t)
@@ -166,8 +173,8 @@ func cable(t *testing.T) *rtnltest.Namespace {
 	return other
 }
 
-// TestFirstLeaseKernel covers the first minute of a machine: a link that is down, a DHCP server on
-// it, and a configuration from the lease.
+// TestFirstLeaseKernel checks the first boot of a machine: the link is down, a DHCP server answers,
+// and the network is configured from the lease.
 func TestFirstLeaseKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -178,7 +185,8 @@ func TestFirstLeaseKernel(t *testing.T) {
 	s := launch(t, dhcpLink("eth0"))
 	st := s.wait(t, slowTimeout, "with its lease", has("eth0", "192.0.2.55/24"))
 	t.Logf("first lease configured after %v", time.Since(start))
-	// The other end of the veth pair becomes ready at the same time and may lose the first packet.
+	// Messages can occur twice: the other end of the veth pair becomes ready at the same time, and
+	// can lose the first packet.
 	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"DISCOVER", "REQUEST selecting"}) {
 		t.Errorf("the server saw %q", seen)
 	}
@@ -208,7 +216,8 @@ func TestFirstLeaseKernel(t *testing.T) {
 	}
 }
 
-// TestStaticKernel applies a sequence of configurations.
+// TestStaticKernel applies two static configurations, and checks that a dry run of the second
+// configuration lists exactly the operations that follow.
 func TestStaticKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -246,8 +255,9 @@ func TestStaticKernel(t *testing.T) {
 	}
 }
 
-// TestFlapAndReplugKernel removes the carrier, sets the link down, and removes an address and
-// finally the link itself.
+// TestFlapAndReplugKernel checks that the address and the route return after the link loses its
+// carrier, after the link is set down, and after the link is removed and another link with its name
+// appears.
 func TestFlapAndReplugKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -263,7 +273,8 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	other.SetUp(t, "sw0", true)
 	s.wait(t, slowTimeout, "back after a flap of the carrier", withRoute)
 
-	rtnltest.SetUp(t, "eth0", false) // an operator error; the kernel removes the routes too
+	// as an operator might do by mistake; the kernel then removes the routes
+	rtnltest.SetUp(t, "eth0", false)
 	s.wait(t, slowTimeout, "back after the link was set down", withRoute)
 
 	rtnltest.Delete(t, "eth0")
@@ -276,7 +287,8 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "back after it was plugged in again", withRoute)
 }
 
-// TestForeignKernel has foreign addresses and routes on the managed link and on a separate link.
+// TestForeignKernel checks addresses without the mark, on a managed link and on another link. A
+// wanted address is adopted, and the other addresses remain.
 func TestForeignKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -298,7 +310,7 @@ func TestForeignKernel(t *testing.T) {
 		}
 	}
 	strange("eth0", "172.16.0.1/24")
-	strange("eth0", "10.0.0.5/24") // wanted: it is adopted
+	strange("eth0", "10.0.0.5/24") // this address is wanted, so the controller adopts it
 	strange("eth1", "172.16.1.1/24")
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
 	s.wait(t, slowTimeout, "converged", func(st network.State) bool {
@@ -307,7 +319,8 @@ func TestForeignKernel(t *testing.T) {
 	if !slices.Contains(s.lines(), "address 10.0.0.5/24 on eth0: adopt") {
 		t.Errorf("the log is %q", s.lines())
 	}
-	s.config.Set(network.Config{}) // no link of this namespace is hardware
+	// without a configuration, only hardware is managed, and this namespace has none
+	s.config.Set(network.Config{})
 	s.wait(t, slowTimeout, "nobody's", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
 	all, err := rtnl.Addresses(c)
 	if err != nil {
@@ -322,8 +335,8 @@ func TestForeignKernel(t *testing.T) {
 	}
 }
 
-// TestPulledCableKernel disconnects the cable of the preferred link: traffic uses the other link
-// until the cable is connected again.
+// TestPulledCableKernel disconnects the cable of the preferred link. Until the cable is connected
+// again, packets leave by the second link.
 func TestPulledCableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -372,8 +385,8 @@ func TestPulledCableKernel(t *testing.T) {
 	sends("both links again", "10.0.0.5", "2001:db8::5")
 }
 
-// TestAdvertisedKernel has addresses and routes from router advertisements on a link that is
-// configured to accept none.
+// TestAdvertisedKernel checks a link that accepts no router advertisements: an address and a route
+// of an earlier router advertisement are removed.
 func TestAdvertisedKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -416,8 +429,8 @@ func TestAdvertisedKernel(t *testing.T) {
 	}
 }
 
-// TestSolicitKernel checks that a link that accepts router advertisements again sends a
-// solicitation, although it was up all the time.
+// TestSolicitKernel checks that a router solicitation is sent when a configuration turns router
+// advertisements on, although the link was up before.
 func TestSolicitKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -449,7 +462,8 @@ func TestSolicitKernel(t *testing.T) {
 	}
 	cfg.Links = []network.LinkConfig{{Name: "eth0", IPv6: network.LinkIPv6{AcceptRA: true}}}
 	s.config.Set(cfg)
-	const hopLimit, kind, solicitation = 7, 40, 133 // the ICMPv6 header follows the IPv6 header
+	// offsets in the packet, and the ICMPv6 type of a router solicitation
+	const hopLimit, kind, solicitation = 7, 40, 133
 	for packet := make([]byte, 1500); ; {
 		n, _, err := unix.Recvfrom(wire, packet, 0)
 		if err != nil {
@@ -464,9 +478,9 @@ func TestSolicitKernel(t *testing.T) {
 	}
 }
 
-// TestRenewKernel covers the whole lifetime of a lease on a configured link: renewal by unicast,
-// rebinding by broadcast when the server does not answer, removal when no server answers, and a new
-// lease.
+// TestRenewKernel checks all phases of a lease on a configured link. The client renews the lease by
+// unicast. When the server ignores unicast, the client rebinds by broadcast. When the server does
+// not answer, the address is removed at the end of the lease. Then the client gets a new lease.
 func TestRenewKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -499,8 +513,8 @@ func TestRenewKernel(t *testing.T) {
 	s.wait(t, 10*time.Second, "leased again", func(st network.State) bool { return leased(st) && len(st.Problems) == 0 })
 }
 
-// TestUnusableKernel has a server that sends an invalid resolver address: the address is omitted
-// and logged once, regardless of renewals.
+// TestUnusableKernel checks a lease with an invalid resolver address. The address is omitted. The
+// problem is logged only once, although each renewal has it.
 func TestUnusableKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -509,7 +523,7 @@ func TestUnusableKernel(t *testing.T) {
 	plan.Options = append(plan.Options, dhcpv4.OptDNS(ip4(127, 0, 0, 53), ip4(192, 0, 2, 54)), dhcptest.Seconds(dhcpv4.OptionRenewTimeValue, time.Second))
 	s, server, _ := launchLeased(t, plan)
 	server.Wait(t, slowTimeout, func(seen []string) bool {
-		// the first request was answered
+		// a further message after the first renewal shows that the server has answered the renewal
 		return slices.Index(seen, "REQUEST renewing") != len(seen)-1 && slices.Contains(seen, "REQUEST renewing")
 	})
 	if got, want := read(t, s.files.ResolvConf), "nameserver 192.0.2.54\nsearch example.test\n"; got != want {
@@ -529,7 +543,8 @@ func TestUnusableKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel has a server that rejects the renewal of a lease: the address is removed at once.
+// TestNakKernel checks a server that rejects the renewal of a lease: the address is removed at
+// once, and the client gets another lease.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -547,8 +562,8 @@ func TestNakKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "leased another one", has("eth0", "192.0.2.66/24"))
 }
 
-// TestRestartKernel starts a second controller on the same machine: it requests the old address
-// first.
+// TestRestartKernel checks a restart of the controller: the client first requests the address of
+// the stored lease, and the address stays on the link.
 func TestRestartKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -566,8 +581,9 @@ func TestRestartKernel(t *testing.T) {
 	}
 }
 
-// TestHardwareKernel is a machine without a configuration, with its real network card on a network
-// with DHCP. It takes over the machine's network, so it runs only on a machine dedicated to it.
+// TestHardwareKernel checks a machine without a configuration, on the real network card and with
+// the DHCP server of its network. The test changes the network of the computer, so it runs only on
+// a dedicated machine.
 func TestHardwareKernel(t *testing.T) {
 	if os.Getenv("ORLOP_KERNEL_TEST") != "1" {
 		t.Skip("needs a machine of its own under the product kernel (ORLOP_KERNEL_TEST=1)")
@@ -587,8 +603,8 @@ func TestHardwareKernel(t *testing.T) {
 	}
 }
 
-// TestGatewayKernel checks that an existing router answers, and that a missing router or a link
-// without hosts does not.
+// TestGatewayKernel checks that AwaitGateway succeeds for an existing router. It fails for a router
+// that does not exist, and for a link that does not exist.
 func TestGatewayKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

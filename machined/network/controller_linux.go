@@ -23,60 +23,71 @@ import (
 
 // Deps are the dependencies of the controller.
 type Deps struct {
-	Config *cell.Cell[Config] // read: the desired network
-	State  *cell.Cell[State]  // written: the actual network
-	Files  FilePaths          // SystemFiles on a machine
-	// Leases is a directory on disk that stores leases across restarts, so that the machine
-	// requests its old address first; empty: leases are not stored.
+	Config *cell.Cell[Config] // input: the configuration of the network
+	State  *cell.Cell[State]  // output: the actual state of the network
+	Files  FilePaths          // the files of name resolution; SystemFiles on a machine
+	// Leases is the directory that stores leases across restarts. A new client first requests the
+	// address of the stored lease. The empty LeaseDir stores no leases.
 	Leases LeaseDir
-	// Log is called with a line for every operation, lease and new problem. It must not block.
+	// The controller calls Log with a line for each operation, each lease and each new problem. Log
+	// must not block.
 	Log func(line string)
-	// LoadModules loads the kernel modules of created links; nil: the kernel has them.
+	// LoadModules loads the kernel modules of links that the package creates. It is nil if the
+	// kernel already has all modules.
 	LoadModules func(names ...string) error
 }
 
-// Intervals between readings of the kernel.
+// Intervals between two readings of the kernel, and the limit of rounds.
 const (
-	burstDelay   = 5 * time.Millisecond // after a reading; combines a burst of notifications
-	minBackoff   = 250 * time.Millisecond
-	maxBackoff   = 15 * time.Second
-	resyncPeriod = time.Minute // without changes: recovers from a lost notification
-	// read, diff, do: the second round is empty unless other processes make changes at the same
-	// time
+	burstDelay = 5 * time.Millisecond // the shortest interval; combines a burst of notifications
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 15 * time.Second
+	// the interval without a notification, in case the kernel has lost a notification
+	resyncPeriod = time.Minute
+	// maxRounds is the limit for rounds of read, diff and do in a call of reconcile. The second
+	// round normally finds no operation. It finds operations if another process changes the network
+	// at the same time.
 	maxRounds = 4
 )
 
 // Controller converges the network to the configuration.
 type Controller struct {
 	deps    Deps
-	changes cell.Signal // signals a change
+	changes cell.Signal // wakes the loop
 
-	mu      sync.Mutex // guards the fields that the goroutines of the watcher and the clients use
+	// mu guards managed, missing, status and mtus, which several goroutines use. It also guards
+	// some fields of six (see autoconf).
+	mu sync.Mutex
+	// managed has the indexes of the managed links.
 	managed map[int]bool
-	missing bool // a configured link does not exist; a new link may match it
-	status  map[int]dhcp.Status
-	mtus    formerMTUs
+	missing bool // a configured link does not exist, so a new link may match it
+	// status has the states of the DHCPv4 clients, by index of the link.
+	status map[int]dhcp.Status
+	mtus   formerMTUs
 
 	memory memory
 
-	clients map[int]*client // by the link's index; the controller's goroutine only
+	clients map[int]*client // by index of the link; only the goroutine of Run uses it
 	six     *autoconf
-	// the last active lease, by Link.leaseKey; the controller's goroutine only
-	last   map[string]*dhcp.Lease
-	failed []string // of the last round, to log a problem once
+	// last has the last active lease of each link, by Link.leaseKey. Only the goroutine of Run uses
+	// it.
+	last map[string]*dhcp.Lease
+	// failed has the problems of the previous call of reconcile, so that a repeated problem is
+	// logged only once.
+	failed []string
 }
 
-// client is a DHCP client that runs on a link.
+// client is a DHCPv4 client that runs on a link.
 type client struct {
 	link          Link
 	dhcp          *dhcp.Client
 	carrier       bool
-	lease         *dhcp.Lease // the last lease seen, to log a new lease
+	lease         *dhcp.Lease // the lease that was last logged
 	loggedProblem string      // the last logged problem of the lease
 	stop          func()      // stops the client and waits for its end
 }
 
-// New returns a controller. The caller calls Run once at a time.
+// New returns a controller that does not run yet. At most one call of Run may be active at a time.
 func New(d Deps) *Controller {
 	return &Controller{
 		deps: d, changes: cell.NewSignal(),
@@ -88,7 +99,8 @@ func New(d Deps) *Controller {
 // restartDelay is the delay after a failure of Run.
 const restartDelay = time.Second
 
-// Supervise runs Run until ctx is done, again after each failure (failed) and each panic.
+// Supervise calls Run until ctx is done, with restartDelay between two calls. It passes each result
+// of Run to failed. A panic in Run does not end Supervise.
 func (c *Controller) Supervise(ctx context.Context, failed func(error)) {
 	for ctx.Err() == nil {
 		_ = panics.Do("network", func() error { failed(c.Run(ctx)); return nil })
@@ -96,8 +108,9 @@ func (c *Controller) Supervise(ctx context.Context, failed func(error)) {
 	}
 }
 
-// Run works until ctx is done, and then leaves the network unchanged. Apart from ctx's error, it
-// fails only if a kernel socket cannot be opened or stops working; the caller then calls Run again.
+// Run reconciles until ctx is done, and then returns the cause of ctx. It leaves the network as it
+// is. Run returns another error if a kernel socket cannot be opened or stops working; the caller
+// then calls Run again.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -107,7 +120,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	defer kernel.Close()
 	kernel.loadModules, kernel.memory = c.deps.LoadModules, &c.memory
-	watcher, err := rtnl.Subscribe() // before the first reading, so that no change is missed
+	watcher, err := rtnl.Subscribe() // starts before the first reading, so no change is missed
 	if err != nil {
 		return err
 	}
@@ -126,11 +139,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.loop(ctx, kernel)
 }
 
+// loop reconciles after a change of the configuration, after a relevant notification, and after a
+// wait. It returns when ctx is done.
 func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	config := c.deps.Config.Watch()
 	failures := 0
 	for {
-		// The watch precedes the reading: a configuration set in between wakes the next round.
+		// Next returns before the kernel is read. If the configuration changes during the reading,
+		// Changed wakes the loop for another round.
 		cfg, revision, err := config.Next(ctx)
 		if err != nil {
 			return context.Cause(ctx)
@@ -162,8 +178,8 @@ func (c *Controller) loop(ctx context.Context, kernel *Kernel) error {
 	}
 }
 
-// handleNotification wakes the loop for a relevant notification. The pods of a node cause many
-// irrelevant ones.
+// handleNotification wakes the loop if a notification is relevant. It ignores the many
+// notifications that the pods of a node cause.
 func (c *Controller) handleNotification(n rtnl.Change) {
 	c.mu.Lock()
 	mine := c.managed[n.Index]
@@ -184,8 +200,9 @@ func (c *Controller) handleNotification(n rtnl.Change) {
 	c.changes.Wake()
 }
 
-// reconcile reads, plans and performs operations until none remain, and publishes the state. It
-// reports whether the network has converged without an error.
+// reconcile repeats four steps until no operation remains, at most maxRounds times: it reads the
+// kernel, plans, compares, and performs the operations. Then it publishes the state. It returns
+// true if the last reading and its operations succeeded.
 func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
 	old, _ := c.deps.State.Get()
 	o := observation{config: cfg, revision: revision, node: old.Node}
@@ -207,7 +224,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 		c.recordMTUs(o.have.Links, ops)
 		c.memory.recordHardware(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
-		c.releaseLeases6() // after the removal of their addresses
+		c.releaseLeases6() // only now, because do has removed their addresses
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
 		}
@@ -218,7 +235,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 		}
 	}
 	c.failed = o.failed
-	// Watchers are woken only for changes.
+	// Set wakes all watchers, so reconcile does not set an equal state.
 	state := describe(o, time.Now())
 	if !reflect.DeepEqual(old, state) {
 		c.deps.State.Set(state)
@@ -226,8 +243,9 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 	return len(o.failed) == 0
 }
 
-// do performs operations. A failed operation does not stop the others: a link without its route is
-// better than no link.
+// do performs operations in order and returns the error texts of the failed operations. After a
+// failure it continues with the next operation, because a link without its route is better than no
+// link.
 func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string {
 	var failed []string
 	for _, op := range ops {
@@ -243,7 +261,8 @@ func (c *Controller) do(ctx context.Context, kernel *Kernel, ops []Op) []string 
 	return failed
 }
 
-// setManaged passes the managed links to the watcher.
+// setManaged records for handleNotification which links are managed, and whether a configured link
+// is missing.
 func (c *Controller) setManaged(cfg Config, have Have, links []WantLink) {
 	managed := make(map[int]bool, len(links))
 	for _, l := range links {
@@ -254,20 +273,23 @@ func (c *Controller) setManaged(cfg Config, have Have, links []WantLink) {
 	c.managed, c.missing = managed, len(Missing(cfg, Facts{Links: have.Links})) > 0
 }
 
-// recordMTUs and former guard formerMTUs, which DryRun reads concurrently.
+// recordMTUs records the MTUs before ops change them. It locks mu, because DryRun reads the MTUs at
+// the same time.
 func (c *Controller) recordMTUs(links []Link, ops []Op) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mtus.record(links, ops)
 }
 
+// former returns a copy of the recorded MTUs, by index of the link.
 func (c *Controller) former() map[int]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.mtus)
 }
 
-// leases returns the active leases by link name, and the states of the clients by link index.
+// leases returns the active DHCPv4 leases by name of the link, and the states of the clients by
+// index of the link.
 func (c *Controller) leases() (map[string]*dhcp.Lease, map[int]dhcp.Status) {
 	leases, status := map[string]*dhcp.Lease{}, map[int]dhcp.Status{}
 	c.mu.Lock()
@@ -285,15 +307,15 @@ func (c *Controller) leases() (map[string]*dhcp.Lease, map[int]dhcp.Status) {
 	return leases, status
 }
 
-// runClients starts a DHCP client on every link that needs it, stops the others, reports carrier
-// changes to them and logs leases. A link that was replugged, renamed or has a new MAC is a new
-// link.
+// runClients starts a DHCPv4 client on each Ethernet link that needs a client, and stops the
+// clients of all other links. It passes changes of the carrier to the clients and records their
+// leases. A link with another index, name or MAC than before gets a new client.
 func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, links []WantLink) {
 	keep := map[int]bool{}
 	for _, w := range links {
 		i := slices.IndexFunc(have.Links, func(l Link) bool { return l.Index == w.Index })
 		if i < 0 {
-			continue // it does not exist yet
+			continue // the link does not exist yet
 		}
 		l := have.Links[i]
 		if !w.DHCP4 || !l.Ethernet {
@@ -323,18 +345,20 @@ func (c *Controller) runClients(ctx context.Context, cfg Config, have Have, link
 	}
 }
 
+// startClient starts a DHCPv4 client on a link. The client first requests the address of the last
+// active lease, or else of the stored lease.
 func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client {
-	mac, _ := net.ParseMAC(l.MAC) // it comes from the kernel
+	mac, _ := net.ParseMAC(l.MAC) // the error is impossible: the MAC comes from the kernel
 	cl := &client{link: l}
 	remembered, err := c.deps.Leases.Load(l.leaseKey())
 	if err != nil {
-		c.deps.Log(err.Error()) // the client works without it
+		c.deps.Log(err.Error()) // the client also works without a stored lease
 	}
 	if last := c.last[l.leaseKey()]; last != nil {
 		remembered = last
 	}
-	// After a restart of the controller the link still has its address: the address stays while the
-	// client contacts the server.
+	// After a restart of the controller, the link may still have the address of the lease. The
+	// address then stays in use while the client contacts the server.
 	inForce := remembered != nil && slices.Contains(have.Addresses, Address{l.Name, l.Index, remembered.Address})
 	if inForce {
 		cl.lease = remembered
@@ -364,10 +388,12 @@ func (c *Controller) startClient(ctx context.Context, l Link, have Have) *client
 	return cl
 }
 
-// dhcpRestarter restarts a client after a panic: a reply of a foreign host may be the cause.
+// dhcpRestarter restarts a DHCP client after a panic. A message of a foreign host can cause a
+// panic.
 var dhcpRestarter = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
-// stopClient stops a client; its lease is no longer active, and the next plan removes the address.
+// stopClient stops a client. Its lease is then no longer active, so the next plan removes the
+// address.
 func (c *Controller) stopClient(index int) {
 	c.clients[index].stop()
 	delete(c.clients, index)
@@ -376,7 +402,8 @@ func (c *Controller) stopClient(index int) {
 	delete(c.status, index)
 }
 
-// recordLease logs and stores a new lease, and removes an expired lease.
+// recordLease compares the lease of a client with the lease that was last logged. It logs and
+// stores a new lease. If the lease has ended, it removes the stored lease.
 func (c *Controller) recordLease(cl *client) {
 	c.mu.Lock()
 	lease, problem := c.status[cl.link.Index].Lease, c.status[cl.link.Index].Problem
@@ -389,7 +416,7 @@ func (c *Controller) recordLease(cl *client) {
 		c.deps.Log(fmt.Sprintf("link %s: the DHCP lease has ended", cl.link.Name))
 	} else {
 		c.deps.Log(fmt.Sprintf("link %s: lease of %v from %v for %v", cl.link.Name, lease.Address, lease.Server, lease.Duration))
-		if problem != "" && problem != cl.loggedProblem { // a renewal repeats the same problem
+		if problem != "" && problem != cl.loggedProblem { // each renewal has the same problem
 			c.deps.Log(fmt.Sprintf("link %s: %s", cl.link.Name, problem))
 		}
 		cl.loggedProblem = problem
@@ -399,8 +426,8 @@ func (c *Controller) recordLease(cl *client) {
 	}
 }
 
-// MissingLinks returns the selectors of configured links that do not exist now, and the names of
-// the links that could be configured.
+// MissingLinks returns the selectors of cfg that select no existing link (missing), and the names
+// of the existing physical links (there).
 func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err error) {
 	links, err := c.links(cfg)
 	for _, l := range sortedLinks(links) {
@@ -411,14 +438,15 @@ func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err erro
 	return Missing(cfg, Facts{Links: links}), there, err
 }
 
-// TakenLinks returns the names of new links of the next configuration that other links have.
+// TakenLinks returns the names of virtual links in the configuration next that hardware or another
+// component has already. It omits the names that are taken in the configuration before, too.
 func (c *Controller) TakenLinks(before, next Config) ([]string, error) {
 	links, err := c.links(next)
 	known := Taken(before, Facts{Links: links})
 	return slices.DeleteFunc(Taken(next, Facts{Links: links}), func(name string) bool { return slices.Contains(known, name) }), err
 }
 
-// links reads the links for a configuration.
+// links reads the links from the kernel, with the settings that cfg needs.
 func (c *Controller) links(cfg Config) ([]Link, error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {
@@ -428,8 +456,8 @@ func (c *Controller) links(cfg Config) ([]Link, error) {
 	return have.Links, errors.Join(err, kernel.Close())
 }
 
-// DryRun returns the operations that a configuration would cause now, one line each. It uses the
-// active leases; the future lease of a new DHCP client is not included.
+// DryRun returns the operations that a configuration would cause now, as one line each. It uses the
+// active leases. It omits the operations for a lease that a new DHCP client would get later.
 func (c *Controller) DryRun(cfg Config) ([]string, error) {
 	kernel, err := Open(c.deps.Files)
 	if err != nil {

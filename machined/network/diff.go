@@ -16,17 +16,17 @@ type Link struct {
 	Index    int
 	MAC      string // lower case with colons; empty without a MAC
 	MTU      int    // bytes
-	Up       bool   // administratively
+	Up       bool   // an operator or the package has set the link up (IFF_UP)
 	Carrier  bool   // a cable is connected and the link is ready to send (IFF_RUNNING)
 	Loopback bool
 	Ethernet bool   // ARPHRD_ETHER
 	Kind     string // IFLA_INFO_KIND: "veth", "bridge", "wireguard"; empty for hardware
-	// Values of the link's sysctls; see sysctls.
+	// Sysctls are the present values of the sysctls, by path below /proc/sys/net.
 	Sysctls map[string]string
 	Device
 	Membership
-	Own     bool    // the package created it: it has the mark
-	Virtual Virtual // its definition; empty for a kind that the package does not create
+	Own     bool    // the link has the mark, so the package has created it
+	Virtual Virtual // definition of the link; empty for a kind that the package does not create
 	Router  RouterFlags
 }
 
@@ -34,37 +34,41 @@ type Link struct {
 type Device struct {
 	Driver    string // empty without a driver
 	Path      string // below /sys/devices; empty without a device
-	Permanent string // MAC of the hardware, in the form of Link.MAC; empty if it is unknown
-	// Settings are the wanted settings that the driver has; see LinkConfig.Hardware.
+	Permanent string // MAC of the hardware, formatted as Link.MAC; empty if it is unknown
+	// Settings are the present values of the hardware settings that the configuration names and the
+	// driver has; see LinkConfig.Hardware.
 	Settings map[string]string
-	Function bool // a virtual function of another card (SR-IOV)
+	Function bool // the device is a virtual function of another card (SR-IOV)
 }
 
-// Membership is the place of a link in another link.
+// Membership says to which link a link belongs, and in which VLANs.
 type Membership struct {
-	Master string // name of the bond, bridge or VRF; empty: none
+	Master string // name of the bond, bridge or VRF; empty without a master
 	// Tags are the VLANs of a member of a bridge with VLAN filtering, and of the bridge itself; see
 	// func Tags.
 	Tags string
 }
 
-// Physical reports whether it is an Ethernet link with real or virtual hardware.
+// Physical reports whether a link is an Ethernet link of real or emulated hardware.
 func (l Link) Physical() bool { return l.Ethernet && l.Kind == "" && !l.Loopback }
 
-// Have is the actual state in the kernel: every link, and the addresses and routes with the mark.
+// Have is the actual state in the kernel: all links, the objects with the mark, and the addresses
+// and routes without the mark that Diff needs.
 type Have struct {
 	Links     []Link
 	Addresses []Address
 	Routes    []Route
-	// Foreign are the other addresses, by origin. They are reported. The controller changes them
-	// only if they came by router advertisement to a link that accepts none. The same holds for
-	// Advertised, the routes from router advertisements.
+	// Foreign are the addresses without the mark. The State reports them. Diff adopts a foreign
+	// address if it is wanted. Diff removes foreign addresses only if they came by router
+	// advertisement to a link that accepts none. In the same way it removes Advertised, the routes
+	// from router advertisements.
 	Foreign    []ForeignAddress
 	Advertised []Route
-	Rules      []Rule // with the mark
+	Rules      []Rule // rules with the mark
 	Hostname   string
 	Files      Files
-	// Unfit are the values of AddressState.Unfit of Addresses; an address without a value is fit.
+	// Unfit has the value of AddressState.Unfit for addresses in Addresses. An address without an
+	// entry is usable.
 	Unfit map[Address]string
 }
 
@@ -72,14 +76,14 @@ type Have struct {
 type ForeignAddress struct {
 	Address
 	Origin     string // "kernel" (loopback, link-local, router advertisement) or "other"
-	Advertised bool   // it came by router advertisement
+	Advertised bool   // the address came by router advertisement
 	Unfit      string // see AddressState
 }
 
 // Verb is the kind of an Op.
 type Verb int
 
-// The verbs, in the order in which Diff uses them; see Diff.
+// The verbs. The comment of Diff has the order of the operations.
 const (
 	DelLink Verb = iota + 1
 	AddLink
@@ -99,26 +103,26 @@ const (
 	WriteFile
 )
 
-// Op is a single change, as a value. Kernel.Bind makes it executable.
+// Op is a single change, as a value. Kernel.Do performs it.
 type Op struct {
 	Verb   Verb
 	Link   string
-	Index  int  // negative: the link is created before; its name identifies it
+	Index  int  // negative if an earlier operation creates the link; its name then identifies it
 	Up     bool // SetLink: set up
 	Down   bool // SetLink: set down
-	MTU    int  // SetLink: bytes, 0: unchanged
+	MTU    int  // SetLink: bytes, 0 for no change
 	Prefix netip.Prefix
 	Route  Route
-	// SetSysctl: the key below net; WriteFile: resolv.conf, hosts or hostname; SetMaster: the link
-	// to which it belongs, empty for none; SetHardware: the setting
+	// SetSysctl: path below /proc/sys/net. WriteFile: resolv.conf, hosts or hostname. SetMaster:
+	// the bond, bridge or VRF, empty to leave it. SetHardware: name of the setting.
 	Name    string
 	Value   string // SetSysctl, SetTags, SetHardware, SetHostname and WriteFile: the new value
-	Adopted bool   // AddAddress: the address exists, only the mark is new
+	Adopted bool   // AddAddress: the address exists without the mark
 	Detect  bool   // AddAddress: with duplicate address detection
-	// DelRoute and DelAddress: it has no mark, but came by router advertisement.
+	// DelRoute and DelAddress: the object came by router advertisement and has no mark.
 	Advertised bool
 	Rule       Rule
-	Change     Change // DelLink, AddLink, SetMaster, SetVirtual and SetHardware
+	Change     Change // details of DelLink, AddLink, SetMaster, SetVirtual and SetHardware
 }
 
 func (o Op) address() Address { return Address{o.Link, o.Index, o.Prefix} }
@@ -172,8 +176,8 @@ func (o Op) String() string {
 // String formats an address with its link.
 func (a Address) String() string { return fmt.Sprintf("address %v on %s", a.Prefix, a.Link) }
 
-// sysctls returns the parameters of a managed link (sysctl.Links), by path below /proc/sys/net,
-// because a link's name can contain dots.
+// sysctls returns the wanted sysctls of a managed link (sysctl.Links). The keys are paths below
+// /proc/sys/net and not dotted names, because the name of a link can contain dots.
 func sysctls(l WantLink) map[string]string {
 	if l.Loopback {
 		return nil
@@ -191,13 +195,19 @@ func sysctls(l WantLink) map[string]string {
 	return out
 }
 
-// Diff returns the operations from have to want, in an order that the kernel accepts and that
-// avoids needless connection losses: sysctls (they affect the rest), links, old routes, new
-// addresses, old addresses (after the new addresses: a link that loses its last IPv4 address loses
-// its routes), new routes, names. It is pure.
+// Diff returns the operations from have to want. It is pure. The kernel accepts the order of the
+// operations, and the order avoids needless connection losses:
+//
+//   - Operations on links come first, with the sysctls, which affect the rest (see diffLinks).
+//   - Then Diff removes old rules and routes.
+//   - New addresses come before the removal of old addresses, because a link that loses its last
+//     IPv4 address loses its IPv4 routes.
+//   - Then Diff sets unmanaged hardware down, and adds new routes and new rules.
+//   - The host name and the files come last.
 func Diff(have Have, want Want) []Op {
 	ops, have, want := diffLinks(have, want)
-	// The order of the kernel is arbitrary; sorting makes dry runs repeatable.
+	// The order of lists from the kernel is arbitrary. Diff sorts the lists, so dry runs are
+	// repeatable.
 	have.Addresses, have.Routes, have.Rules = sorted(have.Addresses), sorted(have.Routes), sorted(have.Rules)
 	have.Foreign, have.Advertised = sorted(have.Foreign), sorted(have.Advertised)
 	for _, r := range have.Rules {
@@ -247,13 +257,14 @@ func Diff(have Have, want Want) []Op {
 	return ops
 }
 
-// ignoresRA reports whether a link accepts no router advertisements. Addresses and routes of
-// earlier advertisements must be removed; otherwise they would work until they expire, and the
-// operator could confirm a configuration on trial over them.
+// ignoresRA reports whether a managed link accepts no router advertisements. Diff removes the
+// addresses and routes of earlier router advertisements from this link. They would otherwise work
+// until they expire, and an operator could confirm a configuration on trial by means of them.
 func (w Want) ignoresRA(index int) bool {
 	return slices.ContainsFunc(w.Links, func(l WantLink) bool { return l.Index == index && !l.Loopback && !l.AcceptRA })
 }
 
+// diffAddresses returns the operations on addresses. Most removals come after the additions.
 func diffAddresses(have Have, want Want) []Op {
 	var before, add, after []Op
 	for _, a := range want.Addresses {
@@ -270,8 +281,8 @@ func diffAddresses(have Have, want Want) []Op {
 			return
 		}
 		op := Op{Verb: DelAddress, Link: a.Link, Index: a.Index, Prefix: a.Prefix, Advertised: advertised}
-		// The kernel has an IPv6 address once per link, regardless of its prefix length: it must be
-		// removed before it is added with a new length.
+		// The kernel has an IPv6 address only once per link, regardless of the prefix length. To
+		// change the prefix length, the address must be removed before it is added again.
 		if a.Prefix.Addr().Is6() && slices.ContainsFunc(add, func(o Op) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
 			before = append(before, op)
 		} else {
@@ -289,8 +300,8 @@ func diffAddresses(have Have, want Want) []Op {
 	return slices.Concat(before, add, after)
 }
 
-// losesIPv4 reports whether the kernel will drop a wanted route because the last IPv4 address of
-// its link is removed.
+// losesIPv4 reports whether the kernel drops a wanted IPv4 route, because the operations remove the
+// last IPv4 address of its link. The route must then be added again.
 func losesIPv4(have Have, want Want, r Route) bool {
 	if !r.To.Addr().Is4() || r.Link == "" {
 		return false
@@ -300,9 +311,10 @@ func losesIPv4(have Have, want Want, r Route) bool {
 	return slices.ContainsFunc(have.Addresses, on) && !slices.ContainsFunc(want.Addresses, on) && !foreign
 }
 
-// losesSource reports whether the kernel will drop the source of a wanted IPv6 route: the address
-// is removed before it is added with another prefix length. The route is deleted before, because
-// the kernel takes a route without a source for the same route.
+// losesSource reports whether the kernel drops the source of a wanted IPv6 route, because the
+// source address is removed and added with another prefix length. Diff must then delete the route
+// first and add it again. Otherwise the kernel would treat the remaining route without a source as
+// the wanted route.
 func losesSource(have Have, want Want, r Route) bool {
 	if !r.Source.Is6() {
 		return false
@@ -317,7 +329,7 @@ func losesSource(have Have, want Want, r Route) bool {
 	return goes && !stays
 }
 
-// sorted returns a list in the order of its string forms.
+// sorted returns a sorted copy of a list. It compares the String forms of the elements.
 func sorted[T fmt.Stringer](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
 }

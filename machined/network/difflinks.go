@@ -8,26 +8,28 @@ import (
 	"strings"
 )
 
-// Change is a change of a created link.
+// Change has the details of an operation on a link.
 type Change struct {
-	To       Virtual  // the whole definition
+	To       Virtual  // the whole new definition of the link
 	Settings []string // SetVirtual: the names of the settings to change
-	Kind     string   // DelLink: kind of the link; SetMaster: kind of the link that gets the member
-	MAC      string   // AddLink: empty for the kernel's choice
-	// DelLink: the reason to create the link again, empty: it is not created; SetHardware: the
-	// effect of the change on the link, empty: none
+	Kind     string   // DelLink: kind of the link; SetMaster: kind of the new master
+	MAC      string   // AddLink: MAC; if it is empty, the kernel chooses
+	// DelLink: the reason why the link is created again, empty if it is only deleted. SetHardware:
+	// the effect of the change on the link, empty without an effect.
 	Reason string
 }
 
-// linkDiff is a diff of the links in progress. have becomes the state after the operations so far.
+// linkDiff is the state of diffLinks. ops are the operations so far, and have is the state of the
+// kernel after these operations.
 type linkDiff struct {
 	have Have
 	want Want
 	ops  []Op
 }
 
-// diffLinks returns the operations on links, and the state of the kernel after them. The order is:
-// old links, new links, sysctls, members, settings, then up and MTU from the hardware upwards.
+// diffLinks returns the operations on links, the state of the kernel after them, and want with the
+// indexes of links that are created again. The order is: old links, new links, sysctls, hardware
+// settings, members, settings, VLANs, then up and MTU from the hardware upwards.
 func diffLinks(have Have, want Want) ([]Op, Have, Want) {
 	have.Links, want.Links = slices.Clone(have.Links), slices.Clone(want.Links)
 	d := &linkDiff{have: have, want: want}
@@ -46,8 +48,8 @@ func diffLinks(have Have, want Want) ([]Op, Have, Want) {
 
 func (d *linkDiff) add(o Op) { d.ops = append(d.ops, o) }
 
-// link returns a link in the kernel, or nil: it disappeared after the plan, and the kernel sends
-// another event for it.
+// link returns the link with an index, or nil if the link disappeared after the plan. In this case
+// the kernel sends another notification, which causes a new plan.
 func (d *linkDiff) link(index int) *Link {
 	i := slices.IndexFunc(d.have.Links, func(l Link) bool { return l.Index == index })
 	if i < 0 {
@@ -56,9 +58,10 @@ func (d *linkDiff) link(index int) *Link {
 	return &d.have.Links[i]
 }
 
-// delete deletes the links of this package that are not wanted, or that must be created again.
+// delete adds the operations that delete links with the mark: links that are not wanted, and links
+// that must be created again.
 func (d *linkDiff) delete() {
-	reasons := map[int]string{} // by index of the links to delete
+	reasons := map[int]string{} // reasons to create a link again, by index of the links to delete
 	for _, l := range d.have.Links {
 		if !l.Own {
 			continue
@@ -73,7 +76,7 @@ func (d *linkDiff) delete() {
 	if len(reasons) == 0 {
 		return
 	}
-	// The kernel deletes the links above a deleted link.
+	// The kernel also deletes the VLANs above a deleted link.
 	for again := true; again; {
 		again = false
 		for _, l := range d.have.Links {
@@ -87,7 +90,7 @@ func (d *linkDiff) delete() {
 		}
 	}
 	order := sortedLinks(d.have.Links)
-	slices.Reverse(order) // links above others were created later
+	slices.Reverse(order) // a link above another link has been created later
 	for _, l := range order {
 		reason, goes := reasons[l.Index]
 		if !goes {
@@ -104,8 +107,9 @@ func (d *linkDiff) delete() {
 	}
 }
 
-// forget removes a deleted link with its addresses and routes from have, releases its members, and
-// gives the wanted link the index of a missing link.
+// forget records that a link is deleted. It removes the link with its addresses and routes from
+// have, and releases its members. If the link is wanted, its index in want becomes the index of a
+// missing link.
 func (d *linkDiff) forget(gone Link) {
 	d.have.Links = slices.DeleteFunc(d.have.Links, func(l Link) bool { return l.Index == gone.Index })
 	d.have.drop(gone.Index, func(netip.Addr) bool { return true })
@@ -116,7 +120,7 @@ func (d *linkDiff) forget(gone Link) {
 	}
 	missing := missingIndex
 	for _, w := range d.want.Links {
-		missing = min(missing, w.Index-1) // of no other link
+		missing = min(missing, w.Index-1) // lower than all indexes in use
 	}
 	for i := range d.want.Links {
 		if d.want.Links[i].Index == gone.Index {
@@ -142,7 +146,8 @@ func (d *linkDiff) forget(gone Link) {
 	}
 }
 
-// drop removes the addresses of a link that a function selects, and all its routes.
+// drop removes from h all routes of a link, and the addresses of the link for which selected
+// returns true.
 func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 	before := h.Addresses
 	h.Addresses = slices.DeleteFunc(slices.Clone(h.Addresses), func(a Address) bool { return a.Index == index && selected(a.Prefix.Addr()) })
@@ -151,8 +156,8 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 	h.Routes = slices.DeleteFunc(slices.Clone(h.Routes), ofLink)
 	for i, r := range h.Routes {
 		if r.uses(index) {
-			// It is unknown which next hops the kernel retains: the route is deleted, and added
-			// again.
+			// The kernel may retain some of the next hops. Without next hops, the route equals no
+			// wanted route. Diff therefore deletes the route and adds it again.
 			h.Routes[i].Hops = []Hop{}
 		}
 	}
@@ -162,8 +167,9 @@ func (h *Have) drop(index int, selected func(netip.Addr) bool) {
 	}
 }
 
-// dropSource records the loss of an address, unless another link has it, too: the kernel removes
-// the IPv4 routes with this source, and retains the IPv6 routes without a source.
+// dropSource records that an address is removed from a link. If no other link has the address, the
+// kernel removes the IPv4 routes with this source. It retains the IPv6 routes, but removes their
+// source.
 func (h *Have) dropSource(source netip.Addr) {
 	still := func(a Address) bool { return a.Prefix.Addr() == source }
 	if slices.ContainsFunc(h.Addresses, still) || slices.ContainsFunc(h.Foreign, func(f ForeignAddress) bool { return still(f.Address) }) {
@@ -180,8 +186,8 @@ func (h *Have) dropSource(source netip.Addr) {
 	}
 }
 
-// interrupted records that a link was down for a moment: the kernel has removed its routes and its
-// IPv6 addresses, and the routes and addresses of the VLANs above it.
+// interrupted records that a link was down for a moment. The kernel has then removed the routes and
+// the IPv6 addresses of the link and of the VLANs above it.
 func (d *linkDiff) interrupted(l Link) {
 	d.have.drop(l.Index, isIPv6Addr)
 	for _, above := range d.have.Links {
@@ -195,8 +201,8 @@ func isIPv6Addr(a netip.Addr) bool { return a.Is6() }
 
 func isIPv6(p netip.Prefix) bool { return p.Addr().Is6() }
 
-// released records that a member leaves a link: a bond sets the member down and restores its MTU
-// from before, and a VRF sets it down for a moment.
+// released records that a member leaves its master. A bond sets the member down and restores its
+// MTU from before it joined. A VRF sets the member down and up again.
 func (d *linkDiff) released(l *Link, kind string) {
 	d.adjustsMTU(l.Master)
 	l.Membership = Membership{}
@@ -209,7 +215,7 @@ func (d *linkDiff) released(l *Link, kind string) {
 	}
 }
 
-// create creates the missing links, the lower links first.
+// create adds the operations that create the missing links, starting with the lowest.
 func (d *linkDiff) create() {
 	for _, i := range bottomUp(d.want.Links) {
 		w := d.want.Links[i]
@@ -243,7 +249,7 @@ func (d *linkDiff) sysctls() {
 			continue
 		}
 		for _, key := range sortedKeys(set) {
-			// A missing key (IPv6 is off) cannot be set.
+			// The kernel lacks a key if IPv6 is off. The key cannot be set then.
 			if now, ok := l.Sysctls[key]; ok && now != set[key] {
 				d.add(Op{Verb: SetSysctl, Link: w.Name, Index: w.Index, Name: key, Value: set[key]})
 			}
@@ -251,9 +257,9 @@ func (d *linkDiff) sysctls() {
 	}
 }
 
-// members moves links into and out of others. A bond takes only a link that is down, and sets it
-// up (bond_main.c); a VRF sets a member down and up (vrf.c). The kernel then removes the routes
-// and the IPv6 addresses of the member.
+// members adds the operations that move links into and out of bonds, bridges and VRFs. A bond takes
+// only a link that is down, and sets the link up (bond_main.c). A VRF sets a member down and up
+// again (vrf.c). In both cases the kernel removes the routes and the IPv6 addresses of the member.
 func (d *linkDiff) members() {
 	kinds, own := map[string]string{}, map[string]bool{}
 	for _, l := range d.have.Links {
@@ -272,7 +278,7 @@ func (d *linkDiff) members() {
 		if l == nil || w.Master == "" || l.Master == w.Master {
 			continue
 		}
-		if l.Master != "" { // the kernel moves it out first
+		if l.Master != "" { // the kernel first takes the link out of its old master
 			d.released(l, kinds[l.Master])
 		}
 		kind := kinds[w.Master]
@@ -296,8 +302,9 @@ func (d *linkDiff) members() {
 	}
 }
 
-// prepare sets the links below a VLAN up, with their MTUs: a bond sets its member up and gives it
-// its own MTU, and fails if the parent of the member does not permit that. limit ends a cycle.
+// prepare adds the operations that set the links below a VLAN up and set their MTUs, before the
+// VLAN joins a bond. The bond sets the VLAN up and gives it the MTU of the bond. Both fail if the
+// parent of the VLAN is down or has a smaller MTU. limit ends the recursion in a cycle.
 func (d *linkDiff) prepare(parent string, limit int) {
 	i := slices.IndexFunc(d.want.Links, func(w WantLink) bool { return w.Name == parent })
 	if parent == "" || i < 0 || limit == 0 {
@@ -307,7 +314,7 @@ func (d *linkDiff) prepare(parent string, limit int) {
 	d.upAndMTU(d.want.Links[i])
 }
 
-// settings changes settings of existing links.
+// settings adds the operations that change settings of existing virtual links.
 func (d *linkDiff) settings() {
 	d.freePorts()
 	for _, w := range d.want.Links {
@@ -321,8 +328,9 @@ func (d *linkDiff) settings() {
 	}
 }
 
-// freePorts takes a UDP port from a tunnel that gets another, before the tunnel that gets the port:
-// a port belongs to a single tunnel, and two tunnels may exchange theirs.
+// freePorts adds an operation for each tunnel with a UDP port that another tunnel wants. The
+// operation gives the tunnel a port of the kernel's choice. It is necessary because only a single
+// tunnel can have a port, and two tunnels may exchange their ports.
 func (d *linkDiff) freePorts() {
 	for _, w := range d.want.Links {
 		to := w.Virtual.WireGuard
@@ -342,7 +350,8 @@ func (d *linkDiff) freePorts() {
 	}
 }
 
-// tags changes the VLANs of bridges with VLAN filtering and their members.
+// tags adds the operations that change the VLANs of bridges with VLAN filtering and of their
+// members.
 func (d *linkDiff) tags() {
 	for _, w := range d.want.Links {
 		if l := d.link(w.Index); l != nil && w.Tags != "" && l.Tags != w.Tags {
@@ -351,8 +360,8 @@ func (d *linkDiff) tags() {
 	}
 }
 
-// upAndMTU is two operations, up first: an MTU that the hardware rejects must not keep the link
-// down.
+// upAndMTU adds up to two operations: set the link up, then set its MTU. They are separate, so the
+// link is up even if the hardware rejects the MTU.
 func (d *linkDiff) upAndMTU(w WantLink) {
 	l := d.link(w.Index)
 	if l == nil {
@@ -373,8 +382,9 @@ func (d *linkDiff) upAndMTU(w WantLink) {
 	}
 }
 
-// adjustsMTU records that a bridge may have another MTU now: until its MTU is set, the kernel sets
-// the lowest MTU of the members (br_mtu_auto_adjust).
+// adjustsMTU records that the MTU of a bridge is unknown (0), because a member has changed. Until
+// the MTU of the bridge is set explicitly, the kernel sets it to the lowest MTU of the members
+// (br_mtu_auto_adjust).
 func (d *linkDiff) adjustsMTU(master string) {
 	for i := range d.have.Links {
 		if l := &d.have.Links[i]; l.Name == master && l.Kind == kindBridge {
@@ -383,7 +393,7 @@ func (d *linkDiff) adjustsMTU(master string) {
 	}
 }
 
-// String describes the operation of a verb for links.
+// linkString describes an operation on a link for the operator.
 func (o Op) linkString() string {
 	switch o.Verb {
 	case AddLink:

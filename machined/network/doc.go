@@ -1,41 +1,47 @@
-// Package network converges the machine's links, addresses, routes, host name and resolver to the
-// configuration, the DHCP leases and router advertisements.
+// Package network converges the links, addresses, routes, rules, host name and resolver of the
+// machine. The desired state follows from the configuration, the DHCP leases and the router
+// advertisements.
 //
-// It works as every domain does: Plan turns a configuration and facts into a Want, Read reads the
-// kernel, Diff returns the operations between the two, and an operation is a single change. Only
-// Controller waits and has state: it has the configuration and the DHCP clients, receives kernel
-// notifications, and reconciles.
+// The package has the parts of every domain. Plan computes the desired state (Want) from a
+// configuration and facts. Kernel.Read reads the actual state (Have). Diff compares both and
+// returns operations. Kernel.Do performs an operation, which is a single change. Only Controller
+// has state: it runs the DHCP clients, receives the notifications of the kernel, and reconciles.
 //
 // # Ownership
 //
 // Other components also create links, addresses and routes: the pod network (cni0, veth pairs), the
 // service proxy (kube-ipvs0), the tunnel between nodes (mesh0). These rules avoid conflicts:
 //
-//   - The package changes only links that the configuration names (up, MTU, sysctls), the hardware
-//     below them, and lo. A link that it creates carries the mark Protocol (79) in IFLA_GROUP from
-//     its creation on; a link without the mark is neither deleted nor created again.
-//     Without a configuration these are the physical Ethernet links: ARPHRD_ETHER without a kind
-//     (IFLA_INFO_KIND), which every virtual link has. A link that is not named keeps its state, but
-//     hardware that is not named is set down.
-//   - Addresses carry the mark Protocol (79) in IFA_PROTO (kernel 5.18), routes in rtm_protocol. An
-//     address or route without the mark is never removed, except for results of router
-//     advertisements on a link that must accept none. A wanted address that exists without the mark
-//     is adopted (marked). A wanted route that exists without the mark is an error that names the
-//     route.
-//   - A link gets back its original MTU when no configuration or lease sets an MTU for it any more.
+//   - The package manages the links that the configuration selects, the hardware below these links,
+//     and lo. Without a configuration it manages the physical Ethernet links. These have the type
+//     ARPHRD_ETHER and no kind; every virtual link has a kind (IFLA_INFO_KIND).
+//   - The package sets managed links up, and sets their MTU and sysctls. It sets all other physical
+//     Ethernet links down. It does not change the links of other components.
+//   - A link that the package creates carries the mark from its creation on. The mark is the number
+//     Protocol (79) in IFLA_GROUP. The package deletes and recreates only links with the mark.
+//   - Addresses carry the mark in IFA_PROTO (kernel 5.18), routes in rtm_protocol, and rules in
+//     FRA_PROTOCOL. The package removes only objects with the mark, with an exception: from a link
+//     that accepts no router advertisements, it removes the addresses and routes of earlier router
+//     advertisements.
+//   - If a wanted address exists without the mark, the package adopts the address: it adds the
+//     mark. If a wanted route exists without the mark, the operation fails with an error that names
+//     the route.
+//   - A link gets its original MTU back when neither its configuration nor its lease sets an MTU
+//     any more.
 //
 // # IPv6
 //
-// The kernel receives router advertisements, and takes addresses and routes from them. The package
-// reads the flags for DHCPv6 and the options for user space from rtnetlink: it opens no ICMPv6
-// socket except to send solicitations. An address from DHCPv6 passes duplicate address detection;
-// until then it is no address of the node. docs/decisions/0097-ipv6.md has the reasons.
+// The kernel receives router advertisements, and configures addresses and routes from them. The
+// package reads two parts of a router advertisement from rtnetlink: the flags that select DHCPv6,
+// and the options with resolvers and search domains. The package opens an ICMPv6 socket only to
+// send router solicitations. An address from DHCPv6 passes duplicate address detection, and becomes
+// an address of the node only after the detection. docs/decisions/0097-ipv6.md has the reasons.
 //
 // # Out of scope
 //
 // The package renames no link, filters no packet, and sends no router advertisements. It does not
-// change the generation of link-local addresses (addr_gen_mode): the kernel's default, from the
-// MAC, is stable and known to operators. A static IPv6 address is usable at once, without duplicate
-// address detection (IFA_F_NODAD), because a service that starts at boot cannot bind a tentative
-// address.
+// change how the kernel generates link-local addresses (addr_gen_mode). By default the kernel
+// derives them from the MAC, so they are stable and known to operators. The package adds a static
+// IPv6 address without duplicate address detection (IFA_F_NODAD), because a service that starts at
+// boot cannot bind an address that is still tentative.
 package network

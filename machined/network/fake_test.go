@@ -8,32 +8,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is the system under test: the fake below, or the kernel (cases_kernel_test.go).
+// machine is the system under test: the fake in this file, or the kernel (cases_kernel_test.go).
 type machine interface {
 	Read(Config) (Have, error)
 	Do(Op) error
 	remembered() *memory
 }
 
-// fake is a kernel in memory. It follows the rules of Linux that Diff depends on:
-//   - A route needs a link that is up and a next hop that an address, a route on the link, or
-//     "onlink" makes reachable.
-//   - Destination and metric are a route's key (the table is always main).
-//   - The first IPv4 address of a subnet takes the others with it, unless promote_secondaries is 1.
-//   - The last IPv4 address of a link takes the link's IPv4 routes with it.
-//   - An IPv6 address is on a link once, regardless of its prefix length.
-//   - Hardware rejects an MTU above a limit, and a rejected message has no other effect.
+// fake is a kernel in memory. It has the properties of Linux on which Diff depends:
+//
+//   - A route needs a link that is up. Its next hop must be reachable by an address, by a route on
+//     the link, or by "onlink".
+//   - Destination, metric and table are the key of a route.
+//   - When the first IPv4 address of a subnet is removed, the other addresses of the subnet are
+//     removed, too, unless promote_secondaries is 1.
+//   - When the last IPv4 address of a link is removed, the IPv4 routes of the link are removed,
+//     too.
+//   - A link has an IPv6 address only once, regardless of the prefix length.
+//   - Hardware rejects an MTU above a limit. A rejected message has no effect.
 //   - A new link has the kernel's default settings, and the MTU of its parent. A VLAN needs its
-//     parent, is up only while its parent is, and disappears with its parent.
-//   - A bond takes only a link that is down, sets it up, and gives it its MTU. A link that leaves a
-//     bond is down, and has the MTU from before.
+//     parent. It is up only while its parent is up, and disappears with its parent.
+//   - A bond takes only a link that is down, sets the link up, and gives it the MTU of the bond. A
+//     link that leaves a bond is down, and has the MTU from before it joined.
 //   - A link that goes down loses its routes and its IPv6 addresses.
-//   - The last address that is the source of a route takes an IPv4 route with it, and an IPv6 route
-//     then has no source.
-//   - A UDP port belongs to a single tunnel.
+//   - When the last address is removed that is the source of a route, an IPv4 route is removed, and
+//     an IPv6 route loses its source.
+//   - Only a single tunnel can have a UDP port.
 type fake struct {
 	have    Have
-	mostMTU int         // 0: any
+	mostMTU int         // 0 permits any MTU
 	last    int         // the highest index so far
 	before  map[int]int // MTUs of members before they joined, by index
 	memory  memory
@@ -99,7 +102,7 @@ func (f *fake) Do(o Op) error {
 		if o.Advertised {
 			f.have.Advertised = slices.DeleteFunc(f.have.Advertised, o.Route.same)
 		} else {
-			// The kernel compares the next hops that the message contains.
+			// If the message contains no next hops, the kernel does not compare the next hops.
 			f.have.Routes = slices.DeleteFunc(f.have.Routes, func(r Route) bool {
 				if len(o.Route.Hops) == 0 && o.Route.Link == "" && o.Route.Kind == "" {
 					r.Hops = nil
@@ -130,12 +133,13 @@ func (f *fake) Do(o Op) error {
 	return nil
 }
 
+// link returns the link with an index, which must exist.
 func (f *fake) link(index int) *Link {
 	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Index == index })
 	return &f.have.Links[i]
 }
 
-// all returns every address of a link, in the order of their creation.
+// all returns the addresses of a link, in the order of their creation.
 func (f *fake) all(index int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, x := range f.have.Foreign {
@@ -221,8 +225,9 @@ func (f *fake) addRoute(r Route) error {
 	return nil
 }
 
-// dropSourced removes the routes with a source that the machine has no more: addresses were
-// removed since before.
+// dropSourced removes the sources of routes that the machine does not have any more: it removes
+// IPv4 routes with this source, and the source of IPv6 routes. before are the addresses before the
+// removal.
 func (f *fake) dropSourced(before []Address) {
 	for _, a := range before {
 		ip := a.Prefix.Addr()

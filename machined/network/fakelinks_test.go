@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// named returns the link with a name, or nil.
 func (f *fake) named(name string) *Link {
 	i := slices.IndexFunc(f.have.Links, func(l Link) bool { return l.Name == name })
 	if i < 0 {
@@ -17,6 +18,7 @@ func (f *fake) named(name string) *Link {
 	return &f.have.Links[i]
 }
 
+// doLink performs an operation on a link, with the errors of the kernel.
 func (f *fake) doLink(o Op) error {
 	switch o.Verb {
 	case AddLink:
@@ -57,7 +59,7 @@ func (f *fake) doLink(o Op) error {
 	return f.setLink(o)
 }
 
-// portTaken reports whether another tunnel has a UDP port.
+// portTaken reports whether a tunnel other than by has a UDP port.
 func (f *fake) portTaken(by *Link, port int) bool {
 	return port != 0 && slices.ContainsFunc(f.have.Links, func(l Link) bool {
 		return l.Index != by.Index && l.Virtual.WireGuard != nil && l.Virtual.WireGuard.Port == port
@@ -142,6 +144,7 @@ func (f *fake) setMaster(o Op) error {
 	return nil
 }
 
+// release takes a member out of its master, which has the given kind.
 func (f *fake) release(index int, kind string) {
 	l := f.link(index)
 	master := f.named(l.Master)
@@ -161,7 +164,7 @@ func (f *fake) release(index int, kind string) {
 	}
 }
 
-// drop removes the addresses of a link that a function selects, and all its routes.
+// drop removes all routes of a link, and the addresses of the link for which selected returns true.
 func (f *fake) drop(index int, selected func(netip.Addr) bool) {
 	before := slices.Clone(f.have.Addresses)
 	f.have.drop(index, selected)
@@ -179,7 +182,7 @@ func (f *fake) goDown(l *Link) {
 	}
 }
 
-// interrupt sets a link down and up.
+// interrupt sets a link down and up again.
 func (f *fake) interrupt(l *Link) {
 	f.drop(l.Index, isIPv6Addr)
 	for i := range f.have.Links {
@@ -204,7 +207,9 @@ func (f *fake) setLink(o Op) error {
 		l.Up, l.Carrier = true, true
 		for _, above := range f.have.Links {
 			if above.Virtual.parent() == l.Name {
-				f.named(above.Name).Up = true // it was up when the link went down, or will be
+				// the kernel sets VLANs up again that were up before; in these tests, all VLANs are
+				// up in the end
+				f.named(above.Name).Up = true
 			}
 		}
 	}
@@ -227,7 +232,7 @@ func (f *fake) setLink(o Op) error {
 	return nil
 }
 
-// cloneLinks returns independent copies.
+// cloneLinks returns copies that share no memory with links.
 func cloneLinks(links []Link) []Link {
 	links = slices.Clone(links)
 	for i := range links {

@@ -15,8 +15,9 @@ type Resolver struct {
 	Search  []string
 }
 
-// planResolver returns the configured resolver, else the resolver of the leases and of router
-// advertisements, in order of preference.
+// planResolver returns the configured name servers and the configured search domains. In place of
+// each unconfigured list, it returns the values from leases and router advertisements, in order of
+// preference.
 func planResolver(c Config, f Facts, links []WantLink) Resolver {
 	r := Resolver{Servers: c.DNS, Search: c.Search}
 	for _, s := range settings(f, links) {
@@ -30,6 +31,7 @@ func planResolver(c Config, f Facts, links []WantLink) Resolver {
 	return r
 }
 
+// planFiles returns the contents of the files of name resolution.
 func planFiles(c Config, f Facts, w Want) Files {
 	resolver := planResolver(c, f, w.Links)
 	if c.Stub.IsValid() {
@@ -42,14 +44,15 @@ func planFiles(c Config, f Facts, w Want) Files {
 	}
 }
 
+// resolvConf returns the content of resolv.conf.
 func resolvConf(r Resolver) string {
 	var b strings.Builder
 	if len(r.Servers) == 0 {
 		b.WriteString("# no name server is known\n")
 	}
 	if len(r.Servers) > 1 {
-		// time in seconds until the next server is queried, in each of two attempts; the default is
-		// 5 (resolv.conf(5))
+		// The C resolver waits 2 seconds for a server before it queries the next server, in each of
+		// two attempts. The default is 5 seconds (resolv.conf(5)).
 		b.WriteString("options timeout:2\n")
 	}
 	for i, s := range r.Servers {
@@ -64,8 +67,9 @@ func resolvConf(r Resolver) string {
 	return b.String()
 }
 
-// hosts returns a hosts file with the machine's own name, which then resolves without a name
-// server: to its first address outside VRFs (IPv4 before IPv6), else to the loopback.
+// hosts returns the content of a hosts file. It maps the host name of the machine to its first
+// address outside VRFs, IPv4 before IPv6, or else to a loopback address. The host name then
+// resolves without a name server.
 func hosts(w Want) string {
 	own := netip.AddrFrom4([4]byte{127, 0, 1, 1})
 	found := false

@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gateways returns the default routes of the machine that have a next hop, in the main table; its
-// own before those from router advertisements.
+// Gateways returns the default routes in the main table that have a next hop: first the routes of
+// this package, then the routes from router advertisements.
 func (s State) Gateways() []RouteState {
 	return slices.DeleteFunc(slices.Concat(s.Routes, s.RouterRoutes), func(r RouteState) bool { return !r.Via.IsValid() || r.To.Bits() != 0 || r.Table != 0 })
 }
 
-// GatewayProbes returns a probe for each gateway, which waits until the gateway answers.
+// GatewayProbes returns a probe for each gateway. A probe waits until the gateway answers
+// (AwaitGateway).
 func (s State) GatewayProbes() []func(context.Context) error {
 	var out []func(context.Context) error
 	for _, r := range s.Gateways() {
@@ -35,8 +36,9 @@ const resolvedStates = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | un
 // pollInterval is the interval at which AwaitGateway reads the kernel's neighbor table.
 const pollInterval = 100 * time.Millisecond
 
-// AwaitGateway waits until a router answers on its link, to ARP or NDP. It sends only an empty
-// datagram to the router's discard port (RFC 863), which makes the kernel resolve the address.
+// AwaitGateway waits until a router answers on its link, to ARP or NDP. It fails if ctx is done
+// before. It sends only empty datagrams, to the discard port of the router (RFC 863). The datagrams
+// make the kernel resolve the link-layer address of the router.
 func AwaitGateway(ctx context.Context, r RouteState) error {
 	link, err := net.InterfaceByName(r.Link)
 	if err != nil {
@@ -44,7 +46,8 @@ func AwaitGateway(ctx context.Context, r RouteState) error {
 	}
 	to := netip.AddrPortFrom(r.Via, 9)
 	if r.Via.IsLinkLocalUnicast() {
-		// the index: package net caches the index of a name, and a replugged link has another one
+		// The zone is the index of the link. A name would be unreliable: package net caches the
+		// index of a name, and a replugged link has another index.
 		to = netip.AddrPortFrom(r.Via.WithZone(strconv.Itoa(link.Index)), 9)
 	}
 	c, err := rtnetlink.Dial(nil)

@@ -8,15 +8,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// Match selects hardware by patterns, as package glob matches them; empty: any. All must match.
+// Match selects hardware by patterns of package glob. All patterns must match. An empty pattern
+// matches any value.
 type Match struct {
 	Name   string
 	MAC    string // permanent MAC, lower case with colons
 	Driver string
-	Path   string // of the device below /sys/devices
+	Path   string // path of the device below /sys/devices
 }
 
-// String identifies the match in messages. Package transition prints the same text.
+// String returns a text that identifies the match in messages. Package transition prints the same
+// text.
 func (m Match) String() string {
 	parts := []string{"match"}
 	for _, f := range []struct{ name, pattern string }{{"name", m.Name}, {"mac", m.MAC}, {"driver", m.Driver}, {"path", m.Path}} {
@@ -42,7 +44,8 @@ const (
 	HardwareOffload   = "offload " // followed by the kernel's name of the feature; on or off
 )
 
-// hardwareReason returns the effect of a changed setting on the link; empty: none.
+// hardwareReason returns the effect of a changed setting on the link, as text for the operator. It
+// returns "" without an effect.
 func hardwareReason(name, before, after string) string {
 	switch name {
 	case HardwareRX, HardwareTX, HardwarePause:
@@ -55,12 +58,13 @@ func hardwareReason(name, before, after string) string {
 	return ""
 }
 
-// formerHardware are the settings of hardware before their first change by this package, by index
-// and name; as formerMTUs.
+// formerHardware has the settings of hardware before their first change by this package, by index
+// of the link and name of the setting. A setting gets this original value back when the
+// configuration does not name it any more.
 type formerHardware map[int]map[string]string
 
-// record records the settings before ops change them. It drops an entry if the link has its own
-// setting again, or is gone.
+// record adds the settings that ops change for the first time. Before that, it deletes the entries
+// of links that are gone and of settings that have their original value.
 func (f formerHardware) record(links []Link, ops []Op) {
 	for index, settings := range f {
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == index })
@@ -89,7 +93,7 @@ func (f formerHardware) record(links []Link, ops []Op) {
 	}
 }
 
-// hardware changes the settings of hardware.
+// hardware adds the operations that change settings of hardware.
 func (d *linkDiff) hardware() {
 	for _, w := range d.want.Links {
 		l := d.link(w.Index)

@@ -15,7 +15,8 @@ import (
 // wakeFlags are the WAKE_* flags of include/uapi/linux/ethtool.h.
 var wakeFlags = map[string]uint32{"off": 0, "phy": 1, "unicast": 2, "multicast": 4, "broadcast": 8, "arp": 16, "magic": 32}
 
-// pauseModes are the values of HardwarePause: autonegotiation, received and sent pause frames.
+// pauseModes are the values of HardwarePause except "auto". The numbers are the flags for
+// autonegotiation, received pause frames and sent pause frames.
 var pauseModes = map[string][3]uint32{"off": {0, 0, 0}, "rx": {0, 1, 0}, "tx": {0, 0, 1}, "both": {0, 1, 1}}
 
 // devicePath returns the path of a link's device below /sys/devices; empty without a device.
@@ -27,14 +28,15 @@ func devicePath(link string) string {
 	return strings.TrimPrefix(path, "/sys/devices/")
 }
 
-// isFunction reports whether the device of a link is a virtual function of another
+// isFunction reports whether the device of a link is a virtual function of another device
 // (Documentation/ABI/testing/sysfs-bus-pci).
 func isFunction(link string) bool {
 	_, err := os.Lstat(filepath.Join("/sys/class/net", link, "device/physfn"))
 	return err == nil
 }
 
-// readSettings returns the named settings of hardware, except settings that the driver lacks.
+// readSettings returns the values of the named settings of hardware. It omits settings that the
+// driver does not have.
 func readSettings(link string, names []string) map[string]string {
 	out := map[string]string{}
 	tool, err := ethtool.NewEthtool()
@@ -69,7 +71,7 @@ func readSetting(tool *ethtool.Ethtool, link, name string) (string, error) {
 		if mode := nameOf(wakeFlags, wake.Opts); mode != "" || err != nil {
 			return mode, err
 		}
-		return strconv.FormatUint(uint64(wake.Opts), 10), nil // several modes
+		return strconv.FormatUint(uint64(wake.Opts), 10), nil // several modes: their flags
 	case HardwareFunctions:
 		b, err := os.ReadFile(functionsPath(link))
 		return strings.TrimSpace(string(b)), err
@@ -89,8 +91,9 @@ func functionsPath(link string) string {
 	return filepath.Join("/sys/class/net", link, "device/sriov_numvfs")
 }
 
-// setHardware changes a setting and reads it back: the kernel accepts an offload that the driver
-// cannot turn on, and does nothing.
+// setHardware changes a setting and reads it again. It fails if the driver does not have the
+// setting, or if the value is not the wanted value after the change. The kernel returns no error
+// for an offload that the driver cannot turn on.
 func setHardware(o Op) error {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
@@ -156,7 +159,7 @@ func writeSetting(tool *ethtool.Ethtool, o Op) error {
 			return err
 		}
 		flags, known := wakeFlags[o.Value]
-		if !known { // several modes, as before the first change
+		if !known { // the flags of several modes, as readSetting has returned them
 			n, err := strconv.ParseUint(o.Value, 10, 32)
 			if err != nil {
 				return err
@@ -172,8 +175,8 @@ func writeSetting(tool *ethtool.Ethtool, o Op) error {
 	return tool.Change(o.Link, map[string]bool{strings.TrimPrefix(o.Name, HardwareOffload): o.Value == onOff(true)})
 }
 
-// setFunctions sets the number of virtual functions; the kernel accepts another number only after 0
-// (Documentation/PCI/pci-iov-howto.rst).
+// setFunctions sets the number of virtual functions. It first sets the number to 0, because the
+// kernel accepts a new number only after 0 (Documentation/PCI/pci-iov-howto.rst).
 func setFunctions(o Op) error {
 	if o.Value != "0" {
 		if err := os.WriteFile(functionsPath(o.Link), []byte("0"), 0); err != nil {

@@ -10,54 +10,58 @@ import (
 	"github.com/orlop-os/orlop/machined/network/ra"
 )
 
-// LinkIPv6 is the automatic configuration of a link by IPv6.
+// LinkIPv6 is the automatic IPv6 configuration of a link.
 type LinkIPv6 struct {
-	// AcceptRA: addresses, routes, resolvers and search domains from router advertisements,
-	// although the machine forwards
+	// AcceptRA means that the link takes addresses, routes, resolvers and search domains from
+	// router advertisements. The kernel normally ignores router advertisements on a machine that
+	// forwards packets, so AcceptRA overrides this default.
 	AcceptRA bool
 	DHCP6    DHCP6
-	Prefix   *Delegation // the use of a delegated prefix; nil: none
+	Prefix   *Delegation // the use of a delegated prefix; nil means that none is requested
 }
 
 // Delegation is the use of a delegated prefix.
 type Delegation struct {
-	Length  int // the wanted length, 48 to 64
+	Length  int // the requested length in bits, 48 to 64
 	Subnets []Subnet
 }
 
-// Subnet is a /64 of a delegated prefix for a link, which gets the first address.
+// Subnet assigns a /64 of a delegated prefix to a link. The link gets the first address of the /64.
 type Subnet struct {
-	Link   string // a selector
-	Number uint64 // of the /64 in the prefix, from 0
+	Link   string // selector of the link that gets the address
+	Number uint64 // number of the /64 in the prefix, from 0
 }
 
 // DHCP6 is the use of DHCPv6 on a link.
 type DHCP6 string
 
 const (
-	// DHCP6Off requests nothing, except a delegated prefix.
+	// DHCP6Off requests only a delegated prefix, if LinkIPv6.Prefix is set.
 	DHCP6Off DHCP6 = ""
-	// DHCP6Auto follows the flags M and O of router advertisements (RFC 4861 section 4.2).
+	// DHCP6Auto requests addresses if routers set the flag M, and settings if routers set the flag
+	// O (RFC 4861 section 4.2).
 	DHCP6Auto DHCP6 = "auto"
-	// DHCP6Stateless requests resolvers, search domains and time servers.
+	// DHCP6Stateless requests settings: resolvers, search domains and time servers.
 	DHCP6Stateless DHCP6 = "stateless"
-	// DHCP6Stateful requests addresses, too.
+	// DHCP6Stateful requests addresses and settings.
 	DHCP6Stateful DHCP6 = "stateful"
 )
 
-// RouterFlags are the flags of the last router advertisement on a link.
+// RouterFlags are flags of router advertisements on a link. Kernel.Read returns the flags of the
+// last router advertisement. The controller adds the flags of earlier router advertisements
+// (latchFlags).
 type RouterFlags struct {
-	Managed bool `json:"managed"` // addresses by DHCPv6 (M)
-	Other   bool `json:"other"`   // settings by DHCPv6 (O)
+	Managed bool `json:"managed"` // flag M: DHCPv6 has addresses
+	Other   bool `json:"other"`   // flag O: DHCPv6 has settings
 }
 
-// The origins of addresses that are not static; see AddressState.
+// Values of AddressState.Origin for addresses of leases and of delegated prefixes.
 const (
 	originDHCP   = "dhcp"
 	originPrefix = "prefix"
 )
 
-// mode returns the requests of a link by DHCPv6; nil without requests.
+// mode returns the DHCPv6 requests of a link. It returns nil if the link requests nothing.
 func (c LinkIPv6) mode(l Link) *dhcp6.Mode {
 	m, settings := dhcp6.Mode{}, false
 	if c.Prefix != nil {
@@ -77,17 +81,18 @@ func (c LinkIPv6) mode(l Link) *dhcp6.Mode {
 	return &m
 }
 
-// linkSettings are the settings that a link got from the network.
+// linkSettings are the settings that DHCP or router advertisements provide on a link.
 type linkSettings struct {
 	dns      []netip.Addr
 	search   []string
 	ntp      []string
-	hostname string // of DHCPv4; empty: none
+	hostname string // only from DHCPv4; empty without a host name
 }
 
-// settings returns the settings of the links outside VRFs, in order of preference: their servers
-// are for the machine itself, which uses the main table. DHCP precedes router advertisements on the
-// same link (RFC 8106 section 5.3.1).
+// settings returns the settings that DHCP and router advertisements provide, in order of
+// preference. On the same link, DHCP precedes router advertisements (RFC 8106 section 5.3.1). Links
+// in VRFs are omitted, because the machine itself uses the main table and cannot reach their
+// servers.
 func settings(f Facts, links []WantLink) (out []linkSettings) {
 	for _, l := range links {
 		if vrfTable(links, l) != 0 {
@@ -113,8 +118,9 @@ func settings(f Facts, links []WantLink) (out []linkSettings) {
 	return out
 }
 
-// planDelegation assigns the subnets of the delegated prefix of the n-th link, and rejects packets
-// to its other subnets, which would otherwise return to the router and back (RFC 7084, WPD-5).
+// planDelegation adds the addresses from the delegated prefix of the n-th link. It also adds a
+// route that rejects packets to unused subnets of the prefix. Without this route, the packets would
+// loop between the machine and its router (RFC 7084, WPD-5).
 func (w *Want) planDelegation(c Config, f Facts, n int, l WantLink) {
 	prefix, ok := delegated(f, l)
 	if !ok {
@@ -125,13 +131,14 @@ func (w *Want) planDelegation(c Config, f Facts, n int, l WantLink) {
 		name, found := c.find(s.Link, f.Links)
 		i := slices.IndexFunc(w.Links, func(o WantLink) bool { return found && o.Name == name })
 		if !ok || i < 0 {
-			continue // see problems6 and Missing
+			continue // problems6 and Missing report this
 		}
 		w.addAddress(Address{Link: name, Index: w.Links[i].Index, Prefix: netip.PrefixFrom(subnet.Addr().Next(), 64)}, originPrefix)
 	}
 	w.addRoute(Route{To: prefix, Metric: metricLease + uint32(n), Table: vrfTable(w.Links, l), Kind: "unreachable"})
 }
 
+// subnets returns the subnets of the delegated prefix. It returns nil if no prefix is requested.
 func (c LinkIPv6) subnets() []Subnet {
 	if c.Prefix == nil {
 		return nil
@@ -139,7 +146,8 @@ func (c LinkIPv6) subnets() []Subnet {
 	return c.Prefix.Subnets
 }
 
-// delegated returns the delegated prefix of a link: the first one.
+// delegated returns the first delegated prefix in the lease of a link. It returns false if the link
+// requests no prefix or has none.
 func delegated(f Facts, l WantLink) (netip.Prefix, bool) {
 	lease := f.Leases6[l.Name]
 	if l.DHCP6 == nil || l.DHCP6.Prefix == 0 || l.Config < 0 || lease == nil || len(lease.Prefixes) == 0 {
@@ -148,7 +156,8 @@ func delegated(f Facts, l WantLink) (netip.Prefix, bool) {
 	return lease.Prefixes[0].Prefix, true
 }
 
-// subnetOf returns the n-th /64 of a prefix of at most 64 bits; false if there are not as many.
+// subnetOf returns the /64 with the number n in a prefix. It returns false if the prefix has at
+// most n subnets, or if it is longer than 64 bits.
 func subnetOf(p netip.Prefix, n uint64) (netip.Prefix, bool) {
 	free := 64 - p.Bits()
 	if free < 0 || free < 64 && n >= 1<<free {
@@ -162,8 +171,8 @@ func subnetOf(p netip.Prefix, n uint64) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 64), true
 }
 
-// linkLocalReady reports whether a link can send: it has a carrier, and a link-local address that
-// is no longer tentative.
+// linkLocalReady reports whether a link is ready to send IPv6: it is up, has a carrier, and has a
+// link-local address that passed duplicate address detection.
 func linkLocalReady(have Have, l Link) bool {
 	return l.Up && l.Carrier && slices.ContainsFunc(have.Foreign, func(a ForeignAddress) bool {
 		return a.Index == l.Index && a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && a.Unfit == ""
@@ -176,30 +185,31 @@ type DHCP6State struct {
 	Requests string `json:"requests"`
 	// init, soliciting, requesting, confirming, bound, renewing, rebinding, informing, informed,
 	// declining
-	Phase    string       `json:"phase"`
-	Lease    *dhcp6.Lease `json:"lease,omitempty"`  // the active lease
-	Expires  time.Time    `json:"expires,omitzero"` // expiry of the lease; zero if it never expires
-	Attempts int          `json:"attempts"`         // messages sent in this phase
-	Problem  string       `json:"problem,omitempty"`
+	Phase string       `json:"phase"`
+	Lease *dhcp6.Lease `json:"lease,omitempty"` // the active lease
+	// expiry of the lease; zero if the lease never expires
+	Expires  time.Time `json:"expires,omitzero"`
+	Attempts int       `json:"attempts"` // messages sent in this phase
+	Problem  string    `json:"problem,omitempty"`
 }
 
-// AdvertisedState are the values of router advertisements on a link. The kernel takes the addresses
-// and routes from them.
+// AdvertisedState has the values of router advertisements that the package reads. The kernel itself
+// configures the addresses and routes.
 type AdvertisedState struct {
 	RouterFlags
 	ra.Info
 	Problem string `json:"problem,omitempty"` // the last unusable part of an advertisement
 }
 
-// observation6 is the part of an observation about IPv6.
+// observation6 is the IPv6 part of an observation.
 type observation6 struct {
 	leases   map[string]*dhcp6.Lease // by name of the link
 	routers  map[string]ra.Info      // by name of the link
 	clients  map[int]dhcp6.Status    // by index of the link
-	problems map[int]string          // of router advertisements, by index of the link
+	problems map[int]string          // problems of router advertisements, by index of the link
 }
 
-// describe6 adds the state of DHCPv6 and of router advertisements to a link.
+// describe6 adds the states of DHCPv6 and of router advertisements to the state of a link.
 func (o observation) describe6(s *LinkState, l Link, w WantLink) {
 	if w.AcceptRA {
 		s.Advertised = &AdvertisedState{RouterFlags: l.Router, Info: o.six.routers[l.Name], Problem: o.six.problems[l.Index]}
@@ -214,6 +224,7 @@ func (o observation) describe6(s *LinkState, l Link, w WantLink) {
 	}
 }
 
+// requests returns the value of DHCP6State.Requests for a mode.
 func requests(m dhcp6.Mode) string {
 	switch {
 	case m.Addresses && m.Prefix != 0:
@@ -226,7 +237,8 @@ func requests(m dhcp6.Mode) string {
 	return "settings"
 }
 
-// problems6 returns the problems of DHCPv6, one line each. want are the planned links.
+// problems6 returns the problems of DHCPv6 in a State, as one line each. want are the planned
+// links.
 func (o observation) problems6(s State, f Facts, want []WantLink, now time.Time) (out []string) {
 	for _, w := range want {
 		prefix, ok := delegated(f, w)

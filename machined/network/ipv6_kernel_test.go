@@ -23,7 +23,8 @@ var (
 	resolver6 = netip.MustParseAddr("2001:db8::53")
 )
 
-// cable6 is cable with a router side that is usable at once, with two link-local addresses.
+// cable6 connects eth0 to sw0 of another machine, as cable does. sw0 has two link-local addresses
+// for two routers, which are usable at once because duplicate address detection is off there.
 func cable6(t *testing.T) *rtnltest.Namespace {
 	t.Helper()
 	other := rtnltest.NewOther(t)
@@ -38,7 +39,7 @@ func autoLink(name string) network.Config {
 	return network.Config{Links: []network.LinkConfig{{Name: name, IPv6: network.LinkIPv6{AcceptRA: true, DHCP6: network.DHCP6Auto}}}}
 }
 
-// link returns the state of a link; the zero value without it.
+// link returns the state of a link; the zero value if the link does not exist.
 func link(s network.State, name string) network.LinkState {
 	i := slices.IndexFunc(s.Links, func(l network.LinkState) bool { return l.Name == name })
 	if i < 0 {
@@ -47,8 +48,9 @@ func link(s network.State, name string) network.LinkState {
 	return s.Links[i]
 }
 
-// TestAdvertisementKernel covers a network with router advertisements only: addresses and a route
-// from the kernel, resolvers and search domains of two routers, withdrawal and expiry.
+// TestAdvertisementKernel checks a network with router advertisements and without DHCPv6. The
+// kernel configures addresses and a route. The resolvers and search domains of two routers are used
+// until a router withdraws them or they expire.
 func TestAdvertisementKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -84,8 +86,8 @@ func TestAdvertisementKernel(t *testing.T) {
 	}
 }
 
-// TestCarrierReturnKernel checks that the machine solicits after the carrier returned, and after a
-// restart of the controller: the kernel does neither.
+// TestCarrierReturnKernel checks that the controller sends router solicitations after a restart of
+// the controller, and after the carrier returns. The kernel sends none in these cases.
 func TestCarrierReturnKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -111,9 +113,9 @@ func TestCarrierReturnKernel(t *testing.T) {
 	s.wait(t, slowTimeout, "with the new resolver", with(plan.Servers[0]))
 }
 
-// TestStatefulKernel covers a network with DHCPv6: an address with
-// duplicate address detection, all settings, the same identifier and address after a restart, and a
-// release when the configuration ends the use of DHCPv6.
+// TestStatefulKernel checks a network with DHCPv6. The machine gets an address with duplicate
+// address detection, and all settings. After a restart it has the same DUID and address. When a
+// configuration ends the use of DHCPv6, it releases the lease.
 func TestStatefulKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -149,7 +151,8 @@ func TestStatefulKernel(t *testing.T) {
 	server.Wait(t, slowTimeout, func(seen []string) bool { return slices.Contains(seen, "RELEASE 2001:db8::5") })
 }
 
-// TestStatelessKernel has a router with the flag O: settings by DHCPv6, addresses by the kernel.
+// TestStatelessKernel checks a network with the flag O in router advertisements: DHCPv6 provides
+// the settings, and the kernel configures the addresses.
 func TestStatelessKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -165,7 +168,7 @@ func TestStatelessKernel(t *testing.T) {
 	if seen := slices.Compact(server.Seen()); !slices.Equal(seen, []string{"INFORMATION-REQUEST"}) {
 		t.Errorf("the server saw %q", seen)
 	}
-	// Another router without the flag changes nothing.
+	// A second router does not set the flag O. The flag of the first router remains in effect.
 	router.Advertise(t, ratest.Plan{Source: routerTwo, Servers: []netip.Addr{netip.MustParseAddr("2001:db8::54")}, OptionLifetime: time.Hour})
 	st = s.wait(t, slowTimeout, "with two resolvers", func(st network.State) bool { return len(st.Servers) == 2 })
 	if a := link(st, "eth0").Advertised; !a.Other || st.Servers[0] != resolver6 {
@@ -173,8 +176,8 @@ func TestStatelessKernel(t *testing.T) {
 	}
 }
 
-// TestDuplicateKernel has another machine with the first address of the server: the machine
-// declines it, and uses the second address.
+// TestDuplicateKernel checks a network in which another machine has the first address of the
+// server: the machine declines this address, and uses the second address.
 func TestDuplicateKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -198,8 +201,8 @@ func TestDuplicateKernel(t *testing.T) {
 	}
 }
 
-// TestDelegationKernel requests a prefix, assigns its subnets to other links, and rejects packets
-// to the rest of the prefix.
+// TestDelegationKernel checks a delegated prefix. The machine requests the prefix, gives an address
+// of a subnet to another link, and rejects packets to the unused subnets.
 func TestDelegationKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

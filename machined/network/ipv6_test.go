@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/ra"
 )
 
-// lease6 makes a lease with an address and a prefix; empty: without.
+// lease6 returns a DHCPv6 lease with an address and a prefix. An empty string omits the address or
+// the prefix.
 func lease6(address, prefix string) *dhcp6.Lease {
 	l := &dhcp6.Lease{Server: "0003"}
 	if address != "" {
@@ -25,7 +26,7 @@ func lease6(address, prefix string) *dhcp6.Lease {
 	return l
 }
 
-// casesIPv6 are the situations of the golden files with automatic configuration by IPv6.
+// casesIPv6 are the cases of golden files with automatic IPv6 configuration.
 func casesIPv6() []testCase {
 	full := lease6("2001:db8::5", "")
 	full.DNS, full.Search = []netip.Addr{netip.MustParseAddr("2001:db8::53")}, []string{"lan.test"}
@@ -46,7 +47,7 @@ func casesIPv6() []testCase {
 	}
 }
 
-// TestMode checks what a link requests by DHCPv6.
+// TestMode checks the DHCPv6 requests of a link.
 func TestMode(t *testing.T) {
 	prefix := &Delegation{Length: 60}
 	m, o := RouterFlags{Managed: true}, RouterFlags{Other: true}
@@ -77,7 +78,7 @@ func TestMode(t *testing.T) {
 	}
 }
 
-// TestSubnetOf checks the numbers of subnets of a prefix.
+// TestSubnetOf checks which subnets a prefix has.
 func TestSubnetOf(t *testing.T) {
 	for _, test := range []struct {
 		prefix string
@@ -99,8 +100,8 @@ func TestSubnetOf(t *testing.T) {
 	}
 }
 
-// TestSettingsOrder checks that the settings of DHCP precede those of router advertisements, and
-// that those of the configuration replace all.
+// TestSettingsOrder checks that the settings of DHCP precede the settings of router advertisements,
+// and that configured settings replace both.
 func TestSettingsOrder(t *testing.T) {
 	v4 := lease("192.0.2.5/24", "")
 	v4.DNS, v4.Domain, v4.NTP = []netip.Addr{netip.MustParseAddr("192.0.2.53")}, "four.test", []netip.Addr{netip.MustParseAddr("192.0.2.123")}
@@ -164,7 +165,7 @@ func TestDescribe6(t *testing.T) {
 	}
 }
 
-// TestLeases6 checks the stored lease and the stored identifier.
+// TestLeases6 checks the storage of a DHCPv6 lease and of the DUID.
 func TestLeases6(t *testing.T) {
 	dir := LeaseDir(t.TempDir())
 	l := lease6("2001:db8::5", "2001:db8:100::/56")

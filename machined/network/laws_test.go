@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
-// randomStage creates a configuration and leases from few addresses and routes, so that they often
-// collide. The links share the IPv4 subnets; each has its own IPv6 subnets, because the kernel
-// rejects an IPv6 gateway that another link's subnet covers.
+// randomStage creates a random configuration and leases. There are few different addresses and
+// routes, so conflicts are frequent. All links have the same IPv4 subnets. Each link has its own
+// IPv6 subnets, because the kernel rejects an IPv6 gateway in a subnet of another link.
 func randomStage(r *rand.Rand, links []string) stage {
 	s := stage{leases: map[string]*dhcp.Lease{}, leases6: map[string]*dhcp6.Lease{}}
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
@@ -56,8 +56,9 @@ func randomStage(r *rand.Rand, links []string) stage {
 	return s
 }
 
-// checkLaws applies random stages to a machine, with some interruptions, and checks the two laws of
-// a domain: after Diff's operations Diff is empty; a restart after any operation converges.
+// checkLaws applies random stages to a machine and checks the two laws of a domain. After the
+// operations of a diff, the next diff is empty. After an interruption at any operation, a restart
+// converges. About half of the stages are interrupted.
 func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int, random func(*rand.Rand, []string) stage) {
 	t.Helper()
 	former := formerMTUs{}
@@ -79,10 +80,11 @@ func checkLaws(t *testing.T, m machine, r *rand.Rand, links []string, stages int
 	}
 }
 
+// do performs the operations of the n-th stage, each of them twice.
 func do(t *testing.T, m machine, s stage, ops []Op, n int) {
 	t.Helper()
 	for _, o := range ops {
-		// To repeat an operation has no effect.
+		// The second call must succeed and have no effect.
 		for range 2 {
 			if err := m.Do(o); err != nil {
 				t.Fatalf("stage %d: %v\nconfiguration: %+v\noperations: %v", n, err, s.config, ops)

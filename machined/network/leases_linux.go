@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
 )
 
-// leaseKey identifies the leases of a link: the MAC. A link that the package creates has the MAC of
-// another link, and adds its name.
+// leaseKey returns the key of the leases of a link, which is its MAC. A link that the package
+// creates can have the same MAC as another link, so its key also contains its name.
 func (l Link) leaseKey() string {
 	if l.Own {
 		return l.MAC + "-" + l.Name
@@ -23,11 +23,12 @@ func (l Link) leaseKey() string {
 	return l.MAC
 }
 
-// LeaseDir is the path of a directory with stored leases, a JSON file per Link.leaseKey. The empty
-// path stores nothing.
+// LeaseDir is the path of a directory with stored leases and the stored DUID. Each lease is a JSON
+// file, with a name from Link.leaseKey. The empty path stores nothing.
 type LeaseDir string
 
-// Load returns the stored lease of a key, or nil.
+// Load returns the stored DHCPv4 lease of a key. It returns nil if no lease is stored, and an error
+// if the file is unreadable.
 func (f LeaseDir) Load(key string) (*dhcp.Lease, error) {
 	l, err := load[dhcp.Lease](f, "lease-", key)
 	if l == nil || !l.Address.IsValid() {
@@ -36,7 +37,7 @@ func (f LeaseDir) Load(key string) (*dhcp.Lease, error) {
 	return l, nil
 }
 
-// Load6 returns the stored lease of DHCPv6 of a key, or nil.
+// Load6 does the same as Load for DHCPv6.
 func (f LeaseDir) Load6(key string) (*dhcp6.Lease, error) {
 	return load[dhcp6.Lease](f, "lease6-", key)
 }
@@ -59,11 +60,12 @@ func load[T any](f LeaseDir, kind, key string) (*T, error) {
 	return &l, nil
 }
 
-// Save stores a lease, or removes the stored lease if l is nil. A power cut leaves the old file,
-// the new file or none; each is acceptable, because the server decides.
+// Save stores a DHCPv4 lease. If l is nil, Save removes the stored lease. A power cut leaves the
+// old file, the new file or no file. Each result is acceptable, because the server decides about
+// the lease.
 func (f LeaseDir) Save(key string, l *dhcp.Lease) error { return save(f, "lease-", key, l) }
 
-// Save6 is Save for a lease of DHCPv6.
+// Save6 does the same as Save for DHCPv6.
 func (f LeaseDir) Save6(key string, l *dhcp6.Lease) error { return save(f, "lease6-", key, l) }
 
 func save[T any](f LeaseDir, kind, key string, l *T) error {
@@ -86,7 +88,9 @@ func save[T any](f LeaseDir, kind, key string, l *T) error {
 	return nil
 }
 
-// DUID returns the stored identifier of the machine for DHCPv6 (RFC 8415 section 11), or nil.
+// DUID returns the stored DUID, which identifies the machine to DHCPv6 servers (RFC 8415 section
+// 11). It returns nil if no DUID is stored, and an error if the file is unreadable or has an
+// invalid length.
 func (f LeaseDir) DUID() ([]byte, error) {
 	if f == "" {
 		return nil, nil
@@ -108,7 +112,7 @@ func (f LeaseDir) DUID() ([]byte, error) {
 	return id, nil
 }
 
-// SaveDUID stores the identifier of the machine for DHCPv6.
+// SaveDUID stores the DUID of the machine.
 func (f LeaseDir) SaveDUID(id []byte) error {
 	if f == "" {
 		return nil

@@ -17,14 +17,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// remote is the other side of the cables of eth0 and eth1: a switch with an address, and a server
-// that returns each datagram.
+// remote is the network at the other ends of eth0 and eth1: a switch with an address. It returns
+// each datagram to its sender.
 type remote struct {
 	*rtnltest.Namespace
 	kernel *network.Kernel
 }
 
-// plugIn makes eth0 and eth1; their other ends peer-eth0 and peer-eth1 are ports of the switch sw.
+// plugIn creates eth0 and eth1. Their other ends, peer-eth0 and peer-eth1, are ports of the switch
+// sw.
 func plugIn(t *testing.T) remote {
 	t.Helper()
 	r := remote{Namespace: rtnltest.NewOther(t)}
@@ -54,6 +55,7 @@ func plugIn(t *testing.T) remote {
 	return r
 }
 
+// perform performs operations in the namespace of the switch.
 func (r remote) perform(t *testing.T, ops ...network.Op) {
 	t.Helper()
 	for _, op := range ops {
@@ -68,7 +70,8 @@ func (r remote) perform(t *testing.T, ops ...network.Op) {
 	}
 }
 
-// address adds an address to a link, and serves on it.
+// address adds an address to a link of the remote network, and starts a server on it that returns
+// each datagram.
 func (r remote) address(t *testing.T, link, prefix string) {
 	t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -92,7 +95,7 @@ func (r remote) address(t *testing.T, link, prefix string) {
 	}()
 }
 
-// reach waits until the address answers, at most for the limit.
+// reach waits until a server at the address answers. It fails the test after the limit.
 func reach(t *testing.T, address string, limit time.Duration) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -114,6 +117,8 @@ func reach(t *testing.T, address string, limit time.Duration) {
 	t.Fatalf("%s does not answer in %v", address, limit)
 }
 
+// belongs returns a condition for wait: the state has converged, and the member belongs to the
+// master and is up.
 func belongs(member, master string) func(network.State) bool {
 	return func(s network.State) bool {
 		return s.Converged && slices.ContainsFunc(s.Links, func(l network.LinkState) bool { return l.Name == member && l.Master == master && l.Up })
@@ -140,8 +145,8 @@ func activeBackup() network.Virtual {
 	return network.Virtual{Bond: &network.Bond{Mode: "active-backup", Hash: "layer2", MII: 100 * time.Millisecond}}
 }
 
-// grow moves the address of eth0 to a new link of which eth0 is the first member, and adds eth1.
-// The address answers after each step.
+// grow moves the address of eth0 to a new link with eth0 as its first member, and then adds eth1.
+// It checks after each step that the remote network is reachable.
 func grow(t *testing.T, name string, v network.Virtual) *testController {
 	t.Helper()
 	on := func(links ...network.LinkConfig) network.Config { return network.Config{Links: links} }
@@ -154,14 +159,14 @@ func grow(t *testing.T, name string, v network.Virtual) *testController {
 	reach(t, "10.0.0.1", slowTimeout)
 	s.config.Set(on(network.LinkConfig{Name: name, Virtual: v, Members: members("eth0", "eth1"), Addresses: address}))
 	for ended := false; !ended; {
-		reach(t, "10.0.0.1", 2*time.Second) // a member that joins interrupts nothing
+		reach(t, "10.0.0.1", 2*time.Second) // a new member must not interrupt the connection
 		st, _ := s.state.Get()
 		ended = belongs("eth1", name)(st)
 	}
 	return s
 }
 
-// TestBondKernel checks that the address of a bond answers while members join and fail.
+// TestBondKernel checks that the remote network is reachable by a bond while members join and fail.
 func TestBondKernel(t *testing.T) {
 	if !isolated(t, "bond", "bridge") {
 		return
@@ -176,7 +181,7 @@ func TestBondKernel(t *testing.T) {
 	})
 	r.SetUp(t, "peer-eth1", false)
 	reach(t, "10.0.0.1", slowTimeout)
-	// Another mode: the dry run says that the bond is created again.
+	// The dry run of another mode says that the bond is created again.
 	next := network.Config{Links: []network.LinkConfig{{Name: "bond0", Members: members("eth0", "eth1"), Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")},
 		Virtual: network.Virtual{Bond: &network.Bond{Mode: "balance-xor", Hash: "layer2", MII: 100 * time.Millisecond}}}}}
 	lines, err := s.controller.DryRun(next)
@@ -191,13 +196,14 @@ func TestBondKernel(t *testing.T) {
 	reach(t, "10.0.0.1", slowTimeout)
 }
 
-// TestBridgeKernel checks that the address of a bridge answers while a second port joins.
+// TestBridgeKernel checks that the remote network is reachable by a bridge while a second port
+// joins.
 func TestBridgeKernel(t *testing.T) {
 	if !isolated(t, "bridge") {
 		return
 	}
 	r := plugIn(t)
-	// Two ports to the same switch would be a loop.
+	// A bridge with two ports to the same switch would form a loop.
 	r.perform(t, network.Op{Verb: network.SetMaster, Link: "peer-eth1", Index: -1})
 	s := grow(t, "br0", network.Virtual{Bridge: &network.Bridge{}})
 	s.config.Set(network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
@@ -205,7 +211,8 @@ func TestBridgeKernel(t *testing.T) {
 	reach(t, "10.0.0.1", slowTimeout)
 }
 
-// TestVLANOnBondKernel checks that a VLAN on a bond answers, also after the bond was created again.
+// TestVLANOnBondKernel checks that the remote network is reachable by a VLAN on a bond, also after
+// the bond is created again.
 func TestVLANOnBondKernel(t *testing.T) {
 	if !isolated(t, "bond", "bridge", "vlan") {
 		return
@@ -231,7 +238,8 @@ func TestVLANOnBondKernel(t *testing.T) {
 	}
 }
 
-// TestWireGuardKernel checks that a tunnel works, and that another peer does not end its session.
+// TestWireGuardKernel checks that a tunnel works, and that the addition of another peer does not
+// interrupt its session.
 func TestWireGuardKernel(t *testing.T) {
 	if !isolated(t, "wireguard", "bridge") {
 		return
@@ -274,8 +282,8 @@ func TestWireGuardKernel(t *testing.T) {
 	}
 }
 
-// TestTakenLinksKernel checks that the name of another component's link is found, except if the
-// active configuration has it already.
+// TestTakenLinksKernel checks that TakenLinks returns a name that another component uses. It omits
+// the name if the active configuration has the name already.
 func TestTakenLinksKernel(t *testing.T) {
 	if !isolated(t, "bridge") {
 		return

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modules are the kernel modules of the kinds of links.
+// modules has the kernel module for each kind of link.
 var modules = map[string]string{
 	kindBond: "bonding", kindVLAN: "8021q", kindBridge: "bridge", kindVRF: "vrf", kindDummy: "dummy", kindWireGuard: "wireguard",
 }
 
-// The numbers of the kernel for the settings of a bond (include/uapi/linux/if_bonding.h).
+// The kernel's numbers for the settings of a bond (include/uapi/linux/if_bonding.h).
 var (
 	bondModes  = map[string]driver.BondMode{"active-backup": driver.BondModeActiveBackup, "balance-xor": driver.BondModeBalanceXOR, "802.3ad": driver.BondMode802_3AD}
 	bondRates  = map[string]driver.BondLacpRate{"slow": driver.BondLacpRateSlow, "fast": driver.BondLacpRateFast}
@@ -51,7 +51,7 @@ func listNames(conn *rtnetlink.Conn) (map[int]string, error) {
 	return names, nil
 }
 
-// linkIndex returns the index of a link.
+// linkIndex returns the index of a link. It fails with ENODEV if the link does not exist.
 func (k *Kernel) linkIndex(name string) (int, error) {
 	names, err := listNames(k.route)
 	if err != nil {
@@ -65,7 +65,8 @@ func (k *Kernel) linkIndex(name string) (int, error) {
 	return 0, fmt.Errorf("link %s does not exist: %w", name, unix.ENODEV)
 }
 
-// found returns an operation with the indexes of links that earlier operations created.
+// found returns the operation with the real indexes of its links. It looks up a link with a
+// negative index by name, because an earlier operation has created the link.
 func (k *Kernel) found(o Op) (Op, error) {
 	var err error
 	find := func(index *int, name string) {
@@ -84,9 +85,9 @@ func (k *Kernel) found(o Op) (Op, error) {
 	return o, err
 }
 
-// addLink creates a link with the mark in a single message, so that no link without the mark is
-// left after an interruption. It loads the module of the kind if the kernel lacks the kind: the
-// kernel cannot load it itself, because the system has no modprobe.
+// addLink creates a link and sets the mark in the same message, so an interruption cannot leave a
+// link without the mark. If the kernel does not know the kind, addLink loads its module. The kernel
+// cannot load the module itself, because the system has no modprobe.
 func (k *Kernel) addLink(o Op) error {
 	err := k.sendLink(o)
 	if errors.Is(err, unix.EOPNOTSUPP) && k.loadModules != nil {
@@ -114,6 +115,7 @@ func (k *Kernel) addLink(o Op) error {
 	return err
 }
 
+// sendLink sends the message that creates a link.
 func (k *Kernel) sendLink(o Op) error {
 	m, err := k.linkMessage(o.Change.To, o.Change.To.allSettings())
 	if err != nil {
@@ -130,13 +132,13 @@ func (k *Kernel) sendLink(o Op) error {
 		if err != nil {
 			return err
 		}
-		m.Attributes.Type = uint32(index) // IFLA_LINK; the field has a misleading name
+		m.Attributes.Type = uint32(index) // IFLA_LINK, which the library calls Type
 	}
 	data, err := m.MarshalBinary()
 	if err != nil {
 		return err
 	}
-	// The library does not write IFLA_GROUP.
+	// The library cannot encode IFLA_GROUP.
 	ae := netlink.NewAttributeEncoder()
 	ae.Uint32(unix.IFLA_GROUP, Protocol)
 	group, err := ae.Encode()
@@ -150,8 +152,8 @@ func (k *Kernel) sendLink(o Op) error {
 	return err
 }
 
-// allSettings returns the names of the settings that a link has at its creation.
-// A kernel without VLAN filtering rejects this setting even with its default.
+// allSettings returns the names of the settings in the message that creates a link. It omits VLAN
+// filtering if it is off, because a kernel without VLAN filtering rejects even the value "off".
 func (v Virtual) allSettings() (names []string) {
 	for _, s := range v.created().settings() {
 		if s.value != "" && !(s.name == settingFilter && !v.Bridge.Filtering) {
@@ -161,7 +163,7 @@ func (v Virtual) allSettings() (names []string) {
 	return names
 }
 
-// linkMessage returns a message with some settings of a link.
+// linkMessage returns a message with the named settings of a link.
 func (k *Kernel) linkMessage(v Virtual, settings []string) (*rtnetlink.LinkMessage, error) {
 	info := &rtnetlink.LinkInfo{Kind: v.Kind()}
 	switch {
@@ -188,10 +190,12 @@ func (k *Kernel) linkMessage(v Virtual, settings []string) (*rtnetlink.LinkMessa
 	return &rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{Info: info}}, nil
 }
 
-// bondData returns some settings of a bond. The kernel turns off the other monitor when it sets an
-// interval, and multiplies the delays by the MII interval, so a message contains all three.
+// bondData returns the named settings of a bond for a message. settingMonitor sets the interval and
+// both delays together: the kernel stores the delays as multiples of the MII interval, so a new
+// interval would change them. Setting the interval of a monitor turns the other monitor off.
 func (k *Kernel) bondData(b *Bond, settings []string) (*driver.Bond, error) {
-	data := &driver.Bond{Mode: driver.BondModeUnknown} // not sent
+	// BondModeUnknown means that the mode is not sent
+	data := &driver.Bond{Mode: driver.BondModeUnknown}
 	for _, s := range settings {
 		switch s {
 		case settingMode:
@@ -212,7 +216,7 @@ func (k *Kernel) bondData(b *Bond, settings []string) (*driver.Bond, error) {
 				data.ArpIpTargets = append(data.ArpIpTargets, t.AsSlice())
 			}
 		case settingPrimary:
-			index := 0 // no link: the bond has no primary member
+			index := 0 // 0 means that the bond has no primary member
 			if b.Primary != "" {
 				var err error
 				if index, err = k.linkIndex(b.Primary); err != nil {
@@ -228,8 +232,9 @@ func (k *Kernel) bondData(b *Bond, settings []string) (*driver.Bond, error) {
 // iflaVRFTable is IFLA_VRF_TABLE of include/uapi/linux/if_link.h.
 const iflaVRFTable = 1
 
-// bridgeData returns some settings of a bridge. With VLAN filtering, no VLAN has a member by
-// default: the kernel's default is VLAN 1, without a tag, for each new member.
+// bridgeData returns the named settings of a bridge for a message. With VLAN filtering, it also
+// sets the default VLAN to none. Otherwise the kernel would put each new member into VLAN 1,
+// without a tag.
 func bridgeData(b *Bridge, settings []string) *driver.Bridge {
 	data := &driver.Bridge{}
 	for _, s := range settings {
@@ -264,8 +269,9 @@ func (k *Kernel) setVirtual(o Op) error {
 	return k.route.Link.Set(m)
 }
 
-// setMaster moves a link into another, or out. A bond takes only a link that is down; a link that
-// already belongs to the bond stays up.
+// setMaster moves a link into a bond, bridge or VRF, or out of it if Name is empty. A bond takes
+// only a link that is down, so setMaster sets the link down before. A link that already belongs to
+// the bond stays up.
 func (k *Kernel) setMaster(o Op) error {
 	links, err := k.readLinks()
 	if err != nil {
@@ -316,7 +322,7 @@ func readVirtual(m rtnetlink.LinkMessage, names map[int]string) (v Virtual) {
 	case kindDummy:
 		v.Dummy = &Dummy{}
 	case kindWireGuard:
-		v.WireGuard = &WireGuard{} // see readWireGuard
+		v.WireGuard = &WireGuard{} // Kernel.Read reads the rest by readWireGuard
 	}
 	return v
 }

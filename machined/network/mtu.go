@@ -2,13 +2,14 @@ package network
 
 import "slices"
 
-// formerMTUs are the MTUs of links before their first change by this package, by index. A link gets
-// its own MTU back when neither its configuration nor its lease sets an MTU any more, for example
-// after a trial.
+// formerMTUs has the MTUs of links before their first change by this package, by index of the link.
+// A link gets this original MTU back when neither its configuration nor its lease sets an MTU any
+// more, for example after a trial.
 type formerMTUs map[int]int
 
-// record records the MTUs before ops change them. It drops an entry if its link has its own MTU
-// again or could not be changed: from then on another process may set it.
+// record adds the MTUs of links that ops change for the first time. Before that, it deletes the
+// entries of links that are gone or that have their original MTU. From then on another process may
+// set their MTU.
 func (f formerMTUs) record(links []Link, ops []Op) {
 	for index, mtu := range f {
 		if !slices.ContainsFunc(links, func(l Link) bool { return l.Index == index && l.MTU != mtu }) {

@@ -9,7 +9,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// TestRefusedMTU checks that all other operations succeed if the hardware rejects an MTU.
+// TestRefusedMTU checks that all other operations succeed if the hardware rejects the MTU.
 func TestRefusedMTU(t *testing.T) {
 	f := newFake(veth("eth0"))
 	f.mostMTU = 1500
@@ -29,8 +29,8 @@ func TestRefusedMTU(t *testing.T) {
 	}
 }
 
-// TestFormerMTUs checks that the original MTU is recorded from the first change until it is
-// restored.
+// TestFormerMTUs checks that record stores the original MTU at the first change, and deletes it
+// when the link has its original MTU again.
 func TestFormerMTUs(t *testing.T) {
 	f := formerMTUs{}
 	for _, step := range []struct {
@@ -61,8 +61,8 @@ func TestFormerMTUs(t *testing.T) {
 	}
 }
 
-// TestLeavingMember checks that a VLAN on a link that leaves its bond gets the MTU that the link
-// gets back, not the MTU of the bond.
+// TestLeavingMember checks the MTU of a VLAN on a link that leaves its bond. The VLAN gets the MTU
+// that the kernel restores on the link, and not the MTU of the bond.
 func TestLeavingMember(t *testing.T) {
 	bond := Link{Name: "bond0", Index: 3, Own: true, Kind: kindBond, Virtual: testBond("802.3ad"), MTU: 9000}
 	member := veth("eth0")
@@ -92,8 +92,8 @@ func TestLeavingMember(t *testing.T) {
 	}
 }
 
-// TestLeasedMTU checks that a lease overrides neither the configured MTU nor the use of IPv6 on a
-// link.
+// TestLeasedMTU checks that a lease does not override a configured MTU, and that it does not
+// disable IPv6 by a small MTU.
 func TestLeasedMTU(t *testing.T) {
 	static6 := []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}
 	for _, test := range []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
 )
 
-// Do performs an operation. To repeat it is not an error, nor is the removal of an object that is
-// already gone.
+// Do performs an operation. It returns nil if the operation was performed before, or if an object
+// to remove does not exist any more.
 func (k *Kernel) Do(o Op) error {
 	o, err := k.found(o)
 	if err != nil {
@@ -41,7 +41,7 @@ func (k *Kernel) Do(o Op) error {
 	case SetSysctl:
 		err = os.WriteFile(sysctlPath(o.Name), []byte(o.Value), 0)
 		if err == nil && o.Value == sysctl.AcceptRA && strings.HasSuffix(o.Name, "/accept_ra") {
-			_ = solicit(o.Index) // a link that is not up yet solicits by itself later
+			_ = solicit(o.Index) // the kernel solicits later if the link is not up yet
 		}
 	case SetLink:
 		err = k.setLink(o)
@@ -74,7 +74,7 @@ func (k *Kernel) Do(o Op) error {
 	return nil
 }
 
-// explain adds the cause to an error of the kernel that does not name it.
+// explain adds the cause and the remedy to an error of the kernel that contains only a number.
 func (o Op) explain(err error) error {
 	if o.Verb == SetLink && o.MTU != 0 && errors.Is(err, unix.ERANGE) { // vlan_dev_change_mtu
 		return fmt.Errorf("the link below has a smaller MTU; set a larger mtu there: %w", err)
@@ -82,8 +82,8 @@ func (o Op) explain(err error) error {
 	return err
 }
 
-// ignoreMissing turns the error for a missing object into success, because the object should not
-// exist.
+// ignoreMissing returns nil if err says that the object or its link does not exist, because the
+// caller wants to remove the object. It returns other errors unchanged.
 func ignoreMissing(err error, missing unix.Errno) error {
 	if errors.Is(err, missing) || errors.Is(err, unix.ENODEV) {
 		return nil
@@ -105,8 +105,9 @@ func (k *Kernel) setLink(o Op) error {
 	return k.route.Link.Set(m)
 }
 
-// solicit requests router advertisements on a link (RFC 4861 section 4.1): the kernel sends a
-// solicitation only when a link comes up, and unsolicited advertisements may take half an hour.
+// solicit sends a router solicitation on a link (RFC 4861 section 4.1), which requests router
+// advertisements. The kernel sends a solicitation only when a link comes up, and the next
+// unsolicited router advertisement may come only after half an hour.
 func solicit(index int) error {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
 	if err != nil {
@@ -121,16 +122,17 @@ func solicit(index int) error {
 	return unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: routers, ZoneId: uint32(index)})
 }
 
+// marked returns the address of an operation, with the mark.
 func marked(o Op) rtnl.Address {
 	a := rtnl.Address{Index: o.Index, Prefix: o.Prefix, Protocol: Protocol}
 	if o.Prefix.Addr().Is6() && !o.Detect {
-		a.Flags = unix.IFA_F_NODAD // see the package comment
+		a.Flags = unix.IFA_F_NODAD // the package comment has the reason
 	}
 	return a
 }
 
-// addRoute adds a route and never replaces a route: a route with the same destination and metric
-// may belong to another component.
+// addRoute adds a route. It never replaces a route, because a route with the same destination and
+// metric may belong to another component. It is no error if the same route exists with the mark.
 func (k *Kernel) addRoute(r Route) error {
 	err := k.route.Route.Add(routeMessage(r))
 	if !errors.Is(err, unix.EEXIST) {
@@ -166,7 +168,8 @@ func routeMessage(r Route) *rtnetlink.RouteMessage {
 		},
 	}
 	if r.Table != 0 {
-		m.Table, m.Attributes.Table = unix.RT_TABLE_UNSPEC, r.Table // the header has a single byte
+		// the header has only a single byte for the table
+		m.Table, m.Attributes.Table = unix.RT_TABLE_UNSPEC, r.Table
 	}
 	if r.To.Addr().Is6() {
 		m.Family = unix.AF_INET6
@@ -206,8 +209,8 @@ func (k *Kernel) path(name string) string {
 	return k.files.Hostname
 }
 
-// writeFile replaces a file atomically, so a reader sees the old or the new content. It creates a
-// missing directory.
+// writeFile replaces a file atomically: a reader sees either the old or the new content. It creates
+// the directory of the file if necessary.
 func writeFile(path, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

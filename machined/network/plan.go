@@ -12,82 +12,91 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// Config is the network configuration. The zero Config is for a machine without a configuration:
-// DHCPv4, router advertisements and, as these say, DHCPv6 on every physical Ethernet link. It is
-// validated: prefixes are valid, names are unique.
+// Config is the validated network configuration: prefixes are valid, names are unique. A machine
+// without a configuration uses the zero Config. The zero Config means, on each physical Ethernet
+// link: DHCPv4, router advertisements, and DHCPv6 if the router advertisements select it.
 type Config struct {
-	Hostname string       // empty: from a lease, else DefaultHostname
-	Links    []LinkConfig // in order of preference; empty: every physical Ethernet link
-	DNS      []netip.Addr // empty: from the leases and router advertisements
-	// Stub is the address on loopback where the machine's programs send their queries instead;
-	// zero: none
-	Stub   netip.Addr
-	Search []string // search domains; empty: from the leases and router advertisements
-	// time servers, addresses or names; empty: from the leases and router advertisements
+	Hostname string       // empty selects the host name of a lease, else DefaultHostname
+	Links    []LinkConfig // in order of preference; empty selects every physical Ethernet link
+	// resolvers; empty selects the resolvers of leases and router advertisements
+	DNS []netip.Addr
+	// Stub is an address on loopback to which the programs of the machine send their DNS queries.
+	// The zero Addr means that the programs query the resolvers directly.
+	Stub netip.Addr
+	// search domains; empty selects the search domains of leases and router advertisements
+	Search []string
+	// time servers, as addresses or names; empty selects the time servers of leases
 	NTP    []string
-	Clocks []string // entries of the list of time servers before these servers
-	// Routes are routes without a link, and routes with several next hops.
+	Clocks []string // clocks of the machine, which precede all time servers in the list
+	// Routes are routes without a link, and routes with several next hops. The other routes are in
+	// LinkConfig.
 	Routes []RouteConfig
 	Rules  []Rule
 }
 
 // LinkConfig is the configuration of a link. Exactly one of Name, MAC and Match is set.
 type LinkConfig struct {
-	Name      string
-	MAC       net.HardwareAddr // selects the physical link with this permanent address
-	Match     *Match           // selects all matching hardware that no earlier entry selects
-	MTU       int              // bytes; 0: from the lease, else the default (see planMTU)
+	Name string
+	MAC  net.HardwareAddr // selects the physical link with this permanent address
+	// selects all matching hardware that no other entry has reserved (see Config.reserved)
+	Match *Match
+	// bytes; 0 selects the MTU of the lease, else the default (see planMTU)
+	MTU       int
 	DHCP4     bool
 	IPv6      LinkIPv6
 	Addresses []netip.Prefix
-	Routes    []RouteConfig
-	// Virtual is the definition of a link that the package creates, with Name; its parts are
-	// selectors.
+	// Routes are the static routes that leave by the link.
+	Routes []RouteConfig
+	// Virtual defines the link if the package creates it under Name; it is empty for hardware. The
+	// links that Virtual mentions are selectors.
 	Virtual  Virtual
-	Members  []Member          // the links that belong to the link
-	Hardware map[string]string // settings of hardware by name; see HardwareRX
-	// Untagged is the VLAN of the machine's own frames without a tag, for a bridge with VLAN
-	// filtering; 0: none.
+	Members  []Member          // the links that belong to this bond, bridge or VRF
+	Hardware map[string]string // settings of hardware, by name (HardwareRX and others)
+	// Untagged is the VLAN of the untagged frames that the machine itself sends and receives on a
+	// bridge with VLAN filtering. 0 means that the machine uses no untagged frames.
 	Untagged int
 }
 
-// Member is a link that belongs to another.
+// Member is a link that belongs to a bond, a bridge or a VRF.
 type Member struct {
 	Selector string
-	Tags     string // with VLAN filtering: the VLANs of the member; see Tags
+	Tags     string // VLANs of the member of a bridge with VLAN filtering; see func Tags
 }
 
 // RouteConfig is a static route.
 type RouteConfig struct {
 	To     netip.Prefix
-	Via    netip.Addr // invalid: the destination is on the link
-	Metric uint32     // 0: see the metrics below; the lower metric wins
-	Table  uint32     // 0: the table of the link's VRF, else the main table
-	Source netip.Addr // preferred source address; invalid: the kernel's choice
-	Kind   string     // see Route; only in Config.Routes
-	Hops   []Hop      // only in Config.Routes; Link is a selector, and Index is not set
+	Via    netip.Addr // next hop; invalid if the destination is on the link
+	Metric uint32     // the lower metric wins; 0 selects the default (metricStatic, metricLease)
+	Table  uint32     // 0 selects the table of the VRF of the link, else the main table
+	Source netip.Addr // preferred source address; if it is invalid, the kernel chooses
+	Kind   string     // kind of the route, as Route.Kind; only in Config.Routes
+	// next hops; only in Config.Routes. Hop.Link is a selector, and Hop.Index is not set.
+	Hops []Hop
 }
 
-// Protocol marks addresses and routes of this package (IFA_PROTO, rtm_protocol).
+// Protocol is the mark of this package on links (IFLA_GROUP), addresses (IFA_PROTO), routes
+// (rtm_protocol) and rules (FRA_PROTOCOL).
 const Protocol = rtnl.ProtoMachine
 
 // Metrics of routes without a configured metric. The n-th link in order of preference adds n, so
-// that two links can both have a default route: the first route wins, and the other takes over when
-// the first link loses its routes or its carrier (see sysctls).
+// two links can both have a default route. The kernel uses the route with the lower metric. The
+// other route takes over when the first link loses its route or its carrier (sysctl
+// ignore_routes_with_linkdown).
 const (
 	metricStatic = 512
 	metricLease  = 1024
 )
 
-// DefaultHostname is the host name without configuration and lease.
+// DefaultHostname is the host name if the configuration and the leases contain no host name.
 const DefaultHostname = "orlop"
 
 // Facts are the properties of the machine that Plan needs.
 type Facts struct {
 	Links  []Link                 // existing links
-	Leases map[string]*dhcp.Lease // active leases, by link name
-	// Leases6 are the active leases of DHCPv6, Routers the values of router advertisements, both by
-	// link name.
+	Leases map[string]*dhcp.Lease // active DHCPv4 leases, by name of the link
+	// Leases6 are the active DHCPv6 leases, by name of the link. Routers are the values of router
+	// advertisements, by name of the link.
 	Leases6 map[string]*dhcp6.Lease
 	Routers map[string]ra.Info
 	MTUs    map[int]int // original MTUs of links, by index; see formerMTUs
@@ -95,8 +104,8 @@ type Facts struct {
 	Hardware map[int]map[string]string
 }
 
-// Want is the desired state of the kernel. Links are in order of preference, all other lists in the
-// order of creation.
+// Want is the desired state of the kernel. Links are in order of preference. The other lists are in
+// the order in which their elements are added to the kernel.
 type Want struct {
 	Links     []WantLink
 	Addresses []Address
@@ -104,67 +113,71 @@ type Want struct {
 	Rules     []Rule
 	Hostname  string
 	Files     Files
-	// Leased are the origins of addresses that are not static: originDHCP or originPrefix.
+	// Leased maps an address of a DHCPv6 lease to originDHCP, and an address of a delegated prefix
+	// to originPrefix.
 	Leased map[Address]string
 }
 
-// WantLink is a managed link. It is always up.
+// WantLink is the desired state of a managed link, which includes that the link is up.
 type WantLink struct {
-	Name     string
-	Index    int // negative: the link does not exist yet; an operation finds it by its name
-	MTU      int // 0: unchanged
+	Name string
+	// negative if the link does not exist yet; operations then find the link by its name
+	Index    int
+	MTU      int // bytes; 0 means that the MTU does not change
 	Loopback bool
 	DHCP4    bool
 	AcceptRA bool
-	DHCP6    *dhcp6.Mode // the requests of the link by DHCPv6; nil: none
+	DHCP6    *dhcp6.Mode // the DHCPv6 requests of the link; nil without requests
 	Config   int         // index in Config.Links; -1 without an entry
-	Virtual  Virtual     // of a link that the package creates; its parts are names
+	// definition of a link that the package creates, with names in place of selectors
+	Virtual Virtual
 	Membership
 	Hardware map[string]string // settings of hardware
-	MAC      string            // of a link that is created; empty: the kernel's choice
+	MAC      string            // MAC of a link that is created; if it is empty, the kernel chooses
 }
 
-// Address is an address on a link, with the mark.
+// Address is an IP address on a link, with its prefix length.
 type Address struct {
 	Link   string
 	Index  int
 	Prefix netip.Prefix
 }
 
-// Route is a route with the mark. Its key in the kernel is destination, metric and table.
+// Route is a route. The kernel identifies a route by destination, metric and table.
 type Route struct {
-	Link   string // empty with a kind or several next hops
+	Link   string // empty for a route with a Kind or with several next hops
 	Index  int    // 0 without a link
 	To     netip.Prefix
-	Via    netip.Addr // invalid: on the link
+	Via    netip.Addr // next hop; invalid if the destination is on the link
 	Metric uint32     // never 0
-	// OnLink means that Via is reachable although no address of the link covers it, as in some
-	// clouds. The comparison of routes ignores it.
+	// OnLink tells the kernel that Via is reachable on the link, although no address of the link
+	// covers Via. Some clouds need OnLink. The comparison of routes ignores OnLink.
 	OnLink bool
 	Table  uint32     // 0: the main table
-	Source netip.Addr // preferred source address; invalid: none
-	Kind   string     // "blackhole", "unreachable", "prohibit"; empty: the packets are sent
-	Hops   []Hop      // two or more next hops, sorted; otherwise none
+	Source netip.Addr // preferred source address; invalid if there is none
+	// "blackhole", "unreachable", "prohibit"; empty for a route that forwards packets
+	Kind string
+	Hops []Hop // sorted; empty for a route with fewer than two next hops
 }
 
-// Hop is a next hop of a route with several.
+// Hop is a next hop of a route with several next hops.
 type Hop struct {
 	Link   string
 	Index  int
 	Via    netip.Addr
-	Weight int  // 1 to 256: its share of the packets
+	Weight int  // 1 to 256; the share of the packets is proportional to it
 	OnLink bool // as in Route
 }
 
-// Files are the files of name resolution.
+// Files are the contents of the files of name resolution.
 type Files struct {
 	ResolvConf string
 	Hosts      string
 	Hostname   string
 }
 
-// Plan returns the desired state of the kernel. It is pure. It omits configured links that do not
-// exist; see Missing.
+// Plan returns the desired state of the kernel. Plan is pure. It omits configured links if their
+// hardware does not exist; Missing returns their selectors.
 func Plan(c Config, f Facts) Want {
 	w := Want{Links: planLinks(c, f), Leased: map[Address]string{}}
 	for n, l := range w.Links {
@@ -182,7 +195,8 @@ func Plan(c Config, f Facts) Want {
 	return w
 }
 
-// planAddresses adds the addresses and routes of the n-th link.
+// planAddresses adds the addresses and routes that the configuration and the leases give to the
+// n-th link.
 func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	var addresses []netip.Prefix
 	var routes []Route
@@ -214,12 +228,13 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	}
 	if lease := f.Leases6[l.Name]; l.DHCP6 != nil && lease != nil {
 		for _, a := range lease.Addresses {
-			// The routes to neighbors are those of router advertisements (RFC 5942 section 4).
+			// The prefix length is 128 because DHCPv6 does not say which neighbors are on the link.
+			// Routes to them come from router advertisements (RFC 5942 section 4).
 			w.addAddress(Address{Link: l.Name, Index: l.Index, Prefix: netip.PrefixFrom(a.Addr, 128)}, originDHCP)
 		}
 	}
-	// A route with a next hop behind another route of this link comes after that route (RFC 3442
-	// servers send the two).
+	// Routes without a next hop come first, because they can lead to the next hop of another route.
+	// DHCP servers send pairs of these routes in option 121 (RFC 3442).
 	slices.SortStableFunc(routes, func(a, b Route) int {
 		switch av, bv := a.Via.IsValid(), b.Via.IsValid(); {
 		case !av && bv:
@@ -237,9 +252,9 @@ func (w *Want) planAddresses(c Config, f Facts, n int, l WantLink) {
 	}
 }
 
-// addAddress adds an address, unless the link has it already: the kernel has an address once per
-// link, an IPv6 address regardless of the prefix length. origin is empty for a static address and
-// an IPv4 address.
+// addAddress adds an address if the link does not have the same IP address yet. The kernel has an
+// IPv6 address only once per link, regardless of the prefix length. origin is originDHCP or
+// originPrefix; it is empty for static addresses and DHCPv4.
 func (w *Want) addAddress(a Address, origin string) {
 	if slices.ContainsFunc(w.Addresses, func(o Address) bool { return o.Index == a.Index && o.Prefix.Addr() == a.Prefix.Addr() }) {
 		return
@@ -250,19 +265,23 @@ func (w *Want) addAddress(a Address, origin string) {
 	}
 }
 
-// addRoute adds a route, unless a route of a more preferred link has its key in the kernel.
+// addRoute adds a route if no earlier route has the same key in the kernel. The earlier route
+// belongs to a more preferred link.
 func (w *Want) addRoute(r Route) {
 	if !slices.ContainsFunc(w.Routes, func(o Route) bool { return o.To == r.To && o.Metric == r.Metric && o.Table == r.Table }) {
 		w.Routes = append(w.Routes, r)
 	}
 }
 
+// planHostname returns the configured host name, else the first host name of a lease, else
+// DefaultHostname.
 func planHostname(c Config, f Facts, links []WantLink) string {
 	if c.Hostname != "" {
 		return c.Hostname
 	}
 	for _, s := range settings(f, links) {
-		// With a loopback name the machine would connect to itself instead of another machine.
+		// localhost is ignored as a host name: a program that connects to localhost connects to its
+		// own machine.
 		if s.hostname != "" && !strings.HasPrefix(s.hostname, "localhost") {
 			return s.hostname
 		}
@@ -270,9 +289,9 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 	return DefaultHostname
 }
 
-// planTimeServers returns the configured time servers, else the time servers of the leases, in
-// order of preference, after the clocks. There is no default: without any, the machine queries no
-// time server.
+// planTimeServers returns the clocks, and then the configured time servers. Without configured time
+// servers, it returns the time servers of the leases, in order of preference. There is no default
+// time server, so the list can be empty.
 func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	out := appendNew(slices.Clone(c.Clocks), c.NTP...)
 	if len(c.NTP) == 0 {
@@ -283,7 +302,7 @@ func planTimeServers(c Config, f Facts, links []WantLink) []string {
 	return out
 }
 
-// appendNew appends the elements that are not in the list yet.
+// appendNew appends each element of more that list does not contain yet.
 func appendNew[T comparable](list []T, more ...T) []T {
 	for _, m := range more {
 		if !slices.Contains(list, m) {

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// Missing returns the selectors of hardware that does not exist: of links, of members, of
-// parents and of subnets.
+// Missing returns the selectors in the configuration that select no link: selectors of entries,
+// members, parents, subnets and next hops. A configured virtual link counts as existing.
 func Missing(c Config, f Facts) []string {
 	var out []string
 	for _, lc := range c.Links {
@@ -42,8 +42,8 @@ func Missing(c Config, f Facts) []string {
 	return out
 }
 
-// Taken returns the names of configured virtual links that hardware or a link of another component
-// has. The package could not create them.
+// Taken returns the names of configured virtual links that hardware or another component has
+// already. The package cannot create these links.
 func Taken(c Config, f Facts) (names []string) {
 	for _, lc := range c.Links {
 		other := func(l Link) bool { return l.Name == lc.Name && !l.Own }
@@ -54,7 +54,7 @@ func Taken(c Config, f Facts) (names []string) {
 	return names
 }
 
-// selector returns the name, the MAC or the match of a link.
+// selector returns the name, the MAC or the match of an entry, as text for messages.
 func (lc LinkConfig) selector() string {
 	switch {
 	case lc.Name != "":
@@ -65,7 +65,7 @@ func (lc LinkConfig) selector() string {
 	return lc.MAC.String()
 }
 
-// parts returns the selectors of the links below a link: of its parent and its members.
+// parts returns the selectors of the links below a virtual link: its parent and its members.
 func (lc LinkConfig) parts() []string {
 	var out []string
 	if p := lc.Virtual.parent(); p != "" {
@@ -77,7 +77,8 @@ func (lc LinkConfig) parts() []string {
 	return out
 }
 
-// find returns the name of the first link that a selector of a part selects.
+// find returns the name of the first link that a selector in an entry selects. It returns false if
+// the selector selects no link.
 func (c Config) find(selector string, links []Link) (string, bool) {
 	if names := c.findAll(selector, links); len(names) > 0 {
 		return names[0], true
@@ -85,9 +86,10 @@ func (c Config) find(selector string, links []Link) (string, bool) {
 	return "", false
 }
 
-// findAll returns the names of the links that a selector of a part selects: a configured virtual
-// link by its name, or hardware by a pattern for its name or, with colons, its MAC. It includes
-// links that do not exist yet.
+// findAll returns the names of the links that a selector in an entry selects. The selector is the
+// name of a configured virtual link, or a pattern for hardware. A pattern with colons matches MACs,
+// and a pattern without colons matches names. The result can contain a virtual link that does not
+// exist yet.
 func (c Config) findAll(selector string, links []Link) (names []string) {
 	for _, lc := range c.Links {
 		if lc.Virtual.Kind() != "" && lc.Name == selector {
@@ -99,7 +101,7 @@ func (c Config) findAll(selector string, links []Link) (names []string) {
 		case l.Loopback, l.Own:
 		case strings.Contains(selector, ":") && l.Physical() && glob.Match(selector, l.permanentMAC()):
 			names = append(names, l.Name)
-		// A name without a wildcard can select a link of another component, as in selectLinks.
+		// An exact name can also select a link of another component, as in selectLinks.
 		case l.Name == selector, l.Physical() && glob.Match(selector, l.Name):
 			names = append(names, l.Name)
 		}
@@ -107,8 +109,8 @@ func (c Config) findAll(selector string, links []Link) (names []string) {
 	return names
 }
 
-// planLinks returns the managed links: the configured links in their order, then the hardware below
-// them that has no entry, then the loopback.
+// planLinks returns the managed links: first the configured links in their order, then hardware
+// without an entry below these links, then the loopback.
 func planLinks(c Config, f Facts) []WantLink {
 	p := linkPlan{c: c, f: f}
 	if len(c.Links) == 0 {
@@ -139,15 +141,15 @@ func planLinks(c Config, f Facts) []WantLink {
 	return p.out
 }
 
-// linkPlan is a plan of the links in progress.
+// linkPlan is the state of planLinks. out has the links planned so far.
 type linkPlan struct {
 	c   Config
 	f   Facts
 	out []WantLink
 }
 
-// addHardware adds the links of an entry. Static addresses and routes are for a single link: the
-// first.
+// addHardware adds the hardware that an entry selects. If the entry has static addresses or routes,
+// it adds only the first link, because these are for a single link.
 func (p *linkPlan) addHardware(lc LinkConfig, n int) {
 	for _, l := range selectLinks(lc, p.f.Links) {
 		if lc.Match != nil && p.c.reserved(l, n, p.f.Links) {
@@ -165,7 +167,8 @@ func (p *linkPlan) addHardware(lc LinkConfig, n int) {
 	}
 }
 
-// addMember adds a member of a bond or a bridge, which has the addresses. A bond also has the MTU.
+// addMember adds hardware that belongs to a bond or a bridge. The addresses and routes of its entry
+// are not used, because the bond or bridge has them. A bond also sets the MTU of its members.
 func (p *linkPlan) addMember(l Link, lc LinkConfig, master *LinkConfig) {
 	own := LinkConfig{MTU: lc.MTU, Hardware: lc.Hardware}
 	if master.Virtual.Bond != nil {
@@ -174,7 +177,7 @@ func (p *linkPlan) addMember(l Link, lc LinkConfig, master *LinkConfig) {
 	p.add(l, own, -1)
 }
 
-// master returns the bond or the bridge to which hardware belongs; nil for none.
+// master returns the entry of the bond or bridge to which hardware belongs, or nil.
 func (c Config) master(name string, links []Link) *LinkConfig {
 	for i, lc := range c.Links {
 		if lc.Virtual.Bond == nil && lc.Virtual.Bridge == nil {
@@ -187,8 +190,9 @@ func (c Config) master(name string, links []Link) *LinkConfig {
 	return nil
 }
 
-// misplaced returns a line for each entry with addresses of a member, which the parser cannot find:
-// the entry selects the hardware in another way than the bond or the bridge.
+// misplaced returns a line for each entry with addresses, routes or DHCP for hardware that belongs
+// to a bond or a bridge. The parser of the configuration cannot find this error if the two entries
+// select the hardware differently, for example by name and by MAC.
 func misplaced(c Config, f Facts) (lines []string) {
 	for _, lc := range c.Links {
 		if lc.Virtual.Kind() != "" || lc.Match != nil || !lc.single() && !lc.DHCP4 {
@@ -203,11 +207,12 @@ func misplaced(c Config, f Facts) (lines []string) {
 	return lines
 }
 
-// single reports whether an entry is for a single link.
+// single reports whether an entry is for a single link, because it has static addresses or routes.
 func (lc LinkConfig) single() bool { return len(lc.Addresses) > 0 || len(lc.Routes) > 0 }
 
-// reserved reports whether another entry selects hardware by its name or MAC, or another match
-// before the n-th entry.
+// reserved reports whether hardware belongs to another entry than the n-th entry. An entry that
+// selects the hardware by name or MAC always takes precedence. An entry with a match takes
+// precedence if it is before the n-th entry.
 func (c Config) reserved(l Link, n int, links []Link) bool {
 	for i, lc := range c.Links {
 		if i == n || lc.Virtual.Kind() != "" || lc.Match != nil && i > n {
@@ -220,8 +225,8 @@ func (c Config) reserved(l Link, n int, links []Link) bool {
 	return false
 }
 
-// ambiguous returns a line for each entry with static addresses that matches several links. want
-// are the planned links.
+// ambiguous returns a line for each entry with static addresses or routes that matches several
+// links. want are the planned links.
 func ambiguous(c Config, f Facts, want []WantLink) (lines []string) {
 	for n, lc := range c.Links {
 		if lc.Match == nil || !lc.single() {
@@ -241,10 +246,12 @@ func ambiguous(c Config, f Facts, want []WantLink) (lines []string) {
 	return lines
 }
 
-// add adds a link that exists.
+// add adds an existing link with the settings of lc. n is the index of the entry, or -1 without an
+// entry.
 func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 	if slices.ContainsFunc(p.out, func(o WantLink) bool { return o.Index == l.Index }) {
-		return // a link named twice, by name and by MAC: the first entry wins
+		// the first entry wins if two entries select the link, for example by name and by MAC
+		return
 	}
 	hardware := maps.Clone(p.f.Hardware[l.Index])
 	for name, value := range lc.Hardware {
@@ -252,18 +259,21 @@ func (p *linkPlan) add(l Link, lc LinkConfig, n int) {
 			hardware = map[string]string{}
 		}
 		if name == HardwareFunctions && l.Function {
-			continue // a match of the card can also match its functions, which have none
+			// a match can select a card and its virtual functions, but a function has no functions
+			// of its own
+			continue
 		}
 		hardware[name] = value
 	}
 	p.out = append(p.out, WantLink{Name: l.Name, Index: l.Index, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.IPv6.AcceptRA, DHCP6: lc.IPv6.mode(l), Config: n, Hardware: hardware})
 }
 
-// missingIndex is the highest index of a link that does not exist yet. These indexes differ,
-// because the index is the identity of a link.
+// missingIndex is the highest index of a planned link that does not exist yet. Each of these links
+// has a different negative index, because the index identifies a link.
 const missingIndex = -1
 
-// addVirtual adds a link that the package creates.
+// addVirtual adds a virtual link, with its index if it exists already. It omits a VLAN without
+// hardware below it.
 func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	w := WantLink{Name: lc.Name, Index: missingIndex - n, MTU: lc.MTU, DHCP4: lc.DHCP4, AcceptRA: lc.IPv6.AcceptRA, DHCP6: lc.IPv6.mode(Link{}), Config: n, Virtual: lc.Virtual}
 	for _, l := range p.f.Links {
@@ -275,7 +285,7 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	case w.Virtual.VLAN != nil:
 		parent, ok := p.c.find(w.Virtual.VLAN.Parent, p.f.Links)
 		if !ok || !p.c.grounded(parent, p.f.Links, len(p.c.Links)) {
-			return // see Missing
+			return // Missing reports the parent
 		}
 		w.Virtual.VLAN = &VLAN{Parent: parent, ID: w.Virtual.VLAN.ID}
 	case w.Virtual.Bond != nil:
@@ -288,8 +298,9 @@ func (p *linkPlan) addVirtual(lc LinkConfig, n int) {
 	p.out = append(p.out, w)
 }
 
-// grounded reports whether the hardware below a VLAN exists; true for another link. limit ends a
-// cycle, which the configuration cannot contain.
+// grounded reports whether the hardware below a VLAN exists. It returns true for links of other
+// kinds. limit ends the recursion in a cycle of VLANs, which the parser of the configuration
+// rejects.
 func (c Config) grounded(name string, links []Link, limit int) bool {
 	for _, lc := range c.Links {
 		if lc.Name != name || lc.Virtual.VLAN == nil {
@@ -301,7 +312,8 @@ func (c Config) grounded(name string, links []Link, limit int) bool {
 	return true
 }
 
-// addParts adds the hardware below the links. The hardware is up, and has no address.
+// addParts adds the hardware without an entry below virtual links. This hardware is set up, but
+// gets no address.
 func (p *linkPlan) addParts() {
 	for _, lc := range p.c.Links {
 		for _, s := range lc.parts() {
@@ -315,9 +327,9 @@ func (p *linkPlan) addParts() {
 	}
 }
 
-// setMasters assigns the members to their links, in the order of the configuration. A created link
-// gets the MAC of its first member, so that the MAC does not depend on the order in which the
-// members join, and a machine retains its MAC when its only link becomes a member.
+// setMasters assigns the members to bonds, bridges and VRFs, in the order of the configuration. A
+// created link gets the MAC of its first member. The MAC then does not depend on the order in which
+// the members join. A machine also retains its MAC when its only link becomes a member.
 func (p *linkPlan) setMasters() {
 	for _, lc := range p.c.Links {
 		for _, m := range lc.Members {
@@ -340,8 +352,8 @@ func (p *linkPlan) setMasters() {
 	}
 }
 
-// macOf returns the MAC of the first hardware below a link; "" without hardware. limit ends a
-// cycle, which the configuration cannot contain.
+// macOf returns the MAC of the first hardware below a link, or "" without hardware. limit ends the
+// recursion in a cycle, which the parser of the configuration rejects.
 func (p *linkPlan) macOf(name string, limit int) string {
 	w := p.named(name)
 	switch {
@@ -368,8 +380,8 @@ func (p *linkPlan) macOf(name string, limit int) string {
 	return ""
 }
 
-// setTags assigns the VLANs of the machine itself to bridges with VLAN filtering: the VLAN of the
-// frames without a tag, and the VLANs above the bridge.
+// setTags sets the Tags of each bridge with VLAN filtering, which are the VLANs of the machine
+// itself: the VLAN of its untagged frames, and the VLANs with the bridge as their parent.
 func (p *linkPlan) setTags() {
 	for i := range p.out {
 		w := &p.out[i]
@@ -386,9 +398,10 @@ func (p *linkPlan) setTags() {
 	}
 }
 
+// filters reports whether a link is a bridge with VLAN filtering.
 func filters(v Virtual) bool { return v.Bridge != nil && v.Bridge.Filtering }
 
-// named returns the planned link of a name, or nil.
+// named returns the planned link with a name, or nil.
 func (p *linkPlan) named(name string) *WantLink {
 	i := slices.IndexFunc(p.out, func(w WantLink) bool { return w.Name == name })
 	if i < 0 {
@@ -397,19 +410,21 @@ func (p *linkPlan) named(name string) *WantLink {
 	return &p.out[i]
 }
 
-// planMTU sets the MTU of a link without a configured MTU: the value of the lease, else that of the
-// parent, else the original value of hardware, else the kernel's default for a created link. A
-// member of a bond has the MTU of the bond; before it joins, it gets its original MTU.
+// planMTU sets the MTU of a link without a configured MTU. The first available value counts: the
+// MTU of the lease, the MTU of the parent, the original MTU of hardware, the kernel's default for a
+// created link. A member of a bond gets its original MTU before it joins, and then the MTU of the
+// bond.
 func (p *linkPlan) planMTU(w *WantLink) {
 	if w.MTU != 0 {
 		return
 	}
 	ipv6 := w.Config >= 0 && p.c.Links[w.Config].speaksIPv6() || w.AcceptRA
-	// The kernel disables IPv6 on a link with a smaller MTU than IPv6 requires (RFC 8200); a DHCPv4
-	// server must not cause that.
+	// IPv6 requires an MTU of 1280 (RFC 8200). The kernel disables IPv6 on a link with a smaller
+	// MTU, and a DHCPv4 server must not cause this.
 	if lease := p.f.Leases[w.Name]; w.DHCP4 && lease != nil && lease.MTU != 0 && (lease.MTU >= 1280 || !ipv6) {
 		w.MTU = lease.MTU
-		if most := p.mtuOf(w.Virtual.parent()); most != 0 { // the kernel refuses more on a VLAN
+		// the kernel rejects a larger MTU on a VLAN
+		if most := p.mtuOf(w.Virtual.parent()); most != 0 {
 			w.MTU = min(w.MTU, most)
 		}
 		return
@@ -420,7 +435,8 @@ func (p *linkPlan) planMTU(w *WantLink) {
 	case kindVLAN:
 		w.MTU = p.mtuOf(w.Virtual.VLAN.Parent)
 	case kindBridge:
-		// as the kernel does, until an MTU is set for the first time (br_mtu_auto_adjust)
+		// The MTU of a bridge is the lowest MTU of its members. The kernel uses the same value
+		// until the first explicit MTU (br_mtu_auto_adjust).
 		w.MTU = ethernetMTU
 		for i, m := range p.members(w.Name) {
 			if mtu := p.mtuOf(m); i == 0 || mtu < w.MTU {
@@ -434,6 +450,7 @@ func (p *linkPlan) planMTU(w *WantLink) {
 	}
 }
 
+// members returns the names of the planned members of a link.
 func (p *linkPlan) members(of string) (names []string) {
 	for _, w := range p.out {
 		if w.Master == of {
@@ -443,17 +460,17 @@ func (p *linkPlan) members(of string) (names []string) {
 	return names
 }
 
-// The kernel's default MTUs: ETH_DATA_LEN (include/uapi/linux/if_ether.h) for a bond and a dummy;
-// for WireGuard, its headers over IPv6 are subtracted (drivers/net/wireguard/device.c). A VRF has
-// no configured MTU.
+// Default MTUs of the kernel, in bytes. A bond and a dummy have ETH_DATA_LEN
+// (include/uapi/linux/if_ether.h). WireGuard subtracts the size of its headers over IPv6
+// (drivers/net/wireguard/device.c). The MTU of a VRF is never set.
 const (
 	ethernetMTU  = 1500
 	wireguardMTU = 1420
 )
 
-// mtuOf returns the planned MTU of a link, else its present MTU; 0 if it does not exist. The kernel
-// gives a link that leaves a bond the MTU from before it joined: the original MTU, or else probably
-// the default.
+// mtuOf returns the planned MTU of a link, else its present MTU, and 0 if the link does not exist.
+// A link that leaves a bond gets its MTU from before it joined. For this link, mtuOf returns the
+// recorded original MTU. If no MTU is recorded, the link probably had the default.
 func (p *linkPlan) mtuOf(name string) int {
 	w := p.named(name)
 	if w != nil && w.MTU != 0 {
@@ -476,8 +493,8 @@ func (p *linkPlan) inBond(l Link) bool {
 	return slices.ContainsFunc(p.f.Links, func(m Link) bool { return m.Name == l.Master && m.Virtual.Kind() == kindBond })
 }
 
-// bottomUp returns the indexes of links in the order in which they can be created: each after its
-// parent and its members. Otherwise the order is preserved.
+// bottomUp returns the positions of links in an order in which the package can create them: each
+// link comes after its parent and its members. Otherwise the order of links is preserved.
 func bottomUp(links []WantLink) []int {
 	order := make([]int, len(links))
 	depths := make([]int, len(links))
@@ -488,8 +505,8 @@ func bottomUp(links []WantLink) []int {
 	return order
 }
 
-// depth returns the number of levels below a link. limit ends a cycle, which the configuration
-// cannot contain.
+// depth returns the number of levels below a link, 0 for hardware. limit ends the recursion in a
+// cycle, which the parser of the configuration rejects.
 func depth(links []WantLink, w WantLink, limit int) int {
 	if w.Virtual.Kind() == "" || limit == 0 {
 		return 0
@@ -503,15 +520,15 @@ func depth(links []WantLink, w WantLink, limit int) int {
 	return most + 1
 }
 
-// speaksIPv6 reports whether a link has, or may get, an IPv6 address besides the link-local
-// address.
+// speaksIPv6 reports whether the configuration lets a link have an IPv6 address in addition to its
+// link-local address.
 func (lc LinkConfig) speaksIPv6() bool {
 	return lc.IPv6 != LinkIPv6{} || slices.ContainsFunc(lc.Addresses, isIPv6)
 }
 
-// selectLinks returns the links of an entry: all with a match, otherwise at most a single link.
-// Several links can have the same MAC (a VLAN has the MAC of its parent): a MAC selects the
-// physical link.
+// selectLinks returns the existing links that an entry for hardware selects. A match can select
+// several links; a name or a MAC selects at most a single link. A MAC selects only a physical link,
+// because other links can have the same MAC, for example a VLAN.
 func selectLinks(lc LinkConfig, links []Link) (out []Link) {
 	for _, l := range sortedLinks(links) {
 		switch {
@@ -529,8 +546,8 @@ func selectLinks(lc LinkConfig, links []Link) (out []Link) {
 	return out
 }
 
-// permanentMAC returns the MAC of the hardware, which a bond does not change; without one, the
-// present MAC.
+// permanentMAC returns the permanent MAC of the hardware, which a bond does not change. Without a
+// permanent MAC, it returns the present MAC.
 func (l Link) permanentMAC() string {
 	if l.Permanent != "" {
 		return l.Permanent
@@ -538,7 +555,7 @@ func (l Link) permanentMAC() string {
 	return l.MAC
 }
 
-// sortedLinks returns links in the order of their creation in the kernel.
+// sortedLinks returns the links sorted by index, which is the order of their creation.
 func sortedLinks(links []Link) []Link {
 	return slices.SortedFunc(slices.Values(links), func(a, b Link) int { return a.Index - b.Index })
 }

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// Rule selects a routing table for packets. All conditions that are set must match.
+// Rule is a rule of policy routing: packets that match all conditions of the rule use its routing
+// table.
 type Rule struct {
 	IPv6     bool
-	Priority uint32       // the lower priority is tested first
-	From, To netip.Prefix // invalid: any
-	Incoming string       // name of the link of received packets; empty: any
-	Mark     uint32       // firewall mark; 0: any
+	Priority uint32       // the kernel tests the rule with the lower number first
+	From, To netip.Prefix // an invalid prefix matches any address
+	Incoming string       // name of the link that received the packet; empty matches any link
+	Mark     uint32       // firewall mark; 0 matches any mark
 	Table    uint32
 }
 
@@ -41,8 +42,9 @@ func (r Rule) String() string {
 	return b.String()
 }
 
-// vrfTable returns the table of the VRF to which a link belongs; 0 without a VRF. A route through a
-// VRF itself leads into the VRF from the main table.
+// vrfTable returns the table of the VRF to which a link belongs. It returns 0 for a link outside
+// VRFs. It also returns 0 for a VRF link itself, because a route through the VRF link belongs to
+// the main table and leads into the VRF.
 func vrfTable(links []WantLink, l WantLink) uint32 {
 	for _, o := range links {
 		if o.Name == l.Master && o.Virtual.VRF != nil {
@@ -52,11 +54,12 @@ func vrfTable(links []WantLink, l WantLink) uint32 {
 	return 0
 }
 
-// vrfMetric is the metric of the route that ends the lookup in the table of a VRF, so that packets
-// without a route do not leave by the main table (Documentation/networking/vrf.rst).
+// vrfMetric is the metric of the last route in the table of a VRF. This route rejects all packets
+// that match no other route. Without it, the kernel would continue the lookup in the main table
+// (Documentation/networking/vrf.rst).
 const vrfMetric = 4278198272
 
-// planRoutes adds the routes without a link and the routes with several next hops.
+// planRoutes adds the routes of Config.Routes, and the last route of each VRF (see vrfMetric).
 func (w *Want) planRoutes(c Config, f Facts) {
 	for _, r := range c.Routes {
 		route := Route{To: r.To.Masked(), Metric: cmp.Or(r.Metric, metricStatic), Table: r.Table, Source: r.Source, Kind: r.Kind}
@@ -64,7 +67,7 @@ func (w *Want) planRoutes(c Config, f Facts) {
 			name, _ := c.find(h.Link, f.Links)
 			i := slices.IndexFunc(w.Links, func(l WantLink) bool { return l.Name == name })
 			if i < 0 {
-				continue // see Missing
+				continue // Missing reports the link
 			}
 			on := !h.Via.IsLinkLocalUnicast() && !slices.ContainsFunc(w.Addresses, func(a Address) bool { return a.Link == name && a.Prefix.Masked().Contains(h.Via) })
 			route.Hops = append(route.Hops, Hop{Link: name, Index: w.Links[i].Index, Via: h.Via, Weight: cmp.Or(h.Weight, 1), OnLink: on})
@@ -72,7 +75,7 @@ func (w *Want) planRoutes(c Config, f Facts) {
 		switch {
 		case len(r.Hops) > 0 && len(route.Hops) == 0:
 			continue
-		case len(route.Hops) == 1: // the kernel has it as a plain route
+		case len(route.Hops) == 1: // the kernel stores a single next hop as a plain route
 			h := route.Hops[0]
 			route.Link, route.Index, route.Via, route.OnLink, route.Hops = h.Link, h.Index, h.Via, h.OnLink, nil
 		}
@@ -91,24 +94,26 @@ func (w *Want) planRoutes(c Config, f Facts) {
 	}
 }
 
-// hasIPv6 reports whether the kernel has IPv6.
+// hasIPv6 reports whether the kernel has IPv6. The links then have IPv6 sysctls.
 func hasIPv6(links []Link) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		return slices.ContainsFunc(sortedKeys(l.Sysctls), func(key string) bool { return strings.HasPrefix(key, "ipv6/") })
 	})
 }
 
+// sortHops sorts next hops by link and address, so that lists from the plan and from the kernel can
+// be compared.
 func sortHops(hops []Hop) {
 	slices.SortFunc(hops, func(a, b Hop) int { return cmp.Or(strings.Compare(a.Link, b.Link), a.Via.Compare(b.Via)) })
 }
 
-// same reports whether the kernel treats two routes as the same route.
+// same reports whether two routes are equal. It ignores OnLink and the names of links.
 func (r Route) same(o Route) bool {
 	hops := slices.EqualFunc(r.Hops, o.Hops, func(a, b Hop) bool { return a.Index == b.Index && a.Via == b.Via && a.Weight == b.Weight })
 	return r.Index == o.Index && r.To == o.To && r.Via == o.Via && r.Metric == o.Metric && r.Table == o.Table && r.Source == o.Source && r.Kind == o.Kind && hops
 }
 
-// uses reports whether a route leaves by a link.
+// uses reports whether a route sends packets by the link with an index, directly or by a next hop.
 func (r Route) uses(index int) bool {
 	return r.Index == index || slices.ContainsFunc(r.Hops, func(h Hop) bool { return h.Index == index })
 }

@@ -30,7 +30,7 @@ var SystemFiles = FilePaths{ResolvConf: paths.ResolvConf, Hosts: paths.Hosts, Ho
 type Kernel struct {
 	files FilePaths
 	route *rtnetlink.Conn // links and routes
-	addr  *netlink.Conn   // addresses; the library does not support their mark
+	addr  *netlink.Conn   // addresses and other messages that the library does not support
 	ioctl int             // socket for driver requests
 	// loadModules loads kernel modules with their dependencies; nil: the kernel has all modules.
 	loadModules func(names ...string) error
@@ -54,7 +54,8 @@ func Open(files FilePaths) (*Kernel, error) {
 		addr.Close()
 		return nil, fmt.Errorf("network: cannot open a socket: %w", err)
 	}
-	// The kernel then explains its errors in words; failure to enable this is not an error.
+	// With this option the kernel adds a text to its errors. The option is not essential, so an
+	// error is ignored.
 	_ = route.SetOption(netlink.ExtendedAcknowledge, true)
 	_ = addr.SetOption(netlink.ExtendedAcknowledge, true)
 	return &Kernel{files: files, route: route, addr: addr, ioctl: fd, memory: &memory{}}, nil
@@ -65,8 +66,8 @@ func (k *Kernel) Close() error {
 	return errors.Join(k.route.Close(), k.addr.Close(), unix.Close(k.ioctl))
 }
 
-// Read reads the state of the kernel and the files. It reads the settings of links (sysctls,
-// drivers) only for links that c manages.
+// Read reads the actual state of the kernel and of the files. It reads sysctls and hardware
+// settings only for the links that c manages.
 func (k *Kernel) Read(c Config) (Have, error) {
 	links, err := k.readLinks()
 	if err != nil {
@@ -74,14 +75,14 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	}
 	have := Have{Links: links, Unfit: map[Address]string{}}
 	for i, l := range links {
-		if l.Physical() { // before the plan, which matches them
+		if l.Physical() { // planLinks needs these values for matches
 			links[i].Driver, links[i].Path, links[i].Function = k.readDriver(l.Name), devicePath(l.Name), isFunction(l.Name)
 		}
 	}
 	for _, w := range planLinks(c, Facts{Links: links, Hardware: k.memory.formerHardware()}) {
 		i := slices.IndexFunc(links, func(l Link) bool { return l.Index == w.Index })
 		if i < 0 {
-			continue // it does not exist yet
+			continue // the link does not exist yet
 		}
 		links[i].Sysctls = readSysctls(w)
 		if len(w.Hardware) > 0 {
@@ -116,8 +117,9 @@ func (k *Kernel) Read(c Config) (Have, error) {
 	return have, err
 }
 
-// dumpLinks returns the messages of all links. The library stops in the kernel's IFLA_VLAN_FLAGS
-// without an error, and drops the attributes behind IFLA_LINKINFO, such as IFLA_LINK
+// dumpLinks returns the messages of all links, and the router flags by index of the link. It
+// decodes IFLA_LINK itself, because the library loses it: in IFLA_VLAN_FLAGS the library stops
+// without an error, and drops all attributes behind IFLA_LINKINFO
 // (findings/rtnetlink-vlan-flags.sh).
 func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, map[uint32]RouterFlags, error) {
 	answers, err := k.addr.Execute(netlink.Message{
@@ -143,7 +145,8 @@ func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, map[uint32]RouterFlags, e
 		for ad.Next() {
 			switch ad.Type() {
 			case unix.IFLA_LINK:
-				msgs[i].Attributes.Type = ad.Uint32() // the field has a misleading name
+				// the library calls the field of IFLA_LINK Type
+				msgs[i].Attributes.Type = ad.Uint32()
 			case unix.IFLA_AF_SPEC:
 				ad.Nested(func(nad *netlink.AttributeDecoder) error {
 					flags[msgs[i].Index] = readRouterFlags(nad)
@@ -158,14 +161,15 @@ func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, map[uint32]RouterFlags, e
 	return msgs, flags, nil
 }
 
-// Bits of IFLA_INET6_FLAGS (include/net/if_inet6.h).
+// Bits of IFLA_INET6_FLAGS: IF_RA_RCVD, IF_RA_MANAGED and IF_RA_OTHERCONF (include/net/if_inet6.h).
 const (
 	raReceived = 0x20
 	raManaged  = 0x40
 	raOther    = 0x80
 )
 
-// readRouterFlags reads the flags of the last router advertisement from IFLA_AF_SPEC.
+// readRouterFlags returns the flags of the last router advertisement from IFLA_AF_SPEC. Before the
+// first router advertisement, no flag is set.
 func readRouterFlags(families *netlink.AttributeDecoder) (out RouterFlags) {
 	for families.Next() {
 		if families.Type() != unix.AF_INET6 {
@@ -208,8 +212,8 @@ func (k *Kernel) readLinks() ([]Link, error) {
 			Up:       m.Flags&unix.IFF_UP != 0,
 			Loopback: m.Flags&unix.IFF_LOOPBACK != 0,
 			Ethernet: m.Type == unix.ARPHRD_ETHER,
-			// Not IFLA_CARRIER: that is 1 shortly before the link's queue starts, and packets sent
-			// then are lost.
+			// IFF_RUNNING, because IFLA_CARRIER is 1 shortly before the queue of the link starts,
+			// and packets that are sent in between are lost.
 			Carrier:    m.Flags&unix.IFF_RUNNING != 0,
 			Device:     Device{Permanent: m.Attributes.PermAddress.String()},
 			Own:        value(m.Attributes.NetDevGroup) == Protocol,
@@ -233,7 +237,8 @@ func (k *Kernel) readDriver(link string) string {
 	return unix.ByteSliceToString(info.Driver[:])
 }
 
-// readSysctls reads the sysctls of a link; it omits sysctls that do not exist.
+// readSysctls returns the present values of the sysctls of a link. It omits sysctls that do not
+// exist.
 func readSysctls(w WantLink) map[string]string {
 	out := make(map[string]string)
 	for key := range sysctls(w) {
@@ -270,26 +275,27 @@ func (k *Kernel) readAddresses(have *Have) error {
 	return nil
 }
 
-// foreign describes an address without the mark.
+// foreign returns the description of an address without the mark.
 func foreign(link string, a rtnl.Address) ForeignAddress {
 	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: addressProblem(a)}
 	switch {
 	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
 		f.Origin = "kernel"
-	// The kernel creates a temporary address beside an advertised address, and may omit its origin.
+	// The kernel creates a temporary address from a router advertisement, too, and may leave its
+	// IFA_PROTO empty.
 	case a.Protocol == rtnl.ProtoKernelRA, a.Protocol == rtnl.ProtoUnspecified && temporary(a):
 		f.Origin, f.Advertised = "kernel", true
 	}
 	return f
 }
 
-// temporary reports whether an address belongs to the IPv6 privacy extensions. The flag has another
-// meaning for an IPv4 address.
+// temporary reports whether an address is a temporary address of the IPv6 privacy extensions. For
+// an IPv4 address, the same bit means IFA_F_SECONDARY.
 func temporary(a rtnl.Address) bool {
 	return a.Prefix.Addr().Is6() && a.Flags&unix.IFA_F_TEMPORARY != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
 }
 
-// addressProblem returns the value of AddressState.Unfit.
+// addressProblem returns the value of AddressState.Unfit for an address; "" for a usable address.
 func addressProblem(a rtnl.Address) string {
 	switch {
 	case a.Flags&unix.IFA_F_DADFAILED != 0:
@@ -304,8 +310,8 @@ func addressProblem(a rtnl.Address) string {
 	return ""
 }
 
-// readRoutes returns the routes with the mark, and the routes from router advertisements, of all
-// tables except the local table.
+// readRoutes returns the routes with the mark (own), and the routes from router advertisements
+// (advertised). It reads all tables except the local table.
 func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {
@@ -327,7 +333,8 @@ func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	return own, advertised, nil
 }
 
-// tableNumber returns the table of a route; the header has a single byte for it.
+// tableNumber returns the table of a route: the attribute if it is set, or else the field of the
+// header, which has only a single byte.
 func tableNumber(r *rtnetlink.RouteMessage) uint32 {
 	if r.Attributes.Table != 0 {
 		return r.Attributes.Table
@@ -351,7 +358,8 @@ func readRoute(r *rtnetlink.RouteMessage, names map[int]string) Route {
 		route.Table = 0
 	}
 	if route.Kind != "" {
-		route.Link, route.Index = "", 0 // an IPv6 route has the loopback
+		// the kernel gives the loopback link to an IPv6 route of this kind
+		route.Link, route.Index = "", 0
 	}
 	for _, h := range r.Attributes.Multipath {
 		hop := Hop{Index: int(h.Hop.IfIndex), Via: toAddr(h.Gateway), Weight: int(h.Hop.Hops) + 1, OnLink: h.Hop.Flags&unix.RTNH_F_ONLINK != 0}
@@ -404,6 +412,7 @@ func linkNames(links []Link) map[int]string {
 	return names
 }
 
+// readFiles returns the contents of the files. The content of a missing file is empty.
 func readFiles(p FilePaths) (Files, error) {
 	var f Files
 	for path, to := range map[string]*string{p.ResolvConf: &f.ResolvConf, p.Hosts: &f.Hosts, p.Hostname: &f.Hostname} {

@@ -6,6 +6,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
+// TestReleasedLeases checks that this version reads the stored leases of released versions, and
+// that it writes them in the same format.
 func TestReleasedLeases(t *testing.T) {
 	was, is := LeaseDir(releasedtest.Copy(t, ".")), LeaseDir(t.TempDir())
 	for _, mac := range []string{"52:54:00:12:34:56", "52:54:00:12:34:57"} {

@@ -11,33 +11,35 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl"
 )
 
-// KernelRoute is a route in the kernel, from any source.
+// KernelRoute is a route in the kernel, of any component.
 type KernelRoute struct {
 	To netip.Prefix `json:"to"`
-	// the zero Addr (empty in JSON) if the destination is on the link, or if there are several next
-	// hops
-	Via    netip.Addr `json:"via"`
-	Link   string     `json:"link,omitempty"`   // empty without a link, or with several links
-	Metric uint32     `json:"metric,omitempty"` // the lower metric wins
-	// "machine", "pods" (the network between the nodes), "kernel", "static" or the number of
-	// rtm_protocol
+	// the next hop; the zero Addr (empty in JSON) if the destination is on the link, or if there
+	// are several next hops
+	Via netip.Addr `json:"via"`
+	// empty for a route without a link, or with several links
+	Link   string `json:"link,omitempty"`
+	Metric uint32 `json:"metric,omitempty"` // the lower metric wins
+	// "machine", "pods" (the network between the nodes), "services", "kernel", "static" or the
+	// number of rtm_protocol
 	Origin string `json:"origin"`
 	// "blackhole", "unreachable", "prohibit", "multicast" or the number of rtm_type; empty: unicast
 	Kind  string `json:"kind,omitempty"`
 	Table uint32 `json:"table,omitempty"` // 0: the main table, 254
 }
 
-// maxRoutes limits the number of routes in an answer: an answer is a message of at most 4 MiB.
+// maxRoutes is the highest number of routes that KernelRoutes returns, because a message of the API
+// has at most 4 MiB.
 const maxRoutes = 10_000
 
-// KernelRoutes returns the routes of all tables except the local table, which contains the
-// machine's own addresses. IPv4 comes before IPv6.
+// KernelRoutes returns the routes of all tables, IPv4 before IPv6. It omits the local table, which
+// contains the machine's own addresses. It fails if there are more than maxRoutes routes.
 func KernelRoutes() ([]KernelRoute, error) {
 	conn, err := rtnetlink.Dial(nil)
 	if err != nil {
 		return nil, fmt.Errorf("network: cannot open rtnetlink: %w", err)
 	}
-	defer conn.Close() // there is no pending request
+	defer conn.Close() // the error is ignored, because no request is pending
 	names, err := listNames(conn)
 	if err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func KernelRoutes() ([]KernelRoute, error) {
 	out := []KernelRoute{}
 	for _, r := range all {
 		table := tableNumber(r)
-		// a cloned route belongs to the cache
+		// a cloned route is an entry of the route cache of the kernel
 		if table == unix.RT_TABLE_LOCAL || r.Flags&unix.RTM_F_CLONED != 0 {
 			continue
 		}

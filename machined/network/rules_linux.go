@@ -36,8 +36,8 @@ func ruleMessage(r Rule) *rtnetlink.RuleMessage {
 	return m
 }
 
-// addRule adds a rule that does not exist yet: the kernel would add it a second time, because the
-// comparison of EXCL includes attributes of the kernel's own.
+// addRule adds a rule if it does not exist yet. The flag NLM_F_EXCL does not prevent a second copy
+// of a rule, because the kernel also compares attributes that only the kernel sets.
 func (k *Kernel) addRule(r Rule) error {
 	have, err := k.readRules()
 	if err != nil || slices.Contains(have, r) {
@@ -75,9 +75,9 @@ func (k *Kernel) readRules() (out []Rule, err error) {
 // ruleHeader is the size in bytes of struct fib_rule_hdr (include/uapi/linux/fib_rules.h).
 const ruleHeader = 12
 
-// decodeRule decodes the message of a rule; own reports that the rule has the mark. It decodes no
-// more of other rules than the mark, because the library rejects a rule with an attribute that is
-// newer than the library (findings/rtnetlink-rules.sh).
+// decodeRule decodes the message of a rule. own is true if the rule has the mark. For a rule
+// without the mark, decodeRule reads only FRA_PROTOCOL and returns an empty rule: the library
+// rejects a rule with an attribute that the library does not know (findings/rtnetlink-rules.sh).
 func decodeRule(b []byte) (r Rule, own bool, err error) {
 	if len(b) < ruleHeader {
 		return Rule{}, false, fmt.Errorf("message has %d bytes, at least %d expected", len(b), ruleHeader)

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// replace applies a list of configurations to a machine with the hardware, and checks that each
-// needs a single round. It returns the operations of the last.
+// replace applies configurations to a machine with the given hardware, in order. It checks that
+// each of them converges in a single round. It returns the operations of the last configuration.
 func replace(t *testing.T, hardware []Link, configs ...Config) []string {
 	t.Helper()
 	m, former := newFake(hardware...), formerMTUs{}
@@ -41,8 +41,9 @@ func vlanLink(name, parent string, id int, addresses ...string) LinkConfig {
 	return LinkConfig{Name: name, Virtual: testVLAN(parent, id), Addresses: prefixes(addresses...)}
 }
 
-// TestManyMissing checks that a link that is created again and a new link remain two links,
-// although the configuration names hardware that is missing.
+// TestManyMissing checks that a link that is created again and a new link get different indexes.
+// The number of missing links in the configuration varies, because each missing link uses an index,
+// too.
 func TestManyMissing(t *testing.T) {
 	for missing := range 12 {
 		before, after := on(vlanLink("a", "eth0", 1, "10.1.0.5/24")), on(vlanLink("a", "eth0", 2, "10.1.0.5/24"))
@@ -54,7 +55,8 @@ func TestManyMissing(t *testing.T) {
 	}
 }
 
-// TestMissingBelow checks that a VLAN on a VLAN on missing hardware is not created yet.
+// TestMissingBelow checks that the plan omits a VLAN on a VLAN if the hardware below both is
+// missing.
 func TestMissingBelow(t *testing.T) {
 	c := on(vlanLink("upper", "lower", 5), vlanLink("lower", "eth9", 6), LinkConfig{Name: "eth0"})
 	replace(t, []Link{veth("eth0")}, c)
@@ -63,8 +65,8 @@ func TestMissingBelow(t *testing.T) {
 	}
 }
 
-// TestSourceMoves checks that a route with the address of another link as its source is added again
-// when the kernel drops it with that address.
+// TestSourceMoves checks a route with a source address that is on another link. When the other link
+// is created again, the kernel drops the route with the address, so the route must be added again.
 func TestSourceMoves(t *testing.T) {
 	sourced := func(source string) LinkConfig {
 		r := route("10.9.0.0/16", "10.0.0.1", 0)
@@ -79,8 +81,8 @@ func TestSourceMoves(t *testing.T) {
 	}
 }
 
-// TestSourceLength checks that the source of a route can get another prefix length: the kernel has
-// an IPv6 address once, so that the route is without a source for a moment.
+// TestSourceLength checks that the prefix length of a source address can change. An IPv6 address
+// must be removed before it is added with another length, so the route has no source for a moment.
 func TestSourceLength(t *testing.T) {
 	with := func(addresses ...string) Config {
 		four, six := route("10.9.0.0/16", "10.0.0.1", 0), route("2001:db8:9::/48", "fe80::1", 0)
@@ -105,8 +107,8 @@ func TestPortsSwap(t *testing.T) {
 	replace(t, []Link{veth("eth0")}, on(eth0, wg("wg0", 1)), on(eth0, wg("wg1", 1)))
 }
 
-// TestMatchedMembers checks that a match gives the members of a bond or a bridge its settings of
-// hardware, and no addresses.
+// TestMatchedMembers checks a match that selects members of a bond or a bridge: the members get its
+// hardware settings, but no addresses.
 func TestMatchedMembers(t *testing.T) {
 	rings := map[string]string{HardwareRX: "4096"}
 	for _, v := range []Virtual{testBond("active-backup"), {Bridge: &Bridge{}}} {
@@ -133,8 +135,8 @@ func TestMatchedMembers(t *testing.T) {
 	}
 }
 
-// TestFunctions checks that a match that also matches the virtual functions of a card does not
-// create functions of functions.
+// TestFunctions checks a match that selects a card and its virtual functions: only the card gets
+// the number of virtual functions.
 func TestFunctions(t *testing.T) {
 	pf, vf := card("eth0", "02:00:00:00:00:01"), card("eth0v0", "02:00:00:00:00:02")
 	pf.Settings, vf.Settings = map[string]string{HardwareFunctions: "0", HardwareRX: "512"}, map[string]string{HardwareRX: "512"}
@@ -142,8 +144,8 @@ func TestFunctions(t *testing.T) {
 	replace(t, []Link{pf, vf}, on(LinkConfig{Match: &Match{Name: "eth*"}, Hardware: map[string]string{HardwareFunctions: "1", HardwareRX: "4096"}}))
 }
 
-// TestTaken checks that a new link with the name of another component's link, or of hardware, is
-// found before the configuration is applied.
+// TestTaken checks that Taken returns the name of a new link if hardware or another component has
+// the name.
 func TestTaken(t *testing.T) {
 	own := Link{Name: "bond0", Kind: kindBond, Own: true}
 	links := []Link{veth("eth0"), {Name: "dummy0", Kind: kindDummy}, own}
@@ -153,7 +155,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestNoSecrets checks that no text of an operation, of a plan or of a state contains a key.
+// TestNoSecrets checks that the text of a configuration, of a plan, of an operation and of an error
+// contains no key.
 func TestNoSecrets(t *testing.T) {
 	c := on(tunnel(1, 2))
 	m := newFake()
@@ -178,9 +181,9 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestStackedMAC checks that a link on a created link has the MAC of the hardware below, also
-// before the created link exists: the machine keeps its lease when a bond becomes a port of a
-// bridge.
+// TestStackedMAC checks that a virtual link on other virtual links gets the MAC of the hardware
+// below, also if the links in between do not exist yet. A machine thus retains its lease when its
+// bond becomes a port of a bridge.
 func TestStackedMAC(t *testing.T) {
 	eth0, eth1 := card("eth0", "02:00:00:00:00:09"), card("eth1", "02:00:00:00:00:01")
 	eth0.Index, eth1.Index = 2, 3
@@ -195,8 +198,8 @@ func TestStackedMAC(t *testing.T) {
 	}
 }
 
-// TestLeasedVLAN checks that the lease of a VLAN cannot give it a larger MTU than its parent has:
-// the kernel would refuse it at each round.
+// TestLeasedVLAN checks that the lease of a VLAN does not set a larger MTU than the parent has,
+// because the kernel would reject the larger MTU in each round.
 func TestLeasedVLAN(t *testing.T) {
 	v := vlanLink("v", "eth0", 5)
 	v.DHCP4 = true
@@ -212,7 +215,7 @@ func TestLeasedVLAN(t *testing.T) {
 	}
 }
 
-// stackKinds are the kinds of links that can be below a link of a kind; "" is hardware.
+// stackKinds has, for each kind of link, the kinds of links that can be below. "" is hardware.
 var stackKinds = map[string][]string{
 	kindBond:   {"", kindVLAN},
 	kindBridge: {"", kindBond, kindVLAN, kindDummy},
@@ -220,14 +223,14 @@ var stackKinds = map[string][]string{
 	kindVRF:    {"", kindBond, kindBridge, kindVLAN, kindDummy, kindWireGuard},
 }
 
-// randomStack creates a configuration of links above each other, in any order of the document. A
-// name has another kind in each configuration.
+// randomStack creates a random configuration of links on links, in random order. A name can have
+// another kind in each configuration.
 func randomStack(r *rand.Rand, names []string) stage {
 	type part struct {
 		kind     string
-		member   bool // of any link
-		enslaved bool // in a bond or a bridge, which has the addresses
-		tagged   bool // below a VLAN; a bond takes all frames of its members
+		member   bool // belongs to another link
+		enslaved bool // belongs to a bond or a bridge, so it has no addresses
+		tagged   bool // is the parent of a VLAN, so it cannot join a bond
 	}
 	parts := map[string]*part{}
 	for _, name := range names {
@@ -253,7 +256,7 @@ func randomStack(r *rand.Rand, names []string) stage {
 			if len(below) == 0 {
 				continue
 			}
-			l.Virtual = testVLAN(below[0], 100+int(name[0])) // another ID for each name
+			l.Virtual = testVLAN(below[0], 100+int(name[0])) // each name has a different ID
 			parts[below[0]].tagged = true
 		case kindDummy:
 			l.Virtual = Virtual{Dummy: &Dummy{}}
@@ -304,7 +307,7 @@ func randomStack(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestStackLaws checks the laws with links above each other, with names that change their kinds.
+// TestStackLaws checks the two laws with links on links, and with names that change their kinds.
 func TestStackLaws(t *testing.T) {
 	names := []string{"eth0", "eth1", "eth2"}
 	for seed := range uint64(100) {
@@ -315,8 +318,9 @@ func TestStackLaws(t *testing.T) {
 	}
 }
 
-// TestVRFNames checks that the servers and the names of the machine are not from a VRF, in which it
-// neither listens nor sends.
+// TestVRFNames checks that the machine takes no name servers, time servers or host name from a
+// lease in a VRF, and that its host name does not resolve to an address in a VRF. The machine
+// itself uses only the main table.
 func TestVRFNames(t *testing.T) {
 	c := on(LinkConfig{Name: "eth0", DHCP4: true}, LinkConfig{Name: "eth1", Addresses: prefixes("10.1.0.5/24")},
 		LinkConfig{Name: "red", Virtual: Virtual{VRF: &VRF{Table: 100}}, Members: list("eth0"), Addresses: prefixes("10.2.0.5/24")})

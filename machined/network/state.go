@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// State is the published state of the network. A published value is never changed.
+// State is the published state of the network. The controller never changes a published value.
 type State struct {
 	Hostname string `json:"hostname"`
 	// lo, hardware and configured links; not the links of other components
@@ -21,10 +21,10 @@ type State struct {
 	Servers      []netip.Addr `json:"servers"`     // name servers in use
 	Search       []string     `json:"search"`      // search domains in use
 	TimeServers  []string     `json:"timeServers"` // time servers to use; addresses or names
-	Node         []netip.Addr `json:"node"`        // NodeAddresses without configured addresses
-	// whether the kernel has the whole desired state
+	Node         []netip.Addr `json:"node"`        // the result of NodeAddresses(nil)
+	// true if the kernel has the whole desired state
 	Converged bool `json:"converged"`
-	// revision of the configuration cell that Converged refers to
+	// revision of the configuration to which Converged refers
 	Revision uint64   `json:"revision"`
 	Problems []string `json:"problems"` // problems, one line each
 	// failed operations with their errors, also listed in Problems
@@ -41,8 +41,8 @@ type LinkState struct {
 	Carrier bool   `json:"carrier"`
 	Kind    string `json:"kind,omitempty"`   // empty for hardware and lo
 	Master  string `json:"master,omitempty"` // the bond, bridge or VRF to which it belongs
-	Driver  string `json:"driver,omitempty"` // of the hardware
-	// whether the configuration (or its absence) selects the link
+	Driver  string `json:"driver,omitempty"` // driver of the hardware
+	// true if the package manages the link; see the package comment
 	Managed   bool           `json:"managed"`
 	Addresses []AddressState `json:"addresses"`
 	DHCP      *DHCPState     `json:"dhcp,omitempty"`  // set if the link uses DHCPv4
@@ -57,16 +57,16 @@ type AddressState struct {
 	// "static", "dhcp", "prefix" (of a delegated prefix), "kernel" (loopback, link-local, router
 	// advertisement) or "other"
 	Origin string `json:"origin"`
-	// Unfit is the reason not to publish the address: "duplicate" (another machine has it),
-	// "tentative" (the check for duplicates is running), "deprecated" (it expires soon) or
-	// "temporary" (for privacy).
+	// Unfit is the reason why the address must not be published. It is empty for a usable address,
+	// "duplicate" (another machine has the address), "tentative" (duplicate address detection is
+	// running), "deprecated" (the address expires soon) or "temporary" (privacy extensions).
 	Unfit string `json:"unfit,omitempty"`
 }
 
 // RouteState is a route.
 type RouteState struct {
 	To netip.Prefix `json:"to"`
-	// the zero Addr (empty in JSON) if the destination is on the link
+	// the next hop; the zero Addr (empty in JSON) if the destination is on the link
 	Via    netip.Addr `json:"via"`
 	Link   string     `json:"link"`
 	Metric uint32     `json:"metric"`
@@ -74,30 +74,33 @@ type RouteState struct {
 	Kind   string     `json:"kind,omitempty"`  // see Route
 }
 
-// DHCPState is the state of a DHCP client.
+// DHCPState is the state of a DHCPv4 client.
 type DHCPState struct {
 	// phases of RFC 2131: init, selecting, requesting, rebooting, bound, renewing, rebinding
-	Phase    string      `json:"phase"`
-	Lease    *dhcp.Lease `json:"lease,omitempty"`   // the active lease
-	Expires  time.Time   `json:"expires,omitzero"`  // expiry of the lease; zero if it never expires
-	Attempts int         `json:"attempts"`          // messages sent in this phase
-	Problem  string      `json:"problem,omitempty"` // the last error
+	Phase string      `json:"phase"`
+	Lease *dhcp.Lease `json:"lease,omitempty"` // the active lease
+	// expiry of the lease; zero if the lease never expires
+	Expires  time.Time `json:"expires,omitzero"`
+	Attempts int       `json:"attempts"`          // messages sent in this phase
+	Problem  string    `json:"problem,omitempty"` // the last error
 }
 
-// inVRF reports whether a link is or belongs to a VRF, in which no service of the system listens.
+// inVRF reports whether a link is a VRF or belongs to a VRF. No service of the system listens in a
+// VRF.
 func (s State) inVRF(l LinkState) bool {
 	return l.Kind == kindVRF || slices.ContainsFunc(s.Links, func(o LinkState) bool { return o.Name == l.Master && o.Kind == kindVRF })
 }
 
-// Direct reports whether the management API can be reached by the addresses of a link without
-// another link: not by a dummy or a tunnel, which is always up, nor in a VRF.
+// Direct reports whether the addresses of a link can serve the management API without another link.
+// It returns false for a dummy and a tunnel, which are always up and need another link to be
+// reached. It also returns false for a link in a VRF.
 func (s State) Direct(l LinkState) bool {
 	return !slices.Contains([]string{kindDummy, kindWireGuard}, l.Kind) && !s.inVRF(l)
 }
 
-// Addresses returns the addresses at which other machines reach this machine: the addresses of
-// managed links outside VRFs that are neither loopback nor link-local, in order of the links, IPv4
-// before IPv6.
+// Addresses returns the addresses at which other machines reach this machine. These are the
+// addresses of managed links outside VRFs, without loopback and link-local addresses. IPv4 comes
+// before IPv6; within a family, the order is that of the links.
 func (s State) Addresses() []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, l := range s.Links {
@@ -117,9 +120,10 @@ func (s State) Addresses() []netip.Addr {
 	return append(v4, v6...)
 }
 
-// NodeAddresses returns the addresses of the node, at most one per family, IPv4 first. It prefers a
-// named address, then the first address from the configuration or a lease, then the previous node
-// address, and only then another: processes restart when it changes.
+// NodeAddresses returns the addresses of the node, at most one per IP family, IPv4 first. It
+// prefers, in this order: an address in named, an address from the configuration or a lease, the
+// previous node address, an address that the kernel configured, any other address. The previous
+// address is preferred because processes restart when the node address changes.
 func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	rank := func(a AddressState) int {
 		switch ip := a.Prefix.Addr(); {
@@ -135,7 +139,7 @@ func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 		return 5
 	}
 	var out []netip.Addr
-	for _, family := range []bool{true, false} { // whether the family is IPv4
+	for _, family := range []bool{true, false} { // true: IPv4, false: IPv6
 		var best AddressState
 		for _, l := range s.Links {
 			for _, a := range l.Addresses {
@@ -163,13 +167,13 @@ type observation struct {
 	clients  map[int]dhcp.Status // by index of the link
 	six      observation6
 	failed   []string // failed operations
-	left     int      // number of pending operations
+	left     int      // number of operations in the last round
 }
 
-// leaseGracePeriod is the time without a DHCP answer after which the client reports a problem.
+// leaseGracePeriod is the time without a DHCP answer after which the State contains a problem.
 const leaseGracePeriod = 3 * time.Second
 
-// describe returns the State of an observation. now dates the problems.
+// describe returns the State of an observation. The durations in the problems end at now.
 func describe(o observation, now time.Time) State {
 	facts := Facts{Links: o.have.Links, Leases: o.leases, Leases6: o.six.leases, Routers: o.six.routers}
 	plan := Plan(o.config, facts)
@@ -181,7 +185,8 @@ func describe(o observation, now time.Time) State {
 		Converged:   o.left == 0 && len(o.failed) == 0,
 		Revision:    o.revision,
 	}
-	// The order of addresses in the kernel changes as addresses are added and removed.
+	// The State lists addresses in the order of the plan. The order in the kernel changes as
+	// addresses are added and removed.
 	place := func(a Address) int {
 		if i := slices.Index(plan.Addresses, a); i >= 0 {
 			return i
@@ -192,7 +197,7 @@ func describe(o observation, now time.Time) State {
 	o.have.Foreign = slices.SortedStableFunc(slices.Values(o.have.Foreign), func(a, b ForeignAddress) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	for _, w := range want {
 		i := slices.IndexFunc(o.have.Links, func(l Link) bool { return l.Index == w.Index })
-		if i >= 0 { // otherwise it does not exist yet
+		if i >= 0 { // otherwise the link does not exist yet
 			l := o.link(o.have.Links[i], plan, !w.Loopback, w.DHCP4)
 			if !w.Loopback {
 				o.describe6(&l, o.have.Links[i], w)
@@ -221,6 +226,7 @@ func routeState(r Route) RouteState {
 	return RouteState{To: r.To, Via: r.Via, Link: r.Link, Metric: r.Metric, Table: r.Table, Kind: r.Kind}
 }
 
+// link returns the state of a link with its addresses and its DHCPv4 client.
 func (o observation) link(l Link, plan Want, managed, dhcp4 bool) LinkState {
 	s := LinkState{
 		Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU, Up: l.Up, Carrier: l.Carrier,
@@ -252,7 +258,7 @@ func (o observation) link(l Link, plan Want, managed, dhcp4 bool) LinkState {
 	return s
 }
 
-// problems returns the problems of a State, one line each. want are the planned links.
+// problems returns the problems of a State, as one line each. want are the planned links.
 func (o observation) problems(s State, f Facts, want []WantLink, now time.Time) []string {
 	var out []string
 	for _, name := range Missing(o.config, f) {

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/machined/network/dhcp"
 )
 
-// TestStub checks that programs of the machine use an address on loopback instead of the resolvers,
-// and that the state shows the resolvers.
+// TestStub checks that resolv.conf contains only Config.Stub if it is set, and that the State shows
+// the resolvers nevertheless.
 func TestStub(t *testing.T) {
 	at := netip.MustParseAddr
 	c := Config{DNS: []netip.Addr{at("192.0.2.53"), at("192.0.2.54")}, Search: []string{"example.test"}, Stub: at("127.0.0.53")}
@@ -95,7 +95,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestVRFAddresses checks that an address in a VRF is not an address of the machine for others.
+// TestVRFAddresses checks that Addresses and NodeAddresses omit the addresses in a VRF.
 func TestVRFAddresses(t *testing.T) {
 	in := LinkState{Name: "eth0", Managed: true, Up: true, Master: "mgmt", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.0.1/24"), Origin: "static"}}}
 	out := LinkState{Name: "eth1", Managed: true, Up: true, Master: "bond0", Addresses: []AddressState{{Prefix: netip.MustParsePrefix("10.0.1.1/24"), Origin: "static"}}}
@@ -122,8 +122,8 @@ func TestTimeServers(t *testing.T) {
 	}
 }
 
-// TestNodeAddresses checks that the node address does not change when the kernel lists a new
-// address first.
+// TestNodeAddresses checks the selection of the node addresses, for example that a node address
+// remains when the kernel lists a new address before it.
 func TestNodeAddresses(t *testing.T) {
 	address := func(prefix, origin, unfit string) AddressState {
 		return AddressState{netip.MustParsePrefix(prefix), origin, unfit}
@@ -168,8 +168,9 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestDescribedOrder checks that a State lists addresses in planned order, regardless of the
-// kernel's order, retains the node address, and has the revision of the configuration.
+// TestDescribedOrder checks that a State lists addresses in the order of the plan and not of the
+// kernel. It also checks that the State retains the node address and has the revision of the
+// configuration.
 func TestDescribedOrder(t *testing.T) {
 	nic := card("eth0", "02:00:00:00:00:01")
 	nic.Index, nic.Up, nic.Carrier = 2, true, true
@@ -201,8 +202,8 @@ func TestDescribedOrder(t *testing.T) {
 	if s.Revision != 7 {
 		t.Errorf("revision %d", s.Revision)
 	}
-	// The client has just been started: the link waits for a lease, although there is no status of
-	// it yet.
+	// The controller has just started the client, so the client has no status yet. The State
+	// nevertheless shows a client without a lease.
 	if d := s.Links[0].DHCP; d == nil || d.Phase != "init" || d.Lease != nil {
 		t.Errorf("DHCP is %+v", d)
 	}

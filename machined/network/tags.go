@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// noTags are the Tags of a link in no VLAN.
+// noTags is the result of Tags for a link that is in no VLAN.
 const noTags = "none"
 
-// Tags returns the VLANs of a member of a bridge, or of the bridge itself, as a text that can be
-// compared: the sorted IDs, of which the VLAN of the frames without a tag has the suffix "u". 0:
-// frames without a tag are dropped.
+// Tags returns the VLANs of a bridge or its member as a text that can be compared. The text has the
+// sorted VLAN IDs. The VLAN of frames without a tag (untagged) has the suffix "u". If untagged is
+// 0, the bridge drops frames without a tag.
 func Tags(ids []int, untagged int) string {
 	if untagged != 0 {
 		ids = append(slices.Clone(ids), untagged)
@@ -32,7 +32,8 @@ func Tags(ids []int, untagged int) string {
 	return strings.Join(parts, " ")
 }
 
-// parseTags is the inverse of Tags: by ID whether its frames have no tag.
+// parseTags is the inverse of Tags. It returns the VLAN IDs as keys; the value is true for the VLAN
+// of frames without a tag.
 func parseTags(tags string) map[int]bool {
 	out := map[int]bool{}
 	for part := range strings.FieldsSeq(tags) {

@@ -15,14 +15,14 @@ import (
 const (
 	bridgeFlags      = 0 // IFLA_BRIDGE_FLAGS
 	bridgeVLANInfo   = 2 // IFLA_BRIDGE_VLAN_INFO, struct bridge_vlan_info: flags, VLAN ID
-	flagsSelf        = 2 // BRIDGE_FLAGS_SELF: the bridge itself
+	flagsSelf        = 2 // BRIDGE_FLAGS_SELF: the message is for the bridge itself
 	vlanPVID         = 2 // BRIDGE_VLAN_INFO_PVID: VLAN of received frames without a tag
 	vlanUntagged     = 4 // BRIDGE_VLAN_INFO_UNTAGGED: sent without a tag
 	filterBridgeVLAN = 2 // RTEXT_FILTER_BRVLAN
 )
 
-// readTags sets the Tags of bridges with VLAN filtering and of their members. The library has no
-// messages for bridges.
+// readTags sets the Tags in links, for bridges with VLAN filtering and their members. It encodes
+// the messages itself, because the library has no messages for bridges.
 func (k *Kernel) readTags(links []Link) error {
 	filtering := map[string]bool{}
 	for _, l := range links {
@@ -66,6 +66,7 @@ func (k *Kernel) readTags(links []Link) error {
 	return nil
 }
 
+// bridgeHeader returns the header of a message about the VLANs of a link, struct ifinfomsg.
 func bridgeHeader(index int) []byte {
 	head := make([]byte, unix.SizeofIfInfomsg)
 	head[0] = unix.AF_BRIDGE
@@ -73,7 +74,7 @@ func bridgeHeader(index int) []byte {
 	return head
 }
 
-// decodeTags returns the Tags in the attributes of a link.
+// decodeTags returns the Tags from the attributes of a link; noTags if the link is in no VLAN.
 func decodeTags(attrs []byte) (string, error) {
 	var ids []int
 	untagged := 0
@@ -101,7 +102,7 @@ func decodeTags(attrs []byte) (string, error) {
 	return Tags(ids, untagged), ad.Err()
 }
 
-// setTags adds and changes the VLANs of a link, and then removes the others.
+// setTags adds and changes the wanted VLANs of a link, and then removes the other VLANs.
 func (k *Kernel) setTags(o Op) error {
 	links, err := k.readLinks()
 	if err != nil {
@@ -133,6 +134,8 @@ func (k *Kernel) setTags(o Op) error {
 	return nil
 }
 
+// sendTag adds a VLAN to a link (RTM_SETLINK) or removes it (RTM_DELLINK). self is true for the
+// bridge itself, and false for a member.
 func (k *Kernel) sendTag(kind netlink.HeaderType, index, id int, untagged, self bool) error {
 	info := make([]byte, 4)
 	if untagged {

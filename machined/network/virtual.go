@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Virtual is the definition of a link that the package creates. At most one field is set; none for
-// hardware.
+// Virtual is the definition of a link that the package creates. At most a single field is set; for
+// hardware, no field is set.
 type Virtual struct {
 	Bond      *Bond
 	VLAN      *VLAN
@@ -20,35 +20,36 @@ type Virtual struct {
 	WireGuard *WireGuard
 }
 
-// Bond is a link that consists of other links (Documentation/networking/bonding.rst). Intervals are
-// whole milliseconds. Either MII or ARP is not 0.
+// Bond is a link that combines other links (Documentation/networking/bonding.rst). Durations are
+// whole milliseconds. MII is 0 if the bond uses ARP, and ARP is 0 if it uses MII.
 type Bond struct {
 	Mode     string // "802.3ad", "active-backup" or "balance-xor"
 	Rate     string // LACP rate, "slow" or "fast"; empty unless the mode is 802.3ad
 	Hash     string // "layer2", "layer2+3" or "layer3+4"
-	MinLinks int    // members with a carrier that the bond needs for its own carrier
-	// Primary is the preferred member: in a configuration a selector, in a plan and in the kernel
-	// the name of a member; empty: none.
-	Primary  string
-	MII      time.Duration // interval of carrier tests; 0: off
-	Up, Down time.Duration // delays before a member is used and not used; 0 with ARP
-	ARP      time.Duration // interval of ARP requests; 0: off
-	Targets  []netip.Addr  // IPv4 addresses that answer ARP; sorted
+	MinLinks int    // number of members with a carrier that the bond needs for its own carrier
+	// Primary is the preferred member: a selector in a configuration, a name in a plan and in the
+	// kernel. It is empty if no member is preferred.
+	Primary string
+	MII     time.Duration // interval of carrier tests; 0 turns them off
+	// delays after a carrier change until the bond uses a member, and until it stops; 0 with ARP
+	Up, Down time.Duration
+	ARP      time.Duration // interval of ARP requests; 0 turns them off
+	Targets  []netip.Addr  // IPv4 addresses to which the ARP requests go; sorted
 }
 
-// VLAN is the part of a link with a tag (IEEE 802.1Q).
+// VLAN is a link for the frames of its parent that have a certain tag (IEEE 802.1Q).
 type VLAN struct {
-	// Parent is the link with the tagged frames: in a configuration a selector, in a plan and in
-	// the kernel a name.
+	// Parent is the link that sends and receives the tagged frames: a selector in a configuration,
+	// a name in a plan and in the kernel.
 	Parent string
 	ID     int
 }
 
-// Bridge forwards frames between its members. With Filtering, each member and the bridge itself
-// take part only in the VLANs of their Tags.
+// Bridge is a link that forwards frames between its members. With Filtering, the bridge and each
+// member take part only in the VLANs of their Tags.
 type Bridge struct{ STP, Filtering bool }
 
-// VRF is a routing table of its own for its members (Documentation/networking/vrf.rst).
+// VRF is a link that gives its members a separate routing table (Documentation/networking/vrf.rst).
 type VRF struct{ Table uint32 }
 
 // Dummy is a link that drops all packets.
@@ -94,13 +95,14 @@ func (v Virtual) parent() string {
 // setting is a setting of a link, for comparison and display.
 type setting struct {
 	name, value string
-	// fixed means that the kernel rejects a change, or accepts it only from a link that is down and
-	// has no members: the link must be created again.
+	// fixed means that the package must create the link again to change the setting. The kernel
+	// rejects a change of a fixed setting, or accepts it only on a link that is down and has no
+	// members.
 	fixed bool
 }
 
-// Names of settings. A message to the kernel contains only the settings that change, because the
-// kernel rejects some settings even with their present value.
+// Names of settings. A message to the kernel contains only the settings that change: the kernel
+// rejects a message with some of the other settings, even with their present values.
 const (
 	settingMode     = "mode"
 	settingRate     = "LACP rate"
@@ -141,14 +143,15 @@ func onOff(on bool) string {
 
 func (b *Bond) settings() []setting {
 	return []setting{
-		// The kernel changes both only on a bond that is down; the mode also needs a bond without
-		// members (bond_options.c).
+		// Mode and rate can change only on a bond that is down. The mode can change only on a bond
+		// without members (bond_options.c).
 		{settingMode, b.Mode, true}, {settingRate, b.Rate, true},
 		{settingMonitor, b.monitor(), false}, {settingHash, b.Hash, false},
 		{settingMinLinks, strconv.Itoa(b.MinLinks), false}, {settingPrimary, b.Primary, false},
 	}
 }
 
+// monitor describes how the bond monitors its members.
 func (b *Bond) monitor() string {
 	if b.ARP == 0 {
 		return fmt.Sprintf("MII every %v, delays %v and %v", b.MII, b.Up, b.Down)
@@ -171,8 +174,9 @@ func (v Virtual) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// changed returns the names of the settings in which a link of the same kind differs from the
-// wanted link: the fixed settings, and the others.
+// changed compares the settings of a link with a wanted link of the same kind. It returns the names
+// of the settings that differ: first the fixed settings, then the settings that can change on an
+// existing link.
 func (v Virtual) changed(want Virtual) (fixed, live []string) {
 	has, wants := v.settings(), want.settings()
 	for _, s := range wants {
@@ -193,8 +197,8 @@ func (v Virtual) changed(want Virtual) (fixed, live []string) {
 	return fixed, live
 }
 
-// created returns the definition of a link after its creation: settings that need the members or
-// another interface of the kernel follow.
+// created returns the definition of a link directly after its creation. Later operations set the
+// primary member of a bond and all settings of WireGuard.
 func (v Virtual) created() Virtual {
 	switch {
 	case v.Bond != nil:
@@ -207,7 +211,8 @@ func (v Virtual) created() Virtual {
 	return v
 }
 
-// values describes some settings; a setting that does not exist any more is removed.
+// values describes the settings with the given names for the operator. It describes a name without
+// a setting, for example of a peer that is not wanted any more, as removed.
 func (v Virtual) values(names []string) string {
 	var parts []string
 	for _, name := range names {

@@ -13,7 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// testBond returns a bond of a mode as the configuration gives it, with the MII monitor.
+// testBond returns a bond with a mode and the MII monitor, as in a configuration.
 func testBond(mode string) Virtual {
 	b := &Bond{Mode: mode, Hash: "layer2", MII: 100 * time.Millisecond}
 	if mode == "802.3ad" {
@@ -31,7 +31,8 @@ func list(selectors ...string) (out []Member) {
 
 func testVLAN(parent string, id int) Virtual { return Virtual{VLAN: &VLAN{Parent: parent, ID: id}} }
 
-// virtualCases are the golden files of created links.
+// virtualCases are the cases of golden files with virtual links, hardware settings, rules and
+// routes of Config.Routes.
 func virtualCases() []testCase {
 	links := func(list ...LinkConfig) Config { return Config{Links: list} }
 	primary := testBond("active-backup")
@@ -127,11 +128,11 @@ func virtualCases() []testCase {
 	}
 }
 
-// kindFiltering is VLAN filtering of bridges, which a kernel can lack.
+// kindFiltering in testCase.needs means that the kernel must support VLAN filtering of bridges.
 const kindFiltering = "VLAN filtering"
 
-// policyConfig returns two uplinks: packets from the address of the second use its table, and a
-// network is reachable by both.
+// policyConfig returns a configuration with two uplinks. Packets from the address of the second
+// uplink use a separate table. A route has next hops on both uplinks.
 func policyConfig() Config {
 	second := route("0.0.0.0/0", "10.1.0.1", 0)
 	second.Table = 200
@@ -158,7 +159,7 @@ func policyConfig() Config {
 	}
 }
 
-// tunnel returns a WireGuard link with peers of some numbers.
+// tunnel returns a WireGuard link with a peer for each number.
 func tunnel(peers ...byte) LinkConfig {
 	w := &WireGuard{Key: NewSecretKey([32]byte{8, 31: 64}), Port: 51821}
 	for _, n := range peers {
@@ -171,8 +172,8 @@ func tunnel(peers ...byte) LinkConfig {
 	return LinkConfig{Name: "wg0", Virtual: Virtual{WireGuard: w}, Addresses: prefixes("10.50.0.1/24")}
 }
 
-// randomBridgeStage creates a configuration of three links, some of which belong to a bridge, with
-// rules, routes to nowhere and routes with several next hops.
+// randomBridgeStage creates a random configuration of three links, some of which belong to a
+// bridge. It adds rules, routes that reject packets, and routes with several next hops.
 func randomBridgeStage(r *rand.Rand, names []string) stage {
 	free, use := slices.Clone(names), []string{}
 	var br LinkConfig
@@ -199,7 +200,8 @@ func randomBridgeStage(r *rand.Rand, names []string) stage {
 		for i := range route.Hops {
 			if len(use) > 0 {
 				route.Hops[i].Link, route.Hops[i].Weight = use[r.IntN(len(use))], 1+r.IntN(3)
-				route.Hops[i].Via = netip.AddrFrom4([4]byte{10, byte(i), 0, 250}) // of no machine
+				// the address of no link
+				route.Hops[i].Via = netip.AddrFrom4([4]byte{10, byte(i), 0, 250})
 			}
 		}
 		if len(route.Hops) > 0 && (len(use) == 0 || route.Hops[0].Link == route.Hops[1].Link) {
@@ -214,7 +216,7 @@ func randomBridgeStage(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestBridgeLaws checks the laws with bridges, rules and routes of Config.Routes.
+// TestBridgeLaws checks the two laws with bridges, rules and routes of Config.Routes.
 func TestBridgeLaws(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -225,8 +227,8 @@ func TestBridgeLaws(t *testing.T) {
 	}
 }
 
-// randomVirtualStage creates a configuration of three links, some of which belong to a bond, and
-// VLANs, on the addresses and routes of randomStage.
+// randomVirtualStage creates a random configuration of three links, some of which belong to a bond
+// or a VRF. It adds VLANs, a dummy and a tunnel. Addresses and routes come from randomStage.
 func randomVirtualStage(r *rand.Rand, names []string) stage {
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
 	free := slices.Clone(names)
@@ -293,8 +295,7 @@ func randomVirtualStage(r *rand.Rand, names []string) stage {
 	return s
 }
 
-// TestVirtualLaws checks the laws with created links: after the operations nothing is left; a
-// restart after any operation converges; the former configuration leads back.
+// TestVirtualLaws checks the two laws with bonds, VLANs, VRFs, dummies and tunnels.
 func TestVirtualLaws(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -305,7 +306,8 @@ func TestVirtualLaws(t *testing.T) {
 	}
 }
 
-// TestReturn checks that the former configuration restores the former state of the kernel.
+// TestReturn checks that a former configuration restores the former state of the kernel (see
+// checkReturn).
 func TestReturn(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -314,8 +316,8 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// checkReturn applies three configurations, of which the third is the first again, and compares the
-// state of the kernel.
+// checkReturn applies a first configuration, then a second, then the first again. It checks that
+// the kernel has the same state after both applications of the first configuration.
 func checkReturn(t *testing.T, m machine, r *rand.Rand, names []string, random func(*rand.Rand, []string) stage) {
 	t.Helper()
 	former := formerMTUs{}
@@ -338,7 +340,8 @@ func checkReturn(t *testing.T, m machine, r *rand.Rand, names []string, random f
 	}
 }
 
-// fingerprint describes the managed links, their addresses and routes without indexes and MACs.
+// fingerprint returns a text that describes the managed links, the addresses, the rules and the
+// routes. It omits indexes and MACs.
 func fingerprint(have Have, c Config) string {
 	var lines []string
 	for _, l := range have.Links {
@@ -354,15 +357,15 @@ func fingerprint(have Have, c Config) string {
 		lines = append(lines, r.String())
 	}
 	for _, r := range have.Routes {
-		r.OnLink = false // see Route
+		r.OnLink = false // a plan and the kernel can differ in OnLink
 		lines = append(lines, r.String())
 	}
 	slices.Sort(lines)
 	return fmt.Sprintln(lines)
 }
 
-// TestMemberMAC checks that a bond has the MAC of its first member, and that a permanent MAC, which
-// the bond does not change, selects hardware.
+// TestMemberMAC checks that a bond gets the MAC of its first member. It also checks that selectors
+// match the permanent MAC, because a bond changes the present MAC of its members.
 func TestMemberMAC(t *testing.T) {
 	eth0, eth1 := card("eth0", "02:00:00:00:00:01"), card("eth1", "02:00:00:00:00:02")
 	eth0.Index, eth1.Index = 2, 3
@@ -384,8 +387,8 @@ func TestMemberMAC(t *testing.T) {
 	}
 }
 
-// TestMatch checks which hardware a match selects: all that no other entry selects, and a single
-// link if the entry has addresses.
+// TestMatch checks which hardware a match selects. It selects all matching hardware that no other
+// entry has reserved. An entry with addresses selects only a single link.
 func TestMatch(t *testing.T) {
 	var links []Link
 	for i, name := range []string{"eth0", "eth1", "enp3s0"} {

@@ -14,7 +14,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// WireGuard is a tunnel of the machine itself; the tunnels between pods are another component's.
+// WireGuard is a tunnel of the machine itself. Another component manages the tunnels between nodes.
 type WireGuard struct {
 	Key   SecretKey // the private key
 	Port  int       // UDP port
@@ -24,15 +24,16 @@ type WireGuard struct {
 // Peer is the other end of a tunnel.
 type Peer struct {
 	Key       wgtypes.Key // the public key
-	Preshared SecretKey   // zero: none
-	// Endpoint is the configured address; invalid: the peer connects. The kernel follows a peer
-	// that roams: Kernel.Read returns the address that was configured.
+	Preshared SecretKey   // the zero key if the peer has no preshared key
+	// Endpoint is the configured address of the peer. It is invalid if only the peer starts
+	// connections. When a peer changes its address, the kernel replaces the endpoint; Kernel.Read
+	// nevertheless returns the configured address.
 	Endpoint  netip.AddrPort
 	Allowed   []netip.Prefix // the peer's addresses, masked and sorted
-	KeepAlive time.Duration  // whole seconds; 0: off
+	KeepAlive time.Duration  // whole seconds; 0 turns it off
 }
 
-// SecretKey is a key that is not printed.
+// SecretKey is a key that package fmt does not print.
 type SecretKey struct{ key wgtypes.Key }
 
 // NewSecretKey returns the secret form of a key.
@@ -46,7 +47,8 @@ func (SecretKey) GoString() string { return "(redacted)" }
 
 func (k SecretKey) isZero() bool { return k.key == wgtypes.Key{} }
 
-// fingerprint identifies the key in comparisons. It does not help to guess 32 random bytes.
+// fingerprint returns a short hash of the key, for comparisons; it returns "" for the zero key. The
+// hash does not help to guess a key of 32 random bytes.
 func (k SecretKey) fingerprint() string {
 	if k.isZero() {
 		return ""
@@ -59,7 +61,7 @@ func (k SecretKey) fingerprint() string {
 const (
 	settingKey  = "public key"
 	settingPort = "port"
-	settingPeer = "peer " // followed by the key
+	settingPeer = "peer " // followed by the public key of the peer
 )
 
 func (w *WireGuard) settings() []setting {
@@ -95,7 +97,8 @@ func (p Peer) String() string {
 	return strings.Join(parts, " ")
 }
 
-// SortPeers returns peers in the order of WireGuard, with sorted addresses.
+// SortPeers sorts peers by key, and the allowed addresses of each peer. It changes peers itself and
+// returns it.
 func SortPeers(peers []Peer) []Peer {
 	for i := range peers {
 		slices.SortFunc(peers[i].Allowed, netip.Prefix.Compare)

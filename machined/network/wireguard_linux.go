@@ -12,9 +12,9 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// memory is state that the kernel does not have: the configured addresses of WireGuard peers,
-// because the kernel replaces the address of a peer that roams, and the settings of hardware
-// before their first change.
+// memory is state that the kernel does not have. It has the configured addresses of WireGuard
+// peers, because the kernel replaces the address of a peer that changes its address. It also has
+// the settings of hardware before their first change.
 type memory struct {
 	mu        sync.Mutex
 	endpoints map[string]netip.AddrPort // by endpointKey
@@ -51,7 +51,8 @@ func (m *memory) formerHardware() map[int]map[string]string {
 	return out
 }
 
-// configured returns the configured address of a peer, else its present address.
+// configured returns the configured address of a peer. If no configured address is recorded, it
+// returns the present address.
 func (m *memory) configured(link string, peer wgtypes.Peer) netip.AddrPort {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +66,7 @@ func (m *memory) configured(link string, peer wgtypes.Peer) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// readWireGuard returns the definition of a tunnel.
+// readWireGuard reads the definition of a tunnel from the kernel.
 func (k *Kernel) readWireGuard(link string) (*WireGuard, error) {
 	control, err := wgctrl.New()
 	if err != nil {
@@ -91,7 +92,8 @@ func (k *Kernel) readWireGuard(link string) (*WireGuard, error) {
 	return w, nil
 }
 
-// setWireGuard changes some settings of a tunnel. A peer that does not change keeps its session.
+// setWireGuard changes the settings of a tunnel that an operation names, and removes the peers that
+// are not wanted. The session of a peer without a change continues.
 func (k *Kernel) setWireGuard(o Op) error {
 	w, c := o.Change.To.WireGuard, wgtypes.Config{}
 	for _, s := range o.Change.Settings {

@@ -10,28 +10,31 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Bounded limits the time of a read that can hang, for example on a disk that does not answer: a
-// caller gets an error in time, and only the reads that are on their way when it begins to hang
-// wait for their end. The zero value is ready for use.
+// Bounded limits the time that a caller waits for a read that can hang, for example on a disk that
+// does not respond. While a read is late, new reads fail at once, so the number of hanging reads
+// does not grow. The zero value is ready for use.
 type Bounded struct {
 	mu      sync.Mutex
 	running int // reads that have not returned
-	late    int // those of them that have not returned in time
+	late    int // running reads that are over their time limit
 }
 
-// maxReads bounds the reads that run at a time. A read that hangs may hold a thread, and its caller
-// may have left: a caller that starts and cancels reads would end the process by their number.
+// maxReads is the maximum number of concurrent reads of a Bounded. A read that hangs can occupy a
+// thread even after its caller has canceled it. Without this limit, a caller that starts and
+// cancels reads could exhaust the threads of the process.
 const maxReads = 256
 
-// StateTimeout is the time limit of an access to STATE or DATA on which a caller waits. Less than a
-// second is usual.
+// StateTimeout is the time limit for an access to STATE or DATA that a caller waits for. An access
+// usually takes less than a second.
 const StateTimeout = 5 * time.Second
 
-// ErrUnknown is returned if a read has no result in time.
+// ErrUnknown is the error of Read if the read was late or could not start.
 var ErrUnknown = errors.New("unknown")
 
-// Read returns the result of a read. It fails with ErrUnknown after the time most, and at once
-// while an earlier read is late or maxReads run. The name is for the record of a panic.
+// Read runs read on a new goroutine and returns its result. It fails with ErrUnknown if there is no
+// result after the time most, and with the error of ctx if ctx ends first. It also fails with
+// ErrUnknown, without running read, while an earlier read of b is late or maxReads reads run. The
+// name is the name of the task in the record of a panic.
 func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duration, read func(context.Context) (T, error)) (T, error) {
 	var none T
 	done, expire, err := b.start(most)
@@ -59,12 +62,13 @@ func Read[T any](ctx context.Context, b *Bounded, name string, most time.Duratio
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	expire() // the timer may fire a moment later
+	expire() // the timer of start may fire a moment later
 	return none, fmt.Errorf("%w: no result within %v", ErrUnknown, most)
 }
 
-// start begins a read, or returns ErrUnknown. It counts the read as late after the time most,
-// whether or not its caller still waits, or when expire is called. done ends the read.
+// start counts a new read, or returns ErrUnknown if the read must not start. The caller calls done
+// at the end of the read. The read counts as late from the time most on, or from a call of expire
+// on, even if its caller no longer waits.
 func (b *Bounded) start(most time.Duration) (done, expire func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

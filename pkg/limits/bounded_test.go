@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRead checks that a read returns its result, that a read that hangs fails in time, that no
-// other read starts while it is late, and that reads succeed again after its end.
+// TestRead checks that a read returns its result, and that a read that hangs fails in time. While
+// it hangs, no other read starts. After it has returned, reads succeed again.
 func TestRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Bounded
@@ -51,7 +51,7 @@ func TestRead(t *testing.T) {
 		if n, err := read(t.Context(), seven); n != 7 || err != nil {
 			t.Errorf("after its end: %d, %v", n, err)
 		}
-		// a read gets the time limit, so that it can end by itself
+		// the context of a read has the time limit, so the read can end by itself
 		_, err := read(t.Context(), func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
 		if !errors.Is(err, ErrUnknown) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a read that ends with its context: %v", err)
@@ -59,8 +59,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// TestManyReads checks that a caller that starts reads and leaves leaves a bounded number of them
-// behind, and that reads succeed again after their end.
+// TestManyReads checks that a caller that starts and cancels many reads leaves at most maxReads
+// reads running. After these reads have returned, reads succeed again.
 func TestManyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Bounded

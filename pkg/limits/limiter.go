@@ -13,24 +13,26 @@ var (
 	ErrCallerReached = errors.New("the limit of the caller is reached")
 )
 
-// Limiter bounds concurrent operations, in total and per caller, so that a caller at its limit
-// leaves some to the others.
+// Limiter bounds concurrent operations, in total and per caller. Because of the limit per caller, a
+// single caller cannot use up the total.
 type Limiter struct {
 	total, perCaller int
 
 	mu       sync.Mutex
-	running  int
-	byCaller map[string]int // by caller
-	freed    chan struct{}  // closed when an operation ends
+	running  int            // in total
+	byCaller map[string]int // running operations of each caller
+	freed    chan struct{}  // closed at the end of each operation, and then replaced
 }
 
-// NewLimiter returns a limiter of so many operations in total and per caller.
+// NewLimiter returns a Limiter that admits at most total operations at a time, and at most
+// perCaller operations of the same caller.
 func NewLimiter(total, perCaller int) *Limiter {
 	return &Limiter{total: total, perCaller: perCaller, byCaller: map[string]int{}, freed: make(chan struct{})}
 }
 
-// Acquire starts an operation for a caller. It returns the function that ends the operation, or an
-// error and a channel that is closed when an operation ends.
+// Acquire starts an operation for a caller and returns the function that ends it. At a limit it
+// returns ErrReached or ErrCallerReached, and a channel that is closed when the next operation
+// ends.
 func (p *Limiter) Acquire(caller string) (release func(), freed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,14 +56,15 @@ func (p *Limiter) Acquire(caller string) (release func(), freed <-chan struct{},
 	}), nil, nil
 }
 
-// Running returns the number of running operations, in total and by caller.
+// Running returns the number of running operations, in total and of each caller.
 func (p *Limiter) Running() (total int, byCaller map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.running, maps.Clone(p.byCaller)
 }
 
-// Wait waits until Acquire succeeds.
+// Wait starts an operation as Acquire does, and waits at a limit until an operation ends. It
+// returns the function that ends the operation. It fails with the cause of ctx when ctx ends first.
 func (p *Limiter) Wait(ctx context.Context, caller string) (leave func(), err error) {
 	for {
 		leave, freed, why := p.Acquire(caller)

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLimiter checks the limits per caller and in total, and that the end of an operation, reported
-// once or twice, admits the next.
+// TestLimiter checks the limits per caller and in total. A call of release frees a place in the
+// limits, and a second call of the same function has no effect.
 func TestLimiter(t *testing.T) {
 	p := NewLimiter(3, 2)
 	var leave []func()
@@ -29,8 +29,8 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// TestLimiterWait checks that a waiting caller gets the next free place, and stops with its
-// context.
+// TestLimiterWait checks that a waiting caller starts when another operation ends, and that it
+// stops waiting when its context ends.
 func TestLimiterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewLimiter(1, 1)

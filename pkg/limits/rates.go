@@ -8,36 +8,37 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rates is a token bucket per key. It remembers a bounded number of keys. A key that has used none
-// of its tokens lately loses its bucket to a new key; if there is none, all new keys share a
-// bucket. So a caller cannot refill its bucket by the use of other keys, however many it has. But
-// as long as a caller uses MaxKeys keys, it can take the tokens of the shared bucket from the
-// others.
+// Rates is a token bucket per key, for at most MaxKeys keys. If there is no room for a new key, it
+// removes the full buckets. While no bucket is full, all new keys share a single bucket. So a
+// caller with many keys cannot refill the bucket of a key. But while it uses MaxKeys keys, it can
+// take the tokens of the shared bucket from other callers.
 type Rates struct {
-	Interval time.Duration // interval between two operations, in the long run
-	Burst    int           // operations at once
+	Interval time.Duration // time in which a bucket gains a token
+	Burst    int           // tokens of a full bucket: the operations without a pause
 
 	mu      sync.Mutex
 	buckets map[string]*rate.Limiter
-	shared  *rate.Limiter // of the keys without a bucket
-	swept   time.Time     // last search for full buckets
+	shared  *rate.Limiter // bucket of the keys that have no bucket of their own
+	swept   time.Time     // time of the last search for full buckets
 }
 
-// MaxKeys bounds the number of buckets.
+// MaxKeys is the maximum number of keys with a bucket of their own.
 const MaxKeys = 1000
 
-// sweepInterval is the longest interval between two searches for full buckets while new keys come.
+// sweepInterval is the minimum time between two searches for full buckets. A shorter Rates.Interval
+// replaces it.
 const sweepInterval = time.Second
 
-// Allow reports whether an operation of a key may start now.
+// Allow reports whether an operation of a key may start now. If it may, Allow takes a token from
+// the bucket of the key.
 func (t *Rates) Allow(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.bucketLocked(key, time.Now()).Allow()
 }
 
-// Exhausted reports whether Allow would reject an operation of a key by the key's own bucket. It
-// takes no token and remembers no key.
+// Exhausted reports whether the key has a bucket of its own, and this bucket has no token. It takes
+// no token and creates no bucket.
 func (t *Rates) Exhausted(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +46,8 @@ func (t *Rates) Exhausted(key string) bool {
 	return l != nil && l.Tokens() < 1
 }
 
-// bucketLocked returns the bucket of a key. A new key gets a bucket if there is room for it.
+// bucketLocked returns the bucket of a key. A new key gets a bucket of its own if there is room,
+// and the shared bucket otherwise. The caller holds mu.
 func (t *Rates) bucketLocked(key string, now time.Time) *rate.Limiter {
 	if l := t.buckets[key]; l != nil {
 		return l
@@ -66,8 +68,9 @@ func (t *Rates) bucketLocked(key string, now time.Time) *rate.Limiter {
 
 func (t *Rates) newBucket() *rate.Limiter { return rate.NewLimiter(rate.Every(t.Interval), t.Burst) }
 
-// sweepLocked removes the full buckets: a new bucket for the same key would be equal. It looks for
-// them rarely, because a flood of new keys must not cost a search each.
+// sweepLocked removes the full buckets. A key loses nothing, because its next bucket is full again.
+// There is a minimum time between two searches, because otherwise each key of a flood of new keys
+// would cause a search. The caller holds mu.
 func (t *Rates) sweepLocked(now time.Time) {
 	if now.Sub(t.swept) < min(t.Interval, sweepInterval) {
 		return
@@ -80,20 +83,21 @@ func (t *Rates) sweepLocked(now time.Time) {
 	}
 }
 
-// Callers bounds the operations of callers without an identity, by the address and by the network
-// of each caller: a rack of machines shares a network.
+// Callers limits callers that have no identity. It counts the operations by the address of the
+// caller and also by its network, which can be a rack of machines or a single IPv6 client with many
+// addresses.
 type Callers struct{ Address, Network Rates }
 
-// Allow reports whether the limits of a caller, ADDRESS:PORT, admit an operation now. A caller over
-// the limit of its address takes no place from its network, and a network over its limit adds no
-// addresses.
+// Allow reports whether the limits admit an operation of a caller now. peer is ADDRESS:PORT. A
+// caller over the limit of its address takes no token of its network. Addresses in a network over
+// its limit get no bucket.
 func (c *Callers) Allow(peer string) bool {
 	address := AddressOf(peer).String()
 	return !c.Address.Exhausted(address) && c.Network.Allow(NetworkOf(peer)) && c.Address.Allow(address)
 }
 
-// NetworkOf returns the network of a caller's address, as apid counts it: an IPv6 client has a
-// whole /64.
+// NetworkOf returns the network of a caller in the form of ADDRESS/64 for IPv6, because an IPv6
+// client can use all addresses of a /64. For IPv4 it returns the address. peer is ADDRESS:PORT.
 func NetworkOf(peer string) string {
 	addr := AddressOf(peer)
 	if addr.Is6() {
@@ -103,7 +107,8 @@ func NetworkOf(peer string) string {
 	return addr.String()
 }
 
-// AddressOf returns the address of a caller. All invalid addresses are equal.
+// AddressOf returns the address of a caller without its zone. peer is ADDRESS:PORT. For an invalid
+// peer it returns the zero Addr.
 func AddressOf(peer string) netip.Addr {
 	at, _ := netip.ParseAddrPort(peer)
 	return at.Addr().Unmap().WithZone("")

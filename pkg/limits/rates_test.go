@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestRates checks that each key has its own bucket, which fills again with time.
+// TestRates checks that each key has its own bucket, and that a bucket fills again with time.
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Rates{Interval: time.Hour, Burst: 2}
@@ -32,8 +32,8 @@ func TestRates(t *testing.T) {
 	})
 }
 
-// TestManyKeys checks that a caller with many keys neither refills the bucket of a key nor starts
-// more operations than the buckets have, and that unused keys make room for new keys.
+// TestManyKeys checks that a caller with many keys cannot refill the bucket of a key. It cannot
+// start more operations than the buckets have tokens. Full buckets make room for new keys.
 func TestManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Rates{Interval: time.Hour, Burst: 2}
@@ -49,11 +49,12 @@ func TestManyKeys(t *testing.T) {
 		if !r.Exhausted("a") || r.Allow("a") {
 			t.Error("other keys have refilled a bucket")
 		}
-		// the last key with a bucket, then the keys that share a bucket
+		// MaxKeys-1 new keys get a bucket of their own; the other keys share a bucket of Burst
+		// tokens
 		if want := MaxKeys - 1 + r.Burst; allowed != want || len(r.buckets) != MaxKeys {
 			t.Errorf("%d operations of new keys in %d buckets, want %d in %d", allowed, len(r.buckets), want, MaxKeys)
 		}
-		time.Sleep(time.Hour) // only "a" is not full then
+		time.Sleep(time.Hour) // then each bucket but that of "a" is full
 		for _, key := range []string{"new", "newer"} {
 			for i, want := range []bool{true, true, false} {
 				if got := r.Allow(key); got != want {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Acquire waits for a free place in a semaphore until ctx ends. The error names the operation;
-// release frees the place.
+// Acquire waits for a free place in a semaphore, and returns the function that frees the place. It
+// fails when ctx ends first; the error names the operation.
 func Acquire(ctx context.Context, semaphore chan struct{}, operation string) (release func(), err error) {
 	select {
 	case semaphore <- struct{}{}:
@@ -16,8 +16,8 @@ func Acquire(ctx context.Context, semaphore chan struct{}, operation string) (re
 	}
 }
 
-// TryAcquire takes a free place in a semaphore without waiting; ok is false if there is none.
-// release frees the place.
+// TryAcquire takes a free place in a semaphore without waiting, and returns the function that frees
+// the place. ok is false if no place is free.
 func TryAcquire(semaphore chan struct{}) (release func(), ok bool) {
 	select {
 	case semaphore <- struct{}{}:

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSemaphore checks that a full semaphore admits no operation until a release, that Acquire ends
-// with its context, and that TryAcquire does not wait.
+// TestSemaphore checks that a full semaphore admits no operation before a release. Acquire fails
+// when its context ends. TryAcquire does not wait.
 func TestSemaphore(t *testing.T) {
 	places := make(chan struct{}, 1)
 	release, ok := TryAcquire(places)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWithin checks that an operation ends with its caller, after its time, and at shutdown.
+// TestWithin checks that a context of Within ends with its caller, after its time, and at shutdown.
 func TestWithin(t *testing.T) {
 	for name, end := range map[string]func(leave, shutDown func()){
 		"the caller":   func(leave, _ func()) { leave() },

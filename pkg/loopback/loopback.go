@@ -1,6 +1,7 @@
-// Package loopback serves HTTP on a loopback address to the programs of the machine that show a
-// token. It limits the connections: every process in the machine's network namespace, such as a pod
-// with hostNetwork, can connect, and TCP does not identify the process.
+// Package loopback serves HTTP on a loopback address. Only the programs of the machine have the
+// token that authorizes a request. Every process in the network namespace of the machine can
+// connect, for example a pod with hostNetwork, and TCP does not identify the process. Therefore the
+// package limits the connections.
 package loopback
 
 import (
@@ -18,22 +19,23 @@ import (
 // Limits bounds the connections of a server. Each connection uses a file descriptor of this
 // process.
 type Limits struct {
-	// Clients is the maximum number of connections that have shown the token; further connections
-	// are closed.
+	// Clients is the maximum number of connections that have sent the token. A request with the
+	// token on a further connection gets status 503.
 	Clients int
-	// MaxUnauthenticated is the maximum number of other connections. A new connection displaces the
-	// oldest, so a silent process cannot block the server, and takes no connection from a client.
+	// MaxUnauthenticated is the maximum number of connections that have not sent the token. A new
+	// connection at the limit closes the oldest of them. So a silent process cannot block the
+	// server, and closes no connection of a client.
 	MaxUnauthenticated int
 	Header             time.Duration // timeout for the header of a request
 	Idle               time.Duration // timeout between two requests
 }
 
-// Serve serves a handler that calls Authorized for each request, on a listener until the listener
-// fails. It closes the listener.
+// Serve serves a handler on a listener, until the listener fails. The handler calls Authorized for
+// each request. Serve closes the listener and returns its error.
 func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: limits.Header, IdleTimeout: limits.Idle, MaxHeaderBytes: 16 << 10,
-		ErrorLog:    log.New(io.Discard, "", 0), // the client reports a broken connection itself
+		ErrorLog:    log.New(io.Discard, "", 0), // a client notices a broken connection itself
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 	return server.Serve(&connLimiter{Listener: l, limits: limits, clients: map[*conn]bool{}})
@@ -41,9 +43,9 @@ func Serve(l net.Listener, handler http.Handler, limits Limits) error {
 
 type connKey struct{}
 
-// Authorized checks the token of a request, and counts its connection as a connection of a client.
-// It answers the request and closes the connection if the token is wrong (403) or too many
-// connections are open (503).
+// Authorized reports whether a request shows the token. From then on its connection counts as a
+// connection of a client. If the token is wrong (403) or Limits.Clients is reached (503),
+// Authorized answers the request, closes the connection and returns false.
 func Authorized(w http.ResponseWriter, r *http.Request, shown string, token []byte) bool {
 	status, why := http.StatusOK, ""
 	switch {
@@ -59,30 +61,30 @@ func Authorized(w http.ResponseWriter, r *http.Request, shown string, token []by
 	return false
 }
 
-// proved records that the connection of a request has shown the token. It returns false if too many
-// connections are open.
+// proved counts the connection of a request as a connection of a client. It returns false if
+// Limits.Clients is reached, or if a newer connection has displaced this connection.
 func proved(ctx context.Context) bool {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	return !ok || c.of.prove(c)
 }
 
-// connLimiter counts the connections.
+// connLimiter is a listener that limits its connections.
 type connLimiter struct {
 	net.Listener
 	limits Limits
 
 	mu        sync.Mutex
-	strangers []*conn // the oldest first
-	clients   map[*conn]bool
+	strangers []*conn        // connections that have not sent the token, the oldest first
+	clients   map[*conn]bool // connections that have sent the token
 }
 
-// conn is a counted connection.
+// conn is a connection that the connLimiter counts.
 type conn struct {
 	net.Conn
 	of *connLimiter
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. It closes the connection that the new connection displaces.
 func (p *connLimiter) Accept() (net.Conn, error) {
 	raw, err := p.Listener.Accept()
 	if err != nil {
@@ -95,7 +97,8 @@ func (p *connLimiter) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// take counts a new connection, and returns the connection that it displaces, if any.
+// take counts a new connection. It returns the connection that the new connection displaces; nil if
+// there is room.
 func (p *connLimiter) take(c *conn) (oldest *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,6 +109,8 @@ func (p *connLimiter) take(c *conn) (oldest *conn) {
 	return oldest
 }
 
+// prove moves a connection to the clients. It returns false if the connection was displaced, or if
+// Limits.Clients is reached.
 func (p *connLimiter) prove(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +118,7 @@ func (p *connLimiter) prove(c *conn) bool {
 		return true
 	}
 	at := slices.Index(p.strangers, c)
-	if at < 0 || len(p.clients) >= p.limits.Clients { // it was displaced, or the limit is reached
+	if at < 0 || len(p.clients) >= p.limits.Clients {
 		return false
 	}
 	p.strangers = slices.Delete(p.strangers, at, at+1)
@@ -121,7 +126,7 @@ func (p *connLimiter) prove(c *conn) bool {
 	return true
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. The connection no longer counts.
 func (c *conn) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.clients, c)

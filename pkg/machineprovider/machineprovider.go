@@ -1,8 +1,9 @@
-// Package machineprovider is the interface to the power switches of machines: to a management
-// controller (BMC), a virtualization host or a cloud. docs/providers.md is the guide for further
-// implementations; package providertest checks them.
+// Package machineprovider defines the interface to the power switch of a machine. The switch
+// belongs to a management controller (BMC), a virtualization host or a cloud. docs/providers.md
+// explains how to write an implementation, and package providertest checks an implementation.
 //
-// Package redfish is the implementation for real machines, and for the machines of package vm.
+// Package redfish is the implementation for physical machines and for the virtual machines of
+// package vm.
 package machineprovider
 
 import (
@@ -11,24 +12,25 @@ import (
 	"fmt"
 )
 
-// Machine is the power switch of one machine.
+// Machine operates the power switch, the boot device and the CD drive of a single machine.
 //
-// All methods can be called at the same time. Each returns at the latest when its context ends; an
-// implementation has a deadline of its own, too. A method that changes the machine returns when the
-// provider has accepted the change: the caller reads the result by Describe. A repeated call has no
-// further effect, except for Restart. Each error is an *Error, without passwords.
+// The methods can be called concurrently. A method returns when its context ends, or earlier, at
+// the deadline of the implementation. A method that changes the machine returns when the provider
+// has accepted the change; Describe shows the result. A repeated call has no further effect, except
+// for SetPower(Restart). Each error is an *Error, and contains no password.
 type Machine interface {
 	// Describe returns the present state.
 	Describe(context.Context) (Description, error)
-	// SetPower operates the power switch. On, Off and Shutdown have no effect on a machine that has
-	// this state already. Restart of a machine that is off is an error of kind Conflict.
+	// SetPower operates the power switch. On has no effect on a machine that is on. Off and
+	// Shutdown have no effect on a machine that is off. Restart of a machine that is off fails with
+	// kind Conflict.
 	SetPower(context.Context, Power) error
-	// SetBoot selects the device of the next boots; the zero value removes a selection. A device
-	// that is not in Description.BootDevices is an error of kind Unsupported.
+	// SetBoot selects the device of the next boots; the zero value removes the selection. A device
+	// that is not in Description.BootDevices fails with kind Unsupported.
 	SetBoot(context.Context, Boot) error
-	// InsertMedium puts a medium into the CD drive, instead of the present medium; "" ejects. The
-	// provider reads the URL, so the address must be reachable from there. Without a drive, it is
-	// an error of kind Unsupported.
+	// InsertMedium replaces the medium in the CD drive; "" ejects the medium. The provider
+	// downloads the URL, so the server must be reachable for the provider. A machine without a CD
+	// drive fails with kind Unsupported.
 	InsertMedium(ctx context.Context, url string) error
 }
 
@@ -38,9 +40,9 @@ type Power string
 // Operations of the power switch.
 const (
 	On       Power = "on"
-	Off      Power = "off"      // at once: the power is cut
-	Shutdown Power = "shutdown" // the power button: the system of the machine decides
-	Restart  Power = "restart"  // at once, like a reset button
+	Off      Power = "off"      // cuts the power at once
+	Shutdown Power = "shutdown" // presses the power button; the system of the machine decides
+	Restart  Power = "restart"  // restarts at once, like a reset button
 )
 
 // State is a state of the power.
@@ -50,7 +52,7 @@ type State string
 const (
 	StateOn       State = "on"
 	StateOff      State = "off"
-	StateChanging State = "changing" // between the two
+	StateChanging State = "changing" // between on and off
 	StateUnknown  State = "unknown"
 )
 
@@ -67,47 +69,48 @@ const (
 
 // Boot selects a device for boots.
 type Boot struct {
-	Device Device // "": none, the order of the firmware
-	// Once ends the selection with the next boot.
+	Device Device // "" selects none: the firmware uses its own order
+	// Once limits the selection to the next boot.
 	Once bool
-	// URL is the boot image for HTTP; "": the machine gets it by DHCP. Not each provider can set
-	// it: the error is of kind Unsupported or Rejected.
+	// URL is the boot image for HTTP. If it is empty, the machine gets the URL by DHCP. A provider
+	// that cannot set the URL fails with kind Unsupported or Rejected.
 	URL string
 }
 
-// Description is the state of a machine. A field that the provider does not know is zero.
+// Description is the state of a machine. Fields that the provider does not know are zero.
 type Description struct {
-	Serial       string // SMBIOS type 1
-	UUID         string // SMBIOS type 1, lower case
+	Serial       string // of the machine, SMBIOS type 1
+	UUID         string // of the machine, SMBIOS type 1, in lower case
 	Manufacturer string
 	Model        string
 	MemoryMiB    int64
 	CPUs         int // logical processors
 	Power        State
-	Boot         Boot // the present selection
+	Boot         Boot // the present selection of SetBoot
 	// BootDevices are the devices that SetBoot accepts.
 	BootDevices []Device
-	// Drive reports whether InsertMedium is possible; Medium is the URL of the present medium.
+	// Drive reports whether the machine has a CD drive. Medium is the URL of the medium in it;
+	// empty without a medium.
 	Drive  bool
 	Medium string
 }
 
-// Kind is the kind of an error: what a caller can do about it.
+// Kind is the kind of an error. It tells the caller how to react.
 type Kind string
 
 // Kinds of errors.
 const (
-	// Unreachable: no answer, or none before the deadline. A later call may succeed.
+	// Unreachable: the provider did not answer before the deadline. A later call may succeed.
 	Unreachable Kind = "unreachable"
-	// Untrusted: the peer is not the configured one, for example because of its certificate.
+	// Untrusted: the peer is not the configured provider; for example, it has another certificate.
 	Untrusted Kind = "untrusted"
-	// Unauthorized: the credentials are wrong, or lack a right.
+	// Unauthorized: the credentials are wrong, or their user lacks a right.
 	Unauthorized Kind = "unauthorized"
-	// Unsupported: the machine or the provider has no such ability.
+	// Unsupported: the machine or the provider does not have this function.
 	Unsupported Kind = "unsupported"
 	// Conflict: the state of the machine does not permit the operation.
 	Conflict Kind = "conflict"
-	// Rejected: the provider has answered with an error, or with an answer that cannot be read.
+	// Rejected: the answer of the provider is an error, or cannot be read.
 	Rejected Kind = "rejected"
 	// Invalid: the configuration or an argument is wrong.
 	Invalid Kind = "invalid"
@@ -116,7 +119,7 @@ const (
 // Error is an error of a Machine.
 type Error struct {
 	Kind      Kind
-	Machine   string // its name, or its address if it has no name
+	Machine   string // name of the machine, or its address if it has no name
 	Operation string // in the infinitive: "switch on"
 	Reason    string
 	Remedy    string // the next step of the operator
@@ -131,7 +134,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of an error; "" for an error of another type.
+// KindOf returns the kind of an *Error that err is or wraps; "" for any other error.
 func KindOf(err error) Kind {
 	var e *Error
 	if errors.As(err, &e) {

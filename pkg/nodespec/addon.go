@@ -2,30 +2,30 @@ package nodespec
 
 import "time"
 
-// Addon is a set of objects that the control plane reconciles in the cluster, with the rights for
-// that. The file Addons holds all add-ons, beside the Spec, because they may change while the
-// components run.
+// Addon is a set of objects that the control plane reconciles in the cluster, with the rights that
+// the reconciliation needs. The file Addons holds all add-ons. The file is separate from the Spec,
+// because add-ons may change while the components run.
 type Addon struct {
 	Name      string   `json:"name"`      // a DNS label, unique among the add-ons
 	Manifests []string `json:"manifests"` // YAML documents; they may contain Secrets
-	Artifact  Artifact `json:"artifact"`  // further manifests
-	Namespace string   `json:"namespace"` // for objects without a namespace
-	// the only namespaces of its objects; empty: the whole cluster
+	Artifact  Artifact `json:"artifact"`  // source of further manifests; zero for none
+	Namespace string   `json:"namespace"` // for objects that name no namespace
+	// namespaces in which its objects may be; empty for the whole cluster
 	Namespaces []string    `json:"namespaces"`
 	Rights     AddonRights `json:"rights"`
-	// minimum Kubernetes version, such as 1.36; empty: any
+	// minimum version of Kubernetes, for example 1.36; empty for any version
 	Kubernetes string `json:"kubernetes"`
-	// Within is the time in which changed manifests must become healthy before the add-on is rolled
-	// back; 0: no rollback.
+	// Within is the time in which changed manifests must become healthy; otherwise the controllers
+	// roll the add-on back. 0 disables the rollback.
 	Within time.Duration `json:"within"`
 }
 
-// Artifact is an OCI artifact with manifests, which machined stores in a directory for the
-// controllers (pkg/artifact.Store). The zero value is no artifact.
+// Artifact is an OCI artifact with manifests. machined stores the artifact in a directory for the
+// controllers (pkg/artifact.Store). The zero value means no artifact.
 type Artifact struct {
 	Name   string `json:"name,omitempty"`   // registry.example.com/team/ingress@sha256:…
-	SHA256 string `json:"sha256,omitempty"` // of its manifest
-	// why it is not on this machine, and the remedy; empty if it is
+	SHA256 string `json:"sha256,omitempty"` // digest of its manifest
+	// reason and remedy if the artifact is not on this machine; empty if it is there
 	Missing string `json:"missing,omitempty"`
 }
 

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// AddressesAnnotation is the annotation in which a node publishes all addresses of its machine,
-// separated by commas. The status of the Node has the first address of each family.
+// AddressesAnnotation is the annotation with which a node publishes all addresses of its machine,
+// separated by commas. The status of the Node has only the first address of each family.
 const AddressesAnnotation = "network.orlop.dev/addresses"
 
-// mostAddresses is the maximum number of addresses that a machine publishes, and that are read from
-// a Node, because a kubelet can write any number.
+// mostAddresses is the maximum number of addresses that a machine publishes. It is also the maximum
+// that ReadPublished returns, because a kubelet can write an annotation with any number of
+// addresses.
 const mostAddresses = 64
 
-// Published returns the annotation for the addresses of a machine's links: the addresses that other
-// machines can reach, sorted, without duplicates. It omits the addresses of pods and of the pod
-// bridge.
+// Published returns the value of the annotation for the addresses of a machine's links. It contains
+// the addresses that other machines can reach, sorted, without duplicates. It omits the addresses
+// in the prefixes pods, which are the addresses of pods and of the pod bridge.
 func Published(links []netip.Addr, pods []netip.Prefix) string {
 	var own []netip.Addr
 	for _, a := range links {
@@ -35,8 +36,8 @@ func Published(links []netip.Addr, pods []netip.Prefix) string {
 	return strings.Join(words, ",")
 }
 
-// ReadPublished returns the addresses in the annotation. It omits entries that are not unicast
-// addresses.
+// ReadPublished returns the addresses in the value of an annotation. It omits all entries but
+// global unicast addresses.
 func ReadPublished(text string) []netip.Addr {
 	var out []netip.Addr
 	for word := range strings.SplitSeq(text, ",") {

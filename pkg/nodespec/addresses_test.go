@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPublished: a machine publishes its reachable addresses, and no pod addresses. The number of
-// addresses read from a Node is limited.
+// TestPublished checks that a machine publishes its reachable addresses, and no pod addresses. The
+// number of addresses that ReadPublished returns is limited.
 func TestPublished(t *testing.T) {
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/48")}
 	text := Published(addresses("127.0.0.1", "::1", "fe80::1%eth0", "10.0.1.5", "10.0.0.5", "10.244.1.1", "fd00:244:0:1::1", "2001:db8::5", "10.0.0.5", "169.254.1.1"), pods)

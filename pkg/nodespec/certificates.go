@@ -7,21 +7,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The certificates of a cluster machine and of its node: subjects, names, addresses and files. A
-// control-plane machine issues its own (machined/credentials); a worker gets them from the control
-// plane (machined/membership).
+// This file describes the certificates of a cluster machine and of its node: subjects, names,
+// addresses and files. A control-plane machine issues its own certificates (machined/credentials).
+// A worker gets its certificates from a control-plane machine (machined/membership).
 
-// LeafBackdate is the time by which NotBefore precedes the issuance of a leaf. The clock of a
-// machine without a battery-backed clock may be set back by this time without making a leaf
-// invalid.
+// LeafBackdate is the time between NotBefore of a leaf and its issuance. Because of it, a leaf is
+// valid even on a machine whose clock is up to this time behind, for example after a boot without a
+// battery-backed clock.
 const LeafBackdate = 30 * 24 * time.Hour
 
-// IssuedCerts are the certificates issued to a worker, by the name of the certificate file.
+// IssuedCerts are the certificates that the control plane has issued to a worker. The key is the
+// file name of the certificate.
 type IssuedCerts map[string]*pki.Leaf
 
-// NodeLeaf is a certificate that every node has, as files of its directory.
+// NodeLeaf is a certificate that every node has.
 type NodeLeaf struct {
-	Cert, Key string
+	Cert, Key string // names of the files in paths.KubeNode
 	Spec      pki.Spec
 }
 
@@ -37,7 +38,8 @@ func NodeLeaves(name string, ips []netip.Addr) []NodeLeaf {
 	}
 }
 
-// MachineLeaf is the certificate of a cluster machine, issued by the machine CA.
+// MachineLeaf returns the specification of the certificate that the machine CA issues to a cluster
+// machine. apid serves with it, and the machine calls other machines with it.
 func MachineLeaf(name string, ips []netip.Addr) pki.Spec {
 	return pki.Spec{
 		CN: name, O: []string{pki.RoleMachine}, Usage: pki.Both, DNS: pki.Distinct([]string{name, "localhost"}),

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestRun checks that the answer of a command is decoded, and that an error returns no answer.
+// TestRun checks that Run decodes the output of a command, and returns no value if the command
+// fails.
 func TestRun(t *testing.T) {
 	failed := errors.New("failed")
 	for _, c := range []struct {

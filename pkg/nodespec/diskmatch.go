@@ -1,13 +1,14 @@
 package nodespec
 
-// DiskMatchRequest is an expression, and the disks to evaluate it for.
+// DiskMatchRequest is the input of `orchestrator match-disks`, which evaluates an expression for
+// each disk.
 type DiskMatchRequest struct {
 	Expression string          `json:"expression"`
 	Disks      []DiskMatchDisk `json:"disks"`
 }
 
-// DiskMatchDisk is the variable disk of an expression. The JSON names are the names of its fields:
-// disk.size.
+// DiskMatchDisk is the variable disk of an expression. The JSON names are the names of the fields
+// in the expression, for example disk.size.
 type DiskMatchDisk struct {
 	Path       string `json:"path"`
 	Size       int64  `json:"size"`       // bytes
@@ -21,9 +22,9 @@ type DiskMatchDisk struct {
 	ReadOnly   bool   `json:"readOnly"`
 }
 
-// DiskMatchResult is the result of the evaluation.
+// DiskMatchResult is the output of `orchestrator match-disks`.
 type DiskMatchResult struct {
-	// error of the expression; empty if it is valid
+	// error of the expression; empty for a valid expression
 	Problem string   `json:"problem,omitempty"`
 	Matches []string `json:"matches,omitempty"` // paths of the matching disks
 }

@@ -10,8 +10,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Encode returns the input or output of a command in JSON; a message of the API has protobuf's JSON
-// form. It replaces invalid UTF-8.
+// Encode encodes the input or the output of a command as JSON. A message of the API gets the JSON
+// form of protobuf. In a message, Encode replaces invalid UTF-8, as package json does for other
+// values.
 func Encode(value any) ([]byte, error) {
 	message, ok := value.(proto.Message)
 	if !ok {
@@ -21,7 +22,7 @@ func Encode(value any) ([]byte, error) {
 	return protojson.Marshal(message)
 }
 
-// decode reads the output of Encode into a message, or into another value by its pointer. It
+// decode decodes the output of Encode into a message, or into another value by its pointer. It
 // ignores unknown fields.
 func decode(text []byte, into any) error {
 	if message, ok := into.(proto.Message); ok {
@@ -30,7 +31,8 @@ func decode(text []byte, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// ReadRequest reads the input of a command.
+// ReadRequest decodes the input of a command. Q is a message of the API (a pointer) or another
+// type.
 func ReadRequest[Q any](from io.Reader) (request Q, err error) {
 	into := any(&request)
 	if message, ok := any(request).(proto.Message); ok {
@@ -47,7 +49,7 @@ func ReadRequest[Q any](from io.Reader) (request Q, err error) {
 	return request, nil
 }
 
-// WriteAnswer writes the output of a command.
+// WriteAnswer encodes the output of a command and writes it with a line break.
 func WriteAnswer(to io.Writer, answer any) error {
 	text, err := Encode(answer)
 	if err != nil {
@@ -57,8 +59,9 @@ func WriteAnswer(to io.Writer, answer any) error {
 	return err
 }
 
-// replaceInvalid replaces invalid UTF-8 in the strings of a message, as package json does. Errors
-// and names of other members may contain it, and protobuf would reject the whole message.
+// replaceInvalid replaces invalid UTF-8 in the strings of a message, as package json does. Error
+// texts and the names of other etcd members may contain invalid UTF-8, and protobuf would reject
+// the whole message.
 func replaceInvalid(m protoreflect.Message) {
 	valid := func(v protoreflect.Value) protoreflect.Value {
 		return protoreflect.ValueOfString(string([]rune(v.String())))

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestWriteAnswer checks that an answer with invalid UTF-8 is readable, and that an answer without
-// a message is JSON.
+// TestWriteAnswer checks that a message with invalid UTF-8 is written as valid JSON, and that a
+// value that is no message is written as JSON.
 func TestWriteAnswer(t *testing.T) {
 	var text bytes.Buffer
 	answer := &api.EtcdStatusResponse{
@@ -41,8 +41,8 @@ func TestWriteAnswer(t *testing.T) {
 	}
 }
 
-// TestReadRequest checks that a request is read as JSON or as a message, and that an unknown field
-// is ignored.
+// TestReadRequest checks that ReadRequest decodes messages and other values, and ignores unknown
+// fields.
 func TestReadRequest(t *testing.T) {
 	m, err := ReadRequest[*api.EtcdRemoveMemberRequest](strings.NewReader(`{"member": "a", "new": 1}`))
 	if err != nil || m.Member != "a" {

@@ -2,15 +2,16 @@ package nodespec
 
 import "encoding/json"
 
-// HostMatchRequest is an expression about a machine that waits for a configuration.
+// HostMatchRequest is the input of a command that evaluates an expression for a machine that waits
+// for a configuration.
 type HostMatchRequest struct {
 	Expression string          `json:"expression"`
-	Inventory  json.RawMessage `json:"inventory"` // an inventory.Host
+	Inventory  json.RawMessage `json:"inventory"` // inventory.Host in JSON
 }
 
 // HostMatchResult is the result of the evaluation.
 type HostMatchResult struct {
-	// error of the expression; empty if it has a value
+	// error of the expression; empty for a valid expression
 	Problem string `json:"problem,omitempty"`
 	Matches bool   `json:"matches"`
 }

@@ -2,10 +2,11 @@ package nodespec
 
 import "time"
 
-// KMS is the content of KMSFile: the key manager of Secrets, with the credentials of the machine.
+// KMS is the content of KMSFile: the key manager that encrypts the keys of Secrets, and the
+// credentials of the machine for it.
 type KMS struct {
 	Endpoint    string          `json:"endpoint"` // https://host:port
-	CAs         string          `json:"cas"`      // PEM: the CAs of the server's certificate
+	CAs         string          `json:"cas"`      // CAs of the server, PEM
 	Namespace   string          `json:"namespace,omitempty"`
 	Mount       string          `json:"mount"`
 	Key         string          `json:"key"`
@@ -13,14 +14,15 @@ type KMS struct {
 	Certificate *KMSCertificate `json:"certificate,omitempty"`
 }
 
-// KMSAppRole logs the machine in with an ID and a secret.
+// KMSAppRole is a login of the machine with an ID and a secret.
 type KMSAppRole struct {
 	Mount    string `json:"mount"`
 	RoleID   string `json:"roleID"`
 	SecretID string `json:"secretID"`
 }
 
-// KMSCertificate is presented to the server, and logs the machine in if there is no AppRole.
+// KMSCertificate is the TLS client certificate of the machine. Without an AppRole, the machine also
+// logs in with it.
 type KMSCertificate struct {
 	Mount string `json:"mount"`
 	Role  string `json:"role,omitempty"`
@@ -28,5 +30,5 @@ type KMSCertificate struct {
 	Key   string `json:"key"`  // PEM
 }
 
-// KMSTimeout is how long the API server waits for an answer of the key manager.
+// KMSTimeout is the time limit of the API server for a request to the key manager.
 const KMSTimeout = 10 * time.Second

@@ -1,10 +1,11 @@
 package nodespec
 
-// NodeLabels are the labels and taints that the machine's configuration sets on its Node. They are
-// in the file NodeLabelsFile, beside the Spec, because they may change while the components run.
+// NodeLabels are the labels and taints that the configuration of the machine sets on its Node. The
+// file NodeLabelsFile holds both. The file is separate from the Spec, because labels and taints may
+// change while the components run.
 type NodeLabels struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	Taints []Taint           `json:"taints,omitempty"` // no two with the same key and effect
+	Taints []Taint           `json:"taints,omitempty"` // each pair of key and effect occurs once
 }
 
 // Taint is a taint of a Node (core/v1).
@@ -14,12 +15,12 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// TaintsPending is the key of the taint with which the kubelet registers a Node if the
-// configuration has taints. It keeps pods off until the control plane has set the configured taints
-// (package nodelabels).
+// TaintsPending is the key of a temporary taint. If the configuration has taints, the kubelet
+// registers the Node with this taint. It keeps pods off the node until the control plane has set
+// the configured taints (package nodelabels).
 const TaintsPending = "orlop.dev/taints-pending"
 
-// TaintsSet is the annotation with the taints that the control plane has set on a Node for the
-// configuration (package nodelabels). The control plane removes these taints later, so no kubelet
-// may write the annotation (package kubeapiserver).
+// TaintsSet is an annotation of a Node. It lists the configured taints that the control plane has
+// set on the Node (package nodelabels) and must remove later. Therefore no kubelet may write it
+// (package kubeapiserver).
 const TaintsSet = "orlop.dev/node-taints-set"

@@ -7,8 +7,8 @@ type RaiseLevel struct {
 	By string `json:"by"` // caller
 }
 
-// LevelRaised is the output of `orchestrator raise-level`: the level before and after the call,
-// which are equal if the level was raised before.
+// LevelRaised is the output of `orchestrator raise-level`: the level before and after the call.
+// Both are equal if the cluster had the level already.
 type LevelRaised struct {
 	From emulation.Minor `json:"from"`
 	To   emulation.Minor `json:"to"`

@@ -6,48 +6,50 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The files of metricsd in paths.MetricsdDir, besides Revoked. machined writes them, metricsd
-// reloads them when they change.
+// The files of metricsd in paths.MetricsdDir, in addition to Revoked. machined writes them, and
+// metricsd reloads them when they change.
 const (
-	MetricsdCert = "serving.crt" // SANs: node name and addresses; the CA is the Kubernetes CA
+	MetricsdCert = "serving.crt" // SANs: node name and addresses; issuer: the Kubernetes CA
 	MetricsdKey  = "serving.key"
-	// PEM, the CAs of operators and of the certificates that the machines issue to operators; may
-	// be empty
+	// PEM: the operator CAs, and the CAs of certificates that machines issue to operators; may be
+	// empty
 	MetricsCallerCAs    = "caller-cas.pem"
-	MetricsSettingsFile = "settings.json" // MetricsSettings
+	MetricsSettingsFile = "settings.json" // MetricsSettings in JSON
 )
 
-// MetricsdCN is the common name of a certificate that only metricsd uses.
+// MetricsdCN is the common name of the certificate of metricsd. No other process has it.
 const MetricsdCN = "orlop:metricsd"
 
 // MetricsSettings are the settings of metricsd (Machine.spec.metrics).
 type MetricsSettings struct {
-	From         []netip.Prefix `json:"from"` // networks that may connect; empty: all
-	Tokens       bool           `json:"tokens"`
-	Certificates bool           `json:"certificates"`
+	From []netip.Prefix `json:"from"` // networks of clients; empty for all networks
+	// clients may authenticate by a token of Kubernetes
+	Tokens bool `json:"tokens"`
+	// clients may authenticate by a certificate of MetricsCallerCAs
+	Certificates bool `json:"certificates"`
 }
 
-// MetricsSocket returns the socket on which a service, or machined (ServiceMachined), serves its
-// metrics.
+// MetricsSocket returns the path of the socket on which a service serves its metrics.
+// ServiceMachined is also valid.
 func MetricsSocket(service string) string { return paths.MetricsSockets + "/" + service + ".sock" }
 
-// The paths on the sockets.
+// The HTTP paths on the sockets.
 const (
-	// of ServiceMachined
+	// on the socket of ServiceMachined
 	MetricsOfMachine = "/machine"
-	// of ServiceAPI
+	// on the socket of ServiceAPI
 	MetricsOfEtcd = "/etcd"
-	// of ServiceControllers
+	// on the socket of ServiceControllers
 	MetricsOfScheduler         = "/scheduler"
 	MetricsOfControllers       = "/controllers"
 	MetricsOfControllerManager = "/controller-manager"
-	// of ServiceNode
+	// on the socket of ServiceNode
 	MetricsOfContainerd = "/containerd"
-	// AuthorizeMetrics of ServiceNode checks the token in the header Authorization: status 204 if
-	// it may read MetricsResource, 401 if it is no valid token, 403 if it has no right, 503 if the
-	// API server does not answer.
+	// AuthorizeMetrics, on the socket of ServiceNode, checks the token in the header Authorization.
+	// The status is 204 if the token may read MetricsResource, 401 if the token is invalid, 403 if
+	// the token has no right, and 503 if the API server does not respond.
 	AuthorizeMetrics = "/authorize"
 )
 
-// MetricsResource is the nonResourceURL that a token must have the right to get.
+// MetricsResource is the nonResourceURL for which a token needs the verb get.
 const MetricsResource = "/metrics"

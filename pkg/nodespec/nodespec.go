@@ -1,7 +1,7 @@
-// Package nodespec defines the specification of the node, which machined writes as JSON to
-// paths.NodeSpec before it starts the orchestrator's processes. It contains no secrets; they are in
-// separate files (see Files), which the package names with their certificates. The package also
-// defines the input and output of the orchestrator's commands (Command).
+// Package nodespec defines the specification of the node (Spec). machined writes it as JSON to
+// paths.NodeSpec before it starts the processes of the orchestrator. It contains no secrets: these
+// are in separate files, and the package defines the names of the files and the certificates in
+// them. The package also defines the input and output of the orchestrator's commands (Command).
 package nodespec
 
 import (
@@ -13,22 +13,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/emulation"
 )
 
-// PodBridge is the link on which the machine receives packets of its own pods.
+// PodBridge is the link through which the machine exchanges packets with its own pods.
 const PodBridge = "cni0"
 
-// Spec describes a node of a cluster. Every field is final: pkg/config and machined have filled in
-// the defaults.
+// Spec describes a node of a cluster. All fields are complete: pkg/config and machined have set the
+// defaults.
 type Spec struct {
 	Version string `json:"version"` // of the system
 	Cluster string `json:"cluster"` // name of the cluster
-	// the API server's URL for clients outside, https://host:6443
+	// URL of the API server for clients outside the cluster: https://host:6443
 	Endpoint string `json:"endpoint"`
-	// ControlPlanes are the addresses of the cluster's control-plane machines, possibly with this
-	// machine. Their API servers are at paths.PortKubernetes, and each is an etcd member. It may be
-	// empty for a single machine.
+	// ControlPlanes are the addresses of the control-plane machines of the cluster; one of them can
+	// be this machine. On each machine, an API server listens on paths.PortKubernetes, and an etcd
+	// member runs. The list may be empty for a single machine.
 	ControlPlanes []netip.Addr `json:"controlPlanes"`
-	// VirtualAddresses are virtual addresses of the API, at most one per family. A single
-	// control-plane machine holds each address at a time.
+	// VirtualAddresses are the virtual addresses of the API, at most one per family. See
+	// AnnounceAPI.
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 
 	Node    Node    `json:"node"`    // this machine
@@ -37,20 +37,20 @@ type Spec struct {
 
 	// External selects the cluster parts that an external component replaces.
 	External External `json:"external,omitzero"`
-	// LocalVolumes configures volumes for PersistentVolumeClaims on the nodes' own disks.
+	// LocalVolumes configures the PersistentVolumes on the disks of the nodes.
 	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
 
-	// Kubernetes are the settings of components, as the configuration states them.
+	// Kubernetes are the settings of components in the configuration.
 	Kubernetes config.Kubernetes `json:"kubernetes"`
 	// PodCertificates reports whether pods can get certificates for their identity.
 	PodCertificates bool `json:"podCertificates,omitempty"`
-	// TokenWebhook is the service that the API server calls for tokens that no other authenticator
-	// knows; nil: none.
+	// TokenWebhook is the webhook that the API server calls for a token that no other authenticator
+	// accepts; nil for none.
 	TokenWebhook *TokenWebhook `json:"tokenWebhook,omitempty"`
 
-	// Level is the level of the cluster, and Emulated the version that API server, controllers and
-	// scheduler emulate, unknown if it is their own (package emulation). The processes of the
-	// orchestrator set both when they start.
+	// Level is the level of the cluster. Emulated is the version that the API server, the
+	// controllers and the scheduler emulate; it is the unknown version if they emulate none
+	// (package emulation). Each process of the orchestrator sets both when it starts.
 	Level    emulation.Minor `json:"-"`
 	Emulated emulation.Minor `json:"-"`
 }
@@ -58,25 +58,25 @@ type Spec struct {
 // Node describes this machine as a node of the cluster.
 type Node struct {
 	Name string `json:"name"` // name of the Node object, a DNS-1123 subdomain
-	// the machine's own addresses, the preferred address first
+	// addresses of the machine, the preferred address first
 	IPs []netip.Addr `json:"ips"`
-	// whether the API server and the controllers run here
+	// whether the API server and the controllers run on this machine
 	ControlPlane bool `json:"controlPlane"`
-	// taint this control-plane node against ordinary pods
+	// whether a taint keeps ordinary pods off this control-plane node
 	Taint bool `json:"taint"`
 	// reference of the pause image in containerd
 	PauseImage string `json:"pauseImage"`
-	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are reserved for the system
-	// and not available to pods.
+	// ReservedMemory (bytes) and ReservedCPU (thousandths of a core) are reserved for the system,
+	// so pods cannot use them.
 	ReservedMemory int64 `json:"reservedMemory"`
 	ReservedCPU    int64 `json:"reservedCPU"`
-	// ReservedCPUs are the processors that no container gets alone, such as 0-1,8; their number
-	// then counts instead of ReservedCPU. Empty: any.
+	// ReservedCPUs are processors that no container gets exclusively, for example 0-1,8. If it is
+	// set, the number of these processors replaces ReservedCPU.
 	ReservedCPUs string `json:"reservedCPUs,omitempty"`
-	// ImagePolicy has the rules for signatures of images; empty: none is required.
+	// ImagePolicy has the rules for signatures of images; empty if no image needs a signature.
 	ImagePolicy []config.ImageRule `json:"imagePolicy,omitempty"`
-	// Swap is the swap in use, in bytes. The kubelet reads its size at its start only, so a change
-	// restarts it.
+	// Swap is the size of the active swap, in bytes. The kubelet reads the size only at its start,
+	// so a change of this field restarts the kubelet.
 	Swap uint64 `json:"swap,omitempty"`
 }
 
@@ -84,98 +84,103 @@ type Node struct {
 type Network struct {
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`     // one per address family
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"` // one per address family
-	// the cluster DNS addresses: the tenth address of each service range
+	// addresses of the cluster DNS: the tenth address of each service range
 	DNSIPs    []netip.Addr `json:"dnsIPs"`
-	DNSDomain string       `json:"dnsDomain"` // cluster.local
-	// Encapsulation is the transport of packets between pods of different nodes: wireguard, vxlan
+	DNSDomain string       `json:"dnsDomain"` // for example cluster.local
+	// Encapsulation is the transport of packets between pods on different nodes: wireguard, vxlan
 	// or none.
 	Encapsulation string `json:"encapsulation"`
-	// Pools are the address pools for Services of type LoadBalancer. Without pools, Orlop OS
-	// assigns no addresses.
+	// Pools are the address pools for Services of type LoadBalancer. Without a pool, Orlop OS
+	// assigns no address to a Service.
 	Pools []Pool `json:"pools,omitempty"`
-	// ExternalIPs are the addresses that Services may use as external IPs; without them, none.
+	// ExternalIPs are the addresses that Services may have in externalIPs; empty forbids external
+	// IPs.
 	ExternalIPs []Range `json:"externalIPs,omitempty"`
-	// BGP configures the sessions with routers; nil: none.
+	// BGP configures the BGP sessions with routers; nil for no sessions.
 	BGP *BGP `json:"bgp,omitempty"`
-	// AnnounceAPI reports whether each control-plane machine with a ready API server announces
-	// VirtualAddresses by BGP; otherwise a single machine answers for them on the link.
+	// AnnounceAPI selects how machines serve VirtualAddresses. If it is true, each control-plane
+	// machine with a ready API server announces the addresses by BGP. If it is false, a single
+	// control-plane machine at a time holds an address and answers ARP and NDP for it.
 	AnnounceAPI bool `json:"announceAPI,omitempty"`
-	// Forwarder reports whether the API server reaches servers outside the cluster by the forwarder
-	// (paths.ForwarderSocket).
+	// Forwarder reports whether the API server uses the forwarder (paths.ForwarderSocket) to reach
+	// servers outside the cluster.
 	Forwarder bool `json:"forwarder,omitempty"`
 }
 
-// BGP configures the sessions of the machine with routers.
+// BGP configures the BGP sessions of the machine with routers.
 type BGP struct {
 	ASN      uint32     `json:"asn"`
-	RouterID netip.Addr `json:"routerID"` // IPv4
+	RouterID netip.Addr `json:"routerID"` // an IPv4 address
 	Peers    []BGPPeer  `json:"peers"`
 }
 
-// BGPPeer is a router. The passwords are in the file BGPPasswordsFile.
+// BGPPeer is a router. The file BGPPasswordsFile holds the passwords.
 type BGPPeer struct {
 	Address  netip.AddrPort `json:"address"`
 	ASN      uint32         `json:"asn"`
 	HoldTime int            `json:"holdTime"` // seconds
-	Source   netip.Addr     `json:"source,omitzero"`
-	OneHop   bool           `json:"oneHop,omitempty"`
+	// local address of the session; zero if the kernel selects the address
+	Source netip.Addr `json:"source,omitzero"`
+	// whether the router must be on the same link (RFC 5082: hop limit 255)
+	OneHop bool `json:"oneHop,omitempty"`
 }
 
-// External selects the cluster parts that an external component replaces. Orlop's own parts do not
-// run, and their leftovers are removed.
+// External selects the cluster parts that an external component replaces. Orlop's own part does
+// not run, and the orchestrator removes its leftovers.
 type External struct {
-	Proxy   bool `json:"proxy,omitempty"`   // makes Services reachable
-	DNS     bool `json:"dns,omitempty"`     // answers at Network.DNSIPs
-	Network bool `json:"network,omitempty"` // connects pods and enforces NetworkPolicies
+	Proxy   bool `json:"proxy,omitempty"`   // the service proxy
+	DNS     bool `json:"dns,omitempty"`     // the cluster DNS, which answers at Network.DNSIPs
+	Network bool `json:"network,omitempty"` // the pod network, with NetworkPolicies
 }
 
-// LocalVolumes configures volumes for PersistentVolumeClaims on the nodes' own disks.
+// LocalVolumes configures the PersistentVolumes on the disks of the nodes.
 type LocalVolumes struct {
 	Disabled bool `json:"disabled,omitempty"`
-	// bytes of each node's DATA partition that volumes cannot use; 0: the default of package
-	// localvolumes
+	// bytes of the DATA partition of each node that PersistentVolumes cannot use; 0 for the default
+	// of package localvolumes
 	Reserve int64 `json:"reserve,omitempty"`
-	// volumes of the machine with a StorageClass of their own, sorted by name
+	// volumes of the machine that have their own StorageClass, sorted by name
 	Pools []VolumePool `json:"pools,omitempty"`
-	// Volume is the volume of the machine that holds the part volumes of DATA; empty: DATA itself
+	// Volume is the name of the volume of the machine that holds the PersistentVolumes in place of
+	// DATA; empty for DATA.
 	Volume string `json:"volume,omitempty"`
 }
 
-// VolumePool is a volume of the machine with a StorageClass of its own.
+// VolumePool is a volume of the machine that has its own StorageClass.
 type VolumePool struct {
 	Name string `json:"name"`
-	Dir  string `json:"dir"` // missing while the disk is missing
+	Dir  string `json:"dir"` // mount point; does not exist while the disk is missing
 }
 
-// DNS configures the resolvers of the cluster DNS for names outside the cluster and the cache of
-// their answers, and the resolvers of pods that do not use the cluster DNS.
+// DNS configures the cluster DNS for names outside the cluster, and the resolvers of pods that do
+// not use the cluster DNS.
 type DNS struct {
-	// for every name without a stub domain; if empty, these names do not resolve
+	// resolvers for names in no stub domain; if empty, these names do not resolve
 	Upstreams   []netip.AddrPort `json:"upstreams"`
-	StubDomains []StubDomain     `json:"stubDomains"`   // the most specific domain applies
-	TLS         *TLS             `json:"tls,omitempty"` // of Upstreams; nil: no TLS
-	// maximum time of an answer in the cache, seconds, from 1
+	StubDomains []StubDomain     `json:"stubDomains"`   // the longest matching domain applies
+	TLS         *TLS             `json:"tls,omitempty"` // for Upstreams; nil for no TLS
+	// maximum time of an answer in the cache, in seconds; at least 1
 	CacheTTL int `json:"cacheTTL"`
-	// the machine's own resolvers, for pods with dnsPolicy Default; may be empty
+	// resolvers of the machine, for pods with dnsPolicy Default; may be empty
 	NodeUpstreams []netip.Addr `json:"nodeUpstreams"`
-	// the machine's own search domains, which pods use after the cluster's; may be empty
+	// search domains of the machine, which pods use after those of the cluster; may be empty
 	NodeSearch []string `json:"nodeSearch,omitempty"`
 }
 
-// TLS says how the certificates of resolvers are checked.
+// TLS configures the verification of the certificates of resolvers.
 type TLS struct {
-	ServerName string `json:"serverName,omitempty"` // empty: the address of the resolver
-	CA         string `json:"ca,omitempty"`         // PEM; empty: the public CAs of the image
+	ServerName string `json:"serverName,omitempty"` // empty for the address of the resolver
+	CA         string `json:"ca,omitempty"`         // PEM; empty for the public CAs of the image
 }
 
-// StubDomain is a domain with its own resolvers.
+// StubDomain is a domain that has its own resolvers.
 type StubDomain struct {
 	Domain  string           `json:"domain"` // in lower case, without a dot at the end
 	Servers []netip.AddrPort `json:"servers"`
 }
 
-// OwnAddress returns the address by which the cluster's machines know this machine: its own address
-// in ControlPlanes, else its first address.
+// OwnAddress returns the address by which the other machines of the cluster know this machine. This
+// is its address in ControlPlanes, or its first address if ControlPlanes has none of its addresses.
 func (s Spec) OwnAddress() netip.Addr {
 	for _, a := range s.ControlPlanes {
 		if slices.Contains(s.Node.IPs, a) {
@@ -185,54 +190,55 @@ func (s Spec) OwnAddress() netip.Addr {
 	return s.Node.IPs[0]
 }
 
-// OtherControlPlanes returns ControlPlanes without this machine.
+// OtherControlPlanes returns ControlPlanes without the addresses of this machine.
 func (s Spec) OtherControlPlanes() []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(s.ControlPlanes), func(a netip.Addr) bool { return slices.Contains(s.Node.IPs, a) })
 }
 
-// TokenWebhook configures the webhook for tokens (the TokenReview API).
+// TokenWebhook configures the webhook to which the API server sends a TokenReview.
 type TokenWebhook struct {
-	// file name in paths.KubeAPI; it changes with the content
+	// file name in paths.KubeAPI; another content has another name
 	Kubeconfig string `json:"kubeconfig"`
-	CacheTTL   string `json:"cacheTTL"` // validity of a cached answer, such as 2m0s
+	CacheTTL   string `json:"cacheTTL"` // time for which a result is cached, for example 2m0s
 }
 
-// AccessCheck is the JSON input of `orchestrator check-access`: the documents for the API server,
-// and the DNS domain of the cluster, from which the name of its own issuer derives.
+// AccessCheck is the JSON input of `orchestrator check-access`: the two documents of the API
+// server, and the DNS domain of the cluster. The name of the API server's own token issuer contains
+// this domain.
 type AccessCheck struct {
 	Authentication string `json:"authentication"`
 	Authorization  string `json:"authorization"`
 	DNSDomain      string `json:"dnsDomain"`
 }
 
-// PodsStoppedDetail is the detail that the component kubelet reports when, after SIGPWR, the pods
-// of the node have ended in order.
+// PodsStoppedDetail is a detail of the component kubelet. The component reports it after SIGPWR,
+// when the pods of the node have ended in order.
 const PodsStoppedDetail = "the pods have ended"
 
-// Savepoint is the output of `orchestrator take-savepoint`: the savepoint of the cluster's data for
-// the running version.
+// Savepoint is the output of `orchestrator take-savepoint`. It describes the savepoint of the etcd
+// data for the running version.
 type Savepoint struct {
-	Revision int64 `json:"revision"` // of etcd
+	Revision int64 `json:"revision"` // last revision of etcd in the savepoint
 	Size     int64 `json:"size"`     // bytes
 }
 
-// RestoredFile, in paths.EtcdSnapshots, holds SavepointRestored.
+// RestoredFile is a file in paths.EtcdSnapshots with a SavepointRestored.
 const RestoredFile = "restored.json"
 
-// SavepointRestored describes the loss when the savepoint of this version replaced the data of a
-// newer version.
+// SavepointRestored describes the restore of a savepoint at a rollback, and the revisions of the
+// newer version that were lost.
 type SavepointRestored struct {
-	Version       string    `json:"version"` // version of the system that got its data back
+	Version       string    `json:"version"` // version of the system that restored the savepoint
 	At            time.Time `json:"at"`
 	Saved         time.Time `json:"saved"`    // time of the savepoint
 	Revision      int64     `json:"revision"` // last revision in the savepoint
-	LostRevisions int64     `json:"dropped"`  // lost revisions after it
+	LostRevisions int64     `json:"dropped"`  // number of revisions after the savepoint
 }
 
 // NodeGCRequest is the JSON input of `orchestrator delete-removed-nodes`.
 type NodeGCRequest struct {
-	Names []string `json:"names"` // of Nodes
-	// MadeBefore protects newer Nodes: a Node created later belongs to another machine with the
-	// same name.
+	Names []string `json:"names"` // names of the Nodes
+	// MadeBefore protects newer Nodes. A Node that was created later belongs to another machine
+	// with the same name.
 	MadeBefore time.Time `json:"madeBefore"`
 }

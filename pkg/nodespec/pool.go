@@ -10,18 +10,19 @@ import (
 // Pool is a set of addresses for Services of type LoadBalancer.
 type Pool struct {
 	Name   string  `json:"name"`
-	Ranges []Range `json:"ranges"` // no two ranges of any pools overlap
-	// only for Services that request the pool or an address in it
+	Ranges []Range `json:"ranges"` // disjoint from the ranges of all pools
+	// whether only Services that request the pool, or an address of it, get its addresses
 	OnRequest bool `json:"onRequest"`
-	BGP       bool `json:"bgp,omitempty"` // announced by BGP instead of ARP and NDP
+	BGP       bool `json:"bgp,omitempty"` // announced by BGP, not by ARP and NDP
 }
 
-// AnnouncedBy returns the pools that are announced by BGP, or the others.
+// AnnouncedBy returns the pools that are announced by BGP, or the pools that are announced by ARP
+// and NDP if bgp is false.
 func AnnouncedBy(bgp bool, pools []Pool) []Pool {
 	return slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return p.BGP != bgp })
 }
 
-// Range contains the addresses from First to Last, of one family.
+// Range contains the addresses from First to Last. Both have the same family.
 type Range struct {
 	First netip.Addr `json:"first"`
 	Last  netip.Addr `json:"last"`

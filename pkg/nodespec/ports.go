@@ -5,26 +5,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// MachineTCP returns the TCP ports of a machine on its own addresses. No Service and no host port
-// may take them. The list is the same for workers and control-plane machines, because a machine may
-// change its role.
+// MachineTCP returns the TCP ports on the addresses of a machine that its own processes use. No
+// Service and no host port may use them. The list is the same for workers and control-plane
+// machines, because a machine may change its role.
 func MachineTCP() []int {
 	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortKubernetes, paths.PortKubelet, paths.PortMetrics, paths.PortMetricsd, paths.PortApid}
 }
 
-// MachineUDP returns the UDP ports for packets between pods of different machines.
+// MachineUDP returns the UDP ports that carry packets between pods of different machines.
 func MachineUDP() []int { return []int{paths.PortVXLAN, paths.PortWireGuard} }
 
-// LoopbackTCP returns the TCP ports of the machine's components on loopback (see TestLoopbackPorts
-// in package orchestrator): health of the kubelet and of the service proxy, the proxy's metrics,
-// the controllers, the scheduler, containerd, and the balancer.
+// LoopbackTCP returns the TCP ports on loopback that the components of a machine use: the balancer,
+// the health of the kubelet and of the service proxy, the metrics of the proxy, the controllers,
+// the scheduler and containerd. TestLoopbackPorts in package orchestrator checks the list.
 func LoopbackTCP() []int {
 	return []int{6444, 10248, 10249, 10256, 10257, 10259, paths.PortContainerd}
 }
 
-// ClosedToPods returns the ports of MachineTCP that no pod needs on any machine. 6443 is not in the
-// list, because a pod reaches the API server through its Service. 10250 has its own field
-// (Kubelet). A Prometheus in a pod reads the metrics of machines (PortMetricsd).
+// ClosedToPods returns the ports of MachineTCP that no pod needs on any machine. It omits three
+// ports. Pods reach the API server (6443) through its Service. The port of the kubelet (10250) has
+// its own rule. A Prometheus in a pod reads the metrics of machines (PortMetricsd).
 func ClosedToPods() []int {
 	return []int{etcdjoin.ClientPort, etcdjoin.PeerPort, paths.PortMetrics, paths.PortApid}
 }

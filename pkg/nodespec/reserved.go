@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// Reserved describes the addresses that no Service may use for outside access, and the addresses
-// that Services may use as external IPs. The service proxy of every machine rewrites packets to the
-// external addresses of Services. So a Service with the address of a machine would take over the
-// ports of that machine.
+// Reserved describes which addresses Services must not use for access from outside the cluster, and
+// which addresses they may use as external IPs. The service proxy of every machine rewrites packets
+// to the external addresses of Services. So a Service with the address of a machine would receive
+// the traffic to the ports of that machine.
 type Reserved struct {
-	// of the control plane, of this machine, virtual addresses, and the endpoint
+	// addresses of the control-plane machines and of this machine, virtual addresses, and the
+	// endpoint
 	Machines []netip.Addr   `json:"machines"`
-	Networks []netip.Prefix `json:"networks"` // of pods and of Services
-	External []Range        `json:"external"` // see Spec.ExternalIPs
+	Networks []netip.Prefix `json:"networks"` // ranges of pods and of Services
+	External []Range        `json:"external"` // Network.ExternalIPs
 }
 
-// Reserved returns the addresses in the specification. The addresses of Nodes change, so Check gets
-// them separately. Extra addresses in the API server's certificate are not included, because they
-// may belong to a Service in front of the API servers.
+// Reserved returns the reserved addresses of the specification. The addresses of Nodes change, so
+// the methods get them as an argument. Extra addresses in the certificate of the API server are not
+// reserved, because they may belong to a Service in front of the API servers.
 func (s Spec) Reserved() Reserved {
 	machines := slices.Concat(s.Node.IPs, s.ControlPlanes, s.VirtualAddresses)
 	if u, err := url.Parse(s.Endpoint); err == nil {
@@ -32,8 +33,8 @@ func (s Spec) Reserved() Reserved {
 	return Reserved{Machines: slices.Compact(machines), Networks: slices.Concat(s.Network.PodCIDRs, s.Network.ServiceCIDRs), External: s.Network.ExternalIPs}
 }
 
-// Check returns why no Service may have this address for outside access, or an empty string. nodes
-// are the addresses of the cluster's Nodes.
+// Check returns why no Service may use an address for access from outside the cluster. It returns
+// an empty string for a permitted address. nodes are the addresses of the Nodes of the cluster.
 func (r Reserved) Check(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	switch {
@@ -52,8 +53,8 @@ func (r Reserved) Check(a netip.Addr, nodes []netip.Addr) string {
 	return ""
 }
 
-// CheckExternal returns why no Service may name this address in its field externalIPs, or an empty
-// string.
+// CheckExternal returns why no Service may have an address in its field externalIPs. It returns an
+// empty string for a permitted address. nodes are the addresses of the Nodes of the cluster.
 func (r Reserved) CheckExternal(a netip.Addr, nodes []netip.Addr) string {
 	a = a.Unmap()
 	if why := r.Check(a, nodes); why != "" {

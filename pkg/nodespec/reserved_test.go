@@ -15,8 +15,8 @@ func addresses(texts ...string) []netip.Addr {
 	return out
 }
 
-// TestReserved: no Service can have the address of a machine, in any notation, and an external
-// address must be in a configured range.
+// TestReserved checks that no Service can use the address of a machine, in any notation, and that
+// an external IP must be in a configured range.
 func TestReserved(t *testing.T) {
 	spec := Spec{
 		Node:          Node{IPs: addresses("10.0.0.5", "2001:db8::5")},

@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// SuspendKind is a kind of object that an admin can suspend while the API rejects requests, and
-// resume later (docs/decisions/0055-suspend.md).
+// SuspendKind is a kind of object that an admin can suspend if it blocks the API, and resume later
+// (docs/decisions/0055-suspend.md).
 type SuspendKind struct {
-	Name                     string // in lower case, like in kubectl
+	Name                     string // singular, in lower case
 	Group, Version, Resource string
 }
 
-// DefinitionKind is the kind for which only the conversion webhook is suspended: the objects stay.
+// DefinitionKind is the kind of which only a part is suspended: the conversion webhook. The
+// CustomResourceDefinition and its objects stay.
 const DefinitionKind = "customresourcedefinition"
 
 // SuspendKinds returns all kinds that can be suspended.
@@ -32,8 +33,8 @@ func SuspendKinds() []SuspendKind {
 	}
 }
 
-// FindSuspendKind finds a kind by its name, singular or plural, in any case, or by kubectl's short
-// name.
+// FindSuspendKind returns the kind with a name: singular, plural or crd, in any case. It returns
+// false for an unknown name.
 func FindSuspendKind(name string) (SuspendKind, bool) {
 	name = strings.ToLower(name)
 	if name == "crd" || name == "crds" {
@@ -54,8 +55,8 @@ const (
 	SuspendRestore = "restore" // create Object
 )
 
-// SuspendRequest is one step of suspending or resuming an object. It contains the credentials,
-// because no other process has them.
+// SuspendRequest is a step of the suspension or resumption of an object. It contains the
+// credentials, because the process has no others.
 type SuspendRequest struct {
 	Action    string          `json:"action"`
 	Kind      string          `json:"kind"` // SuspendKind.Name
@@ -65,7 +66,7 @@ type SuspendRequest struct {
 	Cert, Key []byte          // PEM: a client certificate of BreakGlassUser
 }
 
-// SuspendResult is the answer: the object that was read, or its present state.
+// SuspendResult is the output of a step: the object that was read, or its state after the step.
 type SuspendResult struct {
 	UID    string          `json:"uid"`
 	Object json.RawMessage `json:"object,omitempty"`

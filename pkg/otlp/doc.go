@@ -1,9 +1,10 @@
-// Package otlp exports log records over OTLP/HTTP with binary protobuf and gzip, as version 1.11 of
-// the protocol specifies (https://opentelemetry.io/docs/specs/otlp/#otlphttp).
+// Package otlp exports log records over OTLP/HTTP, with binary protobuf and gzip. It implements
+// version 1.11 of the protocol (https://opentelemetry.io/docs/specs/otlp/#otlphttp).
 //
-// The package makes one attempt for each call: its caller has the records, and decides when it
-// repeats the attempt. The package opens no connection; its caller has the client.
+// Each call makes a single attempt. The caller stores the records, and decides when it repeats an
+// attempt. The caller also passes the HTTP client: the package opens no connection.
 //
-// The request has the type LogsData, which has the same encoding as ExportLogsServiceRequest. The
-// package of the latter would link a gateway from HTTP to gRPC.
+// A request of the protocol is an ExportLogsServiceRequest. The package uses LogsData, which has
+// the same encoding, because the Go package of ExportLogsServiceRequest also links a gateway from
+// HTTP to gRPC.
 package otlp

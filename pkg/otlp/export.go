@@ -24,28 +24,29 @@ import (
 const (
 	// contentType is the media type of binary protobuf.
 	contentType = "application/x-protobuf"
-	// maxAnswer is the maximum size of the body of an answer that is read, in bytes.
+	// maxAnswer is the maximum number of bytes that Post reads of a response body.
 	maxAnswer = 16 << 10
-	// maxText is the maximum size of a receiver's text in an error, in bytes.
+	// maxText is the maximum length of a text of the receiver in an error, in bytes.
 	maxText = 300
-	// MaxWait is the longest time for which a receiver can stop the export by Retry-After.
+	// MaxWait is the maximum time that a receiver can request by Retry-After.
 	MaxWait = 5 * time.Minute
 )
 
-// Answer is the answer of a receiver that needs no repetition of the records.
+// Answer is the response of a receiver after which the sender must not repeat the records.
 type Answer struct {
-	// Rejected is the number of records that the receiver has rejected. The protocol forbids their
-	// repetition.
+	// Rejected is the number of records that the receiver has rejected. The protocol forbids to
+	// send them again.
 	Rejected uint64
-	// Problem is the receiver's reason, or its warning if it has rejected none; empty for none.
+	// Problem is the reason of the receiver, or a warning if Rejected is 0; empty for none.
 	Problem string
 }
 
-// Refusal is the answer of a receiver that has not taken the records, but can take them later.
+// Refusal is the response of a receiver that has not accepted the records. The sender must repeat
+// them later.
 type Refusal struct {
-	Status int           // of HTTP
-	Wait   time.Duration // requested time until the next attempt; 0 to MaxWait
-	Text   string        // the receiver's reason; empty for none
+	Status int           // HTTP status
+	Wait   time.Duration // time until the next attempt that the receiver requests; 0 to MaxWait
+	Text   string        // reason of the receiver; empty for none
 }
 
 func (r *Refusal) Error() string {
@@ -56,7 +57,7 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// Encode returns records as the compressed body of a request.
+// Encode returns records as the body of a request, compressed.
 func Encode(data *logs.LogsData) ([]byte, error) {
 	plain, err := proto.Marshal(data)
 	if err != nil {
@@ -76,11 +77,11 @@ func Encode(data *logs.LogsData) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Post sends a body of Encode with a number of records to a URL. It returns an error if the caller
-// must send the records again later: a *Refusal if the receiver has answered. A refusal is each
-// status but success, 400 and 413. The protocol calls some of these statuses retryable. The others
-// tell about the configuration or the receiver and not about the records, as a missing certificate
-// does: the next attempt is a new request after a pause. The client must follow no redirect.
+// Post sends a body of Encode to a URL; records is the number of records in it. An error means that
+// the caller must send the records again later. The error is a *Refusal if the receiver has
+// responded. Success, 400 and 413 are no refusal. All other statuses are: some are retryable by the
+// protocol, and the others have a cause that can go away, for example a missing certificate. The
+// client must follow no redirect.
 func Post(ctx context.Context, client *http.Client, url string, body []byte, records int) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -104,7 +105,8 @@ func Post(ctx context.Context, client *http.Client, url string, body []byte, rec
 	return interpret(response.StatusCode, response.Header, text, records, time.Now())
 }
 
-// interpret returns the meaning of an answer to a request with a number of records.
+// interpret returns the result of Post for a response: status, header and body. records is the
+// number of records in the request.
 func interpret(code int, header http.Header, body []byte, records int, now time.Time) (Answer, error) {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	isProtobuf := err == nil && kind == contentType
@@ -114,20 +116,21 @@ func interpret(code int, header http.Header, body []byte, records int, now time.
 		case isProtobuf:
 			return partial(body, records)
 		case len(body) == 0 || err == nil && kind == "application/json":
-			return Answer{}, nil // several receivers answer so
+			return Answer{}, nil // several receivers respond like this
 		}
-		return Answer{}, errAnswer // a portal or another server answers in the receiver's place
+		return Answer{}, errAnswer // another server responds, for example a portal
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge:
 		return Answer{Rejected: uint64(records), Problem: (&Refusal{Status: code, Text: reason(isProtobuf, body)}).Error()}, nil
 	}
 	return Answer{}, &Refusal{Status: code, Wait: retryAfter(header.Get("Retry-After"), now), Text: reason(isProtobuf, body)}
 }
 
-// errAnswer says that a successful answer is not an ExportLogsServiceResponse.
+// errAnswer is the error for a response with a status of success that is no
+// ExportLogsServiceResponse.
 var errAnswer = errors.New("the answer of the receiver is no answer of OTLP")
 
-// partial decodes an ExportLogsServiceResponse: field 1 is partial_success, with the fields 1
-// rejected_log_records and 2 error_message.
+// partial decodes an ExportLogsServiceResponse. Its field 1 is partial_success, a message with
+// field 1, rejected_log_records, and field 2, error_message.
 func partial(body []byte, records int) (a Answer, err error) {
 	err = fields(body, func(number protowire.Number, _ uint64, message []byte) error {
 		if number != 1 || message == nil {
@@ -146,7 +149,8 @@ func partial(body []byte, records int) (a Answer, err error) {
 	return a, err
 }
 
-// fields calls each for every field of a message that is a number or has a length.
+// fields calls each for every field of a message that is a varint (value) or has a length
+// (content). It skips all other fields. It fails with errAnswer for an invalid message.
 func fields(message []byte, each func(number protowire.Number, value uint64, content []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -180,7 +184,7 @@ func fields(message []byte, each func(number protowire.Number, value uint64, con
 	return nil
 }
 
-// reason returns the text of a failed request, by the protocol a google.rpc.Status.
+// reason returns the text of a failed request. In protobuf, the body is a google.rpc.Status.
 func reason(isProtobuf bool, body []byte) string {
 	var s status.Status
 	if isProtobuf && proto.Unmarshal(body, &s) == nil {
@@ -189,7 +193,8 @@ func reason(isProtobuf bool, body []byte) string {
 	return sanitize.ASCII(string(bytes.TrimSpace(body)), maxText)
 }
 
-// retryAfter returns the time of a header Retry-After (RFC 9110, 10.2.3), at most MaxWait.
+// retryAfter parses a header Retry-After (RFC 9110, 10.2.3). It returns at most MaxWait, and 0 for
+// an invalid header.
 func retryAfter(text string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return min(time.Duration(seconds)*time.Second, MaxWait)

@@ -25,7 +25,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestPost sends records to a receiver that decodes them with the types of the service.
+// TestPost sends records to a receiver that decodes the request with the types of the protocol.
 func TestPost(t *testing.T) {
 	got := &collector.ExportLogsServiceRequest{}
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +69,7 @@ func TestPost(t *testing.T) {
 	}
 }
 
-// TestSameEncoding checks that the body of a request has the type of the service.
+// TestSameEncoding checks that LogsData and ExportLogsServiceRequest have the same encoding.
 func TestSameEncoding(t *testing.T) {
 	one := []*logs.ResourceLogs{{SchemaUrl: "x"}}
 	a, err := proto.Marshal(&logs.LogsData{ResourceLogs: one})
@@ -81,7 +81,7 @@ func TestSameEncoding(t *testing.T) {
 	}
 }
 
-// TestAnswers is the table of answers.
+// TestAnswers checks the result of interpret for each kind of response.
 func TestAnswers(t *testing.T) {
 	now := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	encoded := func(m proto.Message) string {
@@ -130,7 +130,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestUnknownFields checks that an answer of a later version of the protocol is understood.
+// TestUnknownFields checks that partial skips the fields of a later version of the protocol.
 func TestUnknownFields(t *testing.T) {
 	// field 1: {field 3: 32 bits, field 1: 2}, field 9: 64 bits
 	a, err := partial([]byte("\x0a\x07\x1d\x01\x02\x03\x04\x08\x02\x49\x01\x02\x03\x04\x05\x06\x07\x08"), 5)
@@ -139,7 +139,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestTimes checks times that the protocol cannot express.
+// TestTimes checks that a time that the protocol cannot express becomes 0.
 func TestTimes(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Date(1969, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		if n := nanoseconds(at); n != 0 {

@@ -10,11 +10,12 @@ import (
 	resource "go.opentelemetry.io/proto/otlp/resource/v1"
 )
 
-// Path is the path of logs below the address of a receiver.
+// Path is the URL path for logs below the address of a receiver.
 const Path = "/v1/logs"
 
-// severities are the severities of syslog's 0 (emergency) to 7 (debug), by appendix B of the data
-// model of logs, and syslog's names, which are the severity texts.
+// severities has the severity number and text for each severity of syslog, 0 (emergency) to 7
+// (debug). The numbers are from appendix B of the data model of OpenTelemetry for logs. The texts
+// are the names in syslog.
 var severities = [8]struct {
 	number logs.SeverityNumber
 	text   string
@@ -29,8 +30,9 @@ var severities = [8]struct {
 	{logs.SeverityNumber_SEVERITY_NUMBER_DEBUG, "debug"},
 }
 
-// NewRecord returns a record. A zero time means unknown. Bytes of the body that are not UTF-8
-// become U+FFFD, because a string of protobuf is UTF-8.
+// NewRecord returns a record of a time, with a text and attributes. observed is the time at which
+// the machine has read the text. A zero time means unknown. Invalid UTF-8 in the text becomes
+// U+FFFD, because protobuf rejects it.
 func NewRecord(at, observed time.Time, body string, attributes ...*common.KeyValue) *logs.LogRecord {
 	return &logs.LogRecord{
 		TimeUnixNano: nanoseconds(at), ObservedTimeUnixNano: nanoseconds(observed), Attributes: attributes,
@@ -38,14 +40,14 @@ func NewRecord(at, observed time.Time, body string, attributes ...*common.KeyVal
 	}
 }
 
-// SetSeverity sets the severity of a record from a severity of syslog, 0 (emergency) to 7 (debug).
+// SetSeverity sets the severity of a record. syslog is a severity of syslog, 0 (emergency) to 7
+// (debug).
 func SetSeverity(r *logs.LogRecord, syslog int) {
 	s := severities[syslog&7]
 	r.SeverityNumber, r.SeverityText = s.number, s.text
 }
 
-// nanoseconds returns a time in nanoseconds since 1970; 0 for a time that the protocol cannot
-// express.
+// nanoseconds returns the nanoseconds since 1970, or 0 if the protocol cannot express the time.
 func nanoseconds(at time.Time) uint64 {
 	if at.Year() < 1970 || at.Year() > 2261 {
 		return 0
@@ -53,12 +55,12 @@ func nanoseconds(at time.Time) uint64 {
 	return uint64(at.UnixNano())
 }
 
-// String returns an attribute with a text, in which bytes that are not UTF-8 become U+FFFD.
+// String returns an attribute with a text. Invalid UTF-8 in the text becomes U+FFFD.
 func String(key, value string) *common.KeyValue {
 	return &common.KeyValue{Key: key, Value: text(value)}
 }
 
-// Int returns an attribute with a number.
+// Int returns an attribute with an integer.
 func Int(key string, value int64) *common.KeyValue {
 	return &common.KeyValue{Key: key, Value: &common.AnyValue{Value: &common.AnyValue_IntValue{IntValue: value}}}
 }
@@ -67,17 +69,17 @@ func text(value string) *common.AnyValue {
 	return &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: strings.ToValidUTF8(value, "\ufffd")}}
 }
 
-// Batch is a number of records by resource. The zero value is empty.
+// Batch groups records by their resource. The zero value is an empty batch.
 type Batch struct {
-	Scope   string // name of the program that made the records
-	Records int
+	Scope   string // name of the program that sends the records
+	Records int    // number of records
 
 	all   []*logs.ResourceLogs
 	byKey map[string]*logs.ScopeLogs
 }
 
-// Add adds a record. The key selects its resource; attributes returns the attributes of a resource
-// that the batch does not have yet.
+// Add adds a record. The key identifies its resource in the batch. Add calls attributes for the
+// attributes of the resource if the key is new.
 func (b *Batch) Add(key string, attributes func() []*common.KeyValue, r *logs.LogRecord) {
 	scope := b.byKey[key]
 	if scope == nil {
@@ -92,11 +94,11 @@ func (b *Batch) Add(key string, attributes func() []*common.KeyValue, r *logs.Lo
 	b.Records++
 }
 
-// Data returns the records as the body of a request, without compression.
+// Data returns all records, the argument of Encode.
 func (b *Batch) Data() *logs.LogsData { return &logs.LogsData{ResourceLogs: b.all} }
 
 // Resource returns the attributes of a program on a machine: host.name and service.name of the
-// semantic conventions. An empty service is unknown.
+// semantic conventions. An empty service becomes unknown_service.
 func Resource(machine, service string) []*common.KeyValue {
 	return []*common.KeyValue{String("host.name", machine), String("service.name", cmp.Or(service, "unknown_service"))}
 }

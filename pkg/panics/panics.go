@@ -1,12 +1,12 @@
-// Package panics turns a panic into a recorded error, so that a fault in one task does not end a
-// process on which others depend. PID 1 uses it: an unrecovered panic ends this process, and with
-// it the machine.
+// Package panics turns a panic into a recorded error. So a fault in one task does not end the
+// process and all its other tasks. PID 1 needs this most: a panic that ends PID 1 ends the machine.
 //
-// The process sets the recorder once (OnPanic). Before that the package recovers nothing: in tests,
-// and in processes that are restarted, a panic ends the process as usual. Some failures of the Go
-// runtime (concurrent map writes, stack overflow, out of memory) cannot be recovered at all.
+// A process sets the recorder once (OnPanic). Without a recorder the package recovers no panic, for
+// example in tests and in processes that machined restarts: a panic ends the process as usual. Some
+// failures of the Go runtime cannot be recovered at all: concurrent map writes, stack overflow, out
+// of memory.
 //
-// The callers, not this package, decide which tasks may continue after a panic
+// The package does not decide which tasks may continue after a panic; its callers do
 // (docs/decisions/0059-panics.md).
 package panics
 
@@ -20,27 +20,28 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// MaxStack is the maximum length of a recorded stack, in bytes; the innermost calls come first.
+// MaxStack is the maximum length of a recorded stack in bytes. The innermost calls are first, so a
+// cut loses the outermost calls.
 const MaxStack = 8 << 10
 
-// maxValue is the maximum length of a recorded panic value, in bytes, because it can contain text
-// from a client.
+// maxValue is the maximum length of a recorded panic value in bytes. A value can contain text from
+// a client.
 const maxValue = 400
 
 // Error is a recovered panic.
 type Error struct {
-	Where string // the task: "call /orlop.v1alpha1.Cluster/Health", "snapshots"
-	Value string // the panic value, at most 400 bytes
-	Stack string // at most MaxStack bytes
+	Where string // name of the task: "call /orlop.v1alpha1.Cluster/Health", "snapshots"
+	Value string // panic value, at most maxValue bytes
+	Stack string // stack of the goroutine, at most MaxStack bytes
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: panic: %s", e.Where, e.Value) }
 
-// recorder receives each panic. Without it no panic is recovered.
+// recorder receives each recovered panic. If it is nil, the package recovers no panic.
 var recorder atomic.Pointer[func(*Error)]
 
-// OnPanic sets the function that records panics. It runs on the goroutine that panicked. With nil,
-// panics end the process again.
+// OnPanic sets the function that records panics. The function runs on the goroutine that panicked.
+// With nil, a panic ends the process again.
 func OnPanic(record func(*Error)) {
 	if record == nil {
 		recorder.Store(nil)
@@ -49,7 +50,8 @@ func OnPanic(record func(*Error)) {
 	recorder.Store(&record)
 }
 
-// Do returns the result of f. If f panics, Do records the panic and returns an *Error.
+// Do runs f and returns its error. If f panics, Do records the panic and returns an *Error. where
+// is the name of the task.
 func Do(where string, f func() error) (err error) {
 	record := recorder.Load()
 	if record == nil {
@@ -72,21 +74,21 @@ func cut(text string, most int) string {
 	return text
 }
 
-// Guarded returns f with recording of its panics, for a group of goroutines.
+// Guarded returns a function that runs f and records its panic, for a group of goroutines.
 func Guarded(where string, f func()) func() {
-	return func() { _ = Do(where, func() error { f(); return nil }) } // Do has recorded it
+	return func() { _ = Do(where, func() error { f(); return nil }) } // Do has recorded the panic
 }
 
-// Go runs f on a new goroutine.
+// Go runs f on a new goroutine and records its panic.
 func Go(where string, f func()) { go Guarded(where, f)() }
 
-// Restarter runs tasks that must run as long as the process. A task starts from its initial state
-// in each run.
+// Restarter runs tasks that must run for the life of the process. After a panic it runs the task
+// again, from its initial state.
 type Restarter struct {
-	// MinBackoff is the delay after the first panic of a task. The delay doubles with each further
-	// panic, up to MaxBackoff. A panic after a run longer than MaxBackoff counts as a first panic.
+	// MinBackoff is the delay after the first panic of a task. The delay doubles after each further
+	// panic, up to MaxBackoff. After a run longer than MaxBackoff, the delay is MinBackoff again.
 	MinBackoff, MaxBackoff time.Duration
-	// BackingOff is called before the delay (true) and after it (false). It may be nil.
+	// BackingOff is called with true before a delay, and with false after it. It may be nil.
 	BackingOff func(where string, rests bool)
 }
 
@@ -95,7 +97,8 @@ func (k Restarter) Go(ctx context.Context, where string, f func(context.Context)
 	go k.Run(ctx, where, f)
 }
 
-// Run runs f until it returns or ctx is done. After a panic it runs f again.
+// Run runs f until it returns or ctx is done. After each panic it waits for the delay and runs f
+// again.
 func (k Restarter) Run(ctx context.Context, where string, f func(context.Context)) {
 	for failures := 1; ctx.Err() == nil; failures++ {
 		began := time.Now()
@@ -111,7 +114,7 @@ func (k Restarter) Run(ctx context.Context, where string, f func(context.Context
 	}
 }
 
-// rest waits for the delay. It returns false if ctx was done first.
+// rest waits for the delay long. It returns false if ctx is done before its end.
 func (k Restarter) rest(ctx context.Context, where string, long time.Duration) bool {
 	if k.BackingOff != nil {
 		k.BackingOff(where, true)

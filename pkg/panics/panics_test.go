@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// recorded records panics for the duration of a test.
+// recorded sets a recorder for the duration of a test. It returns a function that returns the
+// recorded panics.
 func recorded(t *testing.T) func() []*Error {
 	var mu sync.Mutex
 	var all []*Error
@@ -58,7 +59,7 @@ func deep(n int) error {
 	return deep(n - 1)
 }
 
-// TestNoRecorder: without a recorder, a panic is not recovered.
+// TestNoRecorder checks that a panic is not recovered without a recorder.
 func TestNoRecorder(t *testing.T) {
 	defer func() {
 		if recover() == nil {
@@ -68,7 +69,8 @@ func TestNoRecorder(t *testing.T) {
 	_ = Do("a", func() error { panic("x") })
 }
 
-// TestRestarter: a panicking task runs again, with increasing delays, until it returns.
+// TestRestarter checks that a panicking task runs again until it returns. BackingOff is called
+// before and after each delay.
 func TestRestarter(t *testing.T) {
 	all := recorded(t)
 	var rests []bool

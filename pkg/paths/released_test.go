@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/test/releasedtest"
 )
 
-// TestReleasedPaths checks that each path of version 0.1.0 below STATE and DATA is a path of the
-// present version.
+// TestReleasedPaths checks that each path below STATE and DATA of version 0.1.0 is the value of a
+// constant of this package.
 func TestReleasedPaths(t *testing.T) {
 	positions := token.NewFileSet()
 	file, err := parser.ParseFile(positions, "paths.go", nil, 0)

@@ -13,21 +13,21 @@ import (
 
 const (
 	blockCertificate = "CERTIFICATE"
-	blockKey         = "EC PRIVATE KEY" // SEC 1: expected by Kubernetes for an ECDSA key
-	blockKey8        = "PRIVATE KEY"    // PKCS #8: also accepted
+	blockKey         = "EC PRIVATE KEY" // SEC 1: Kubernetes expects this block for an ECDSA key
+	blockKey8        = "PRIVATE KEY"    // PKCS #8: ParseKey also accepts this block
 	blockPublic      = "PUBLIC KEY"
 )
 
-// CertPEM returns the CA's certificate in PEM.
+// CertPEM returns the certificate of the CA in PEM.
 func (ca *CA) CertPEM() []byte { return EncodeCert(ca.Cert) }
 
-// KeyPEM returns the CA's key in PEM: a secret.
+// KeyPEM returns the private key of the CA in PEM, a secret.
 func (ca *CA) KeyPEM() []byte { return EncodeKey(ca.Key) }
 
 // CertPEM returns the certificate in PEM.
 func (l *Leaf) CertPEM() []byte { return EncodeCert(l.Cert) }
 
-// KeyPEM returns the key in PEM: a secret.
+// KeyPEM returns the private key in PEM, a secret.
 func (l *Leaf) KeyPEM() []byte { return EncodeKey(l.Key) }
 
 // EncodeCert encodes a certificate as PEM.
@@ -35,8 +35,8 @@ func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: cert.Raw})
 }
 
-// EncodeCerts encodes certificates as PEM, without duplicates, in an order independent of the
-// input: the same set gives the same text.
+// EncodeCerts encodes certificates as PEM, sorted and without duplicates. So the same set always
+// gives the same text.
 func EncodeCerts(certs ...*x509.Certificate) []byte {
 	sorted := slices.SortedFunc(slices.Values(certs), func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
 	var out []byte
@@ -46,18 +46,18 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 	return out
 }
 
-// EncodeKey encodes a P-256 key as PEM (SEC 1, RFC 5915).
+// EncodeKey encodes a P-256 private key as PEM (SEC 1, RFC 5915).
 func EncodeKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		// Only a key on an unknown curve cannot be encoded, and this package never creates or
-		// parses such a key.
+		// The only possible error is an unknown curve. This package creates and parses only P-256
+		// keys.
 		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err))
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockKey, Bytes: der})
 }
 
-// EncodePublicKey encodes the public half of a key as PEM (PKIX).
+// EncodePublicKey encodes the public key of a private key as PEM (PKIX).
 func EncodePublicKey(key *ecdsa.PrivateKey) []byte {
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
@@ -66,8 +66,8 @@ func EncodePublicKey(key *ecdsa.PrivateKey) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockPublic, Bytes: der})
 }
 
-// ParseCerts parses one or more certificates from PEM, in their order. Any other content is an
-// error, so that a key in the wrong file is noticed.
+// ParseCerts parses one or more certificates from PEM, in their order. It fails for any other PEM
+// block, so it detects a key in the wrong file.
 func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := text; ; {
@@ -84,7 +84,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 		}
 		certs = append(certs, cert)
 	}
-	// pem.Decode skips invalid blocks
+	// pem.Decode skips invalid blocks, so the number of blocks shows them
 	if n := bytes.Count(text, []byte("-----BEGIN ")); n > len(certs) && len(certs) > 0 {
 		return nil, fmt.Errorf("certificates: cannot read: %d of %d PEM blocks are damaged", n-len(certs), n)
 	}
@@ -94,14 +94,15 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// HaveCommonCert reports whether two PEM texts have a certificate in common.
+// HaveCommonCert reports whether two PEM texts contain an equal certificate. It returns false if a
+// text cannot be parsed.
 func HaveCommonCert(a, b string) bool {
 	these, err := ParseCerts([]byte(a))
 	others, err2 := ParseCerts([]byte(b))
 	return err == nil && err2 == nil && slices.ContainsFunc(these, func(c *x509.Certificate) bool { return slices.ContainsFunc(others, c.Equal) })
 }
 
-// ParseCert parses exactly one certificate from PEM.
+// ParseCert parses a certificate from PEM. It fails if the text contains more than one.
 func ParseCert(text []byte) (*x509.Certificate, error) {
 	certs, err := ParseCerts(text)
 	if err != nil {
@@ -113,7 +114,7 @@ func ParseCert(text []byte) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// ParseKey parses a P-256 private key from PEM (SEC 1 or PKCS #8).
+// ParseKey parses a P-256 private key from PEM (SEC 1 or PKCS #8). It fails for any other key.
 func ParseKey(text []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -142,7 +143,8 @@ func ParseKey(text []byte) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// ParseLeaf parses a certificate and its key from PEM and checks that they match.
+// ParseLeaf parses a certificate and its private key from PEM. It fails if the key does not belong
+// to the certificate.
 func ParseLeaf(certPEM, keyPEM []byte) (*Leaf, error) {
 	cert, err := ParseCert(certPEM)
 	if err != nil {
@@ -158,7 +160,8 @@ func ParseLeaf(certPEM, keyPEM []byte) (*Leaf, error) {
 	return &Leaf{Cert: cert, Key: key}, nil
 }
 
-// ParseCA parses a CA from PEM. It checks that the key matches and that the certificate is a CA.
+// ParseCA parses a CA certificate and its private key from PEM. It fails if the key does not belong
+// to the certificate, or if the certificate is no CA certificate.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	leaf, err := ParseLeaf(certPEM, keyPEM)
 	if err != nil {
@@ -170,8 +173,8 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return &CA{Cert: leaf.Cert, Key: leaf.Key}, nil
 }
 
-// NewServiceAccountKey returns a new key for the tokens of Kubernetes' service accounts, private
-// and public half in PEM.
+// NewServiceAccountKey creates a key that signs the tokens of service accounts. It returns the
+// private key and the public key in PEM.
 func NewServiceAccountKey() (private, public []byte, err error) {
 	key, err := NewKey()
 	if err != nil {

@@ -21,55 +21,55 @@ import (
 	"time"
 )
 
-// The organizations (O) of a client certificate that give its holder a role on the machine's API.
+// Organizations (O) of a client certificate. Each gives the holder a role in the management API.
 const (
 	RolePrefix = "orlop:"
-	// issued by the machine CA; the other roles by an operator CA or the client CA
+	// The machine CA issues certificates of this role. An operator CA or the client CA issues
+	// certificates of the other roles.
 	RoleMachine  = RolePrefix + "machine"
 	RoleReader   = RolePrefix + "reader"
 	RoleOperator = RolePrefix + "operator"
 	RoleAdmin    = RolePrefix + "admin"
-	// Each of these roles permits a single operation.
+	// RoleLogReader and the roles below permit a single operation.
 	RoleLogReader   = RolePrefix + "log-reader"
 	RoleImageImport = RolePrefix + "image-import"
-	// RoleJoin is the role of a join ticket, with which a machine joins the cluster. Persons do not
-	// get it.
+	// RoleJoin is the role of a join ticket, with which a machine joins the cluster. No person has
+	// this role.
 	RoleJoin       = RolePrefix + "join"
 	RoleEtcdBackup = RolePrefix + "etcd-backup"
 )
 
-// Roles returns the roles for persons, without RolePrefix, in ascending order; the roles for a
-// single operation are at the end.
+// Roles returns the roles that persons can have, without RolePrefix. The roles reader, operator and
+// admin are in ascending order, and the roles for a single operation follow.
 func Roles() []string {
 	return []string{"reader", "operator", "admin", "log-reader", "image-import", "etcd-backup"}
 }
 
 const (
-	// CABackdate is how long before its creation a CA becomes valid.
+	// CABackdate is the time between NotBefore of a CA and its creation.
 	CABackdate = 2 * 365 * 24 * time.Hour
-	// LeafBackdate is the same for a leaf without Spec.Backdate: enough for slightly different
-	// clocks.
+	// LeafBackdate is the time between NotBefore of a leaf and its issuance, without Spec.Backdate.
+	// It covers small differences between clocks.
 	LeafBackdate = 5 * time.Minute
 )
 
 // Usage is the permitted use of a leaf certificate.
 type Usage int
 
-// A certificate for TLS clients, for TLS servers, or for a process that is both (an etcd member).
+// Usages: a TLS client, a TLS server, or a process that is both, for example an etcd member.
 const (
 	Client Usage = iota + 1
 	Server
 	Both
 )
 
-// CA is a certificate authority that issues leaf certificates directly; it allows no intermediate
-// CA.
+// CA is a certificate authority. It issues only leaf certificates, and no intermediate CA.
 type CA struct {
 	Cert *x509.Certificate
 	Key  *ecdsa.PrivateKey
 }
 
-// Leaf is a certificate with its key.
+// Leaf is a leaf certificate with its private key.
 type Leaf struct {
 	Cert *x509.Certificate
 	Key  *ecdsa.PrivateKey
@@ -78,30 +78,30 @@ type Leaf struct {
 // Spec describes a leaf certificate.
 type Spec struct {
 	CN  string       // common name of the subject
-	O   []string     // organizations of the subject; Kubernetes uses them as groups, apid as roles
-	DNS []string     // names of a server
+	O   []string     // organizations of the subject: groups for Kubernetes, roles for apid
+	DNS []string     // DNS names of a server
 	IPs []netip.Addr // addresses of a server
 
 	Usage Usage
-	TTL   time.Duration // counted from Now; limited by the end of the CA
-	// Backdate is how long before Now the certificate becomes valid; zero means LeafBackdate. It
-	// never becomes valid before its CA.
+	TTL   time.Duration // time from Now to NotAfter, which is at most NotAfter of the CA
+	// Backdate is the time from NotBefore to Now; zero means LeafBackdate. NotBefore is at least
+	// NotBefore of the CA.
 	Backdate time.Duration
 	Key      *ecdsa.PrivateKey // nil creates a new key
-	// For is the public key of a holder that keeps the private key. Then Key is ignored, and the
-	// Leaf has no key.
+	// For is the public key of a holder that keeps its private key. If For is set, Key has no
+	// effect, and the Leaf has no key.
 	For *ecdsa.PublicKey
 	// Lineage and Root are the results of LineageOf for the certificate that this certificate
-	// renews; empty without a renewal.
+	// renews. Both are empty for a certificate that renews none.
 	Lineage, Root string
-	// Ticket is the serial number of the ticket with which the machine joined the cluster; see
-	// TicketOf.
+	// Ticket is the serial number of the ticket with which the machine joined the cluster
+	// (TicketOf). It is empty for other holders.
 	Ticket string
 	Now    time.Time // zero means the present time
 }
 
-// Distinct returns the distinct names or addresses for a Spec in the order of their first
-// occurrence; nil without values.
+// Distinct returns the values without duplicates, in the order of their first occurrence. It
+// returns nil if there are none.
 func Distinct[T string | netip.Addr](values []T) []T {
 	var out []T
 	seen := map[T]bool{}
@@ -122,12 +122,12 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// NewCA creates a self-signed CA with a new key, valid for ttl from now.
+// NewCA creates a self-signed CA with a new key. The CA expires after ttl.
 func NewCA(name string, ttl time.Duration) (*CA, error) {
 	return NewCAAt(name, ttl, time.Now())
 }
 
-// NewCAAt is like NewCA at another time.
+// NewCAAt is NewCA with another present time.
 func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	if name == "" || ttl <= 0 {
 		return nil, fmt.Errorf("CA %q: cannot create: expected a name and a positive TTL", name)
@@ -157,7 +157,8 @@ func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	return &CA{Cert: cert, Key: key}, nil
 }
 
-// Issue creates a leaf certificate signed by the CA.
+// Issue creates a leaf certificate that the CA signs. The certificate expires at the latest with
+// the CA. Issue fails for an incomplete Spec and for an expired CA.
 func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	template, key, err := leafTemplate(spec)
 	if err != nil {
@@ -184,8 +185,9 @@ func (ca *CA) Issue(spec Spec) (*Leaf, error) {
 	return &Leaf{Cert: cert, Key: key}, nil
 }
 
-// SelfSigned creates a leaf certificate signed by its own key: the identity of a machine before a
-// cluster's CA can sign it. Clients cannot verify it; they pin its Fingerprint.
+// SelfSigned creates a leaf certificate that its own key signs. It is the identity of a machine
+// that has no certificate of the machine CA yet. Clients cannot verify it, so they compare its
+// Fingerprint.
 func SelfSigned(spec Spec) (*Leaf, error) {
 	template, key, err := leafTemplate(spec)
 	if err != nil {
@@ -264,18 +266,18 @@ func sign(template, parent *x509.Certificate, holder *ecdsa.PublicKey, signer *e
 	return x509.ParseCertificate(der)
 }
 
-// SignedBy reports whether one of the CAs has signed a certificate.
+// SignedBy reports whether at least one of the CAs has signed a certificate.
 func SignedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
 }
 
-// ticketPrefix follows "urn:" in the subject alternative name of certificates that a machine got
-// with a ticket.
+// ticketPrefix follows "urn:" in a URI of the certificates that a machine got with a ticket. The
+// URI is a subject alternative name.
 const ticketPrefix = "orlop:ticket:"
 
 // TicketOf returns the serial number of the ticket with which the holder of a certificate joined
-// the cluster, or an empty string for other certificates. All certificates of a member contain it,
-// renewals included, so that they can be revoked together.
+// the cluster. All certificates of a member contain this number, also the renewals, so the ledger
+// can revoke them together. For any other certificate it returns an empty string.
 func TicketOf(cert *x509.Certificate) string {
 	for _, u := range cert.URIs {
 		if ticket, found := strings.CutPrefix(u.Opaque, ticketPrefix); found && u.Scheme == "urn" {
@@ -285,15 +287,16 @@ func TicketOf(cert *x509.Certificate) string {
 	return ""
 }
 
-// originPrefix follows "urn:" in the subject alternative name of a renewed certificate.
+// originPrefix follows "urn:" in a URI of a renewed certificate. The URI is a subject alternative
+// name.
 const originPrefix = "orlop:renewed-from:"
 
-// Serial returns the serial number of a certificate in hexadecimal.
+// Serial returns the serial number of a certificate in lower-case hexadecimal.
 func Serial(cert *x509.Certificate) string { return fmt.Sprintf("%x", cert.SerialNumber) }
 
-// LineageOf returns the lineage ID of a certificate, which is the serial number of the first
-// certificate of the lineage, and the Fingerprint of the CA of that first certificate. A
-// certificate without a renewal is the first of its lineage, and its root is empty.
+// LineageOf returns the ID of the lineage of a certificate, and the Fingerprint of the CA that
+// issued the first certificate of the lineage. The ID is the serial number of this first
+// certificate. If the certificate itself is the first, root is empty.
 func LineageOf(cert *x509.Certificate) (serial, root string) {
 	for _, u := range cert.URIs {
 		if rest, found := strings.CutPrefix(u.Opaque, originPrefix); found && u.Scheme == "urn" {
@@ -304,11 +307,11 @@ func LineageOf(cert *x509.Certificate) (serial, root string) {
 	return Serial(cert), ""
 }
 
-// The serial number of a renewed certificate begins with the prefix of its lineage, so that a
-// reader recognizes the lineage without a list of all renewals. It consists of a prefix of
-// prefixSize octets, with the first bit 0 and the second bit 1, and randomSize random octets (RFC
-// 5280, 4.1.2.2: at most 20 octets). The serial numbers of other certificates have at most 16
-// octets.
+// Sizes in octets. The serial number of a renewed certificate has a prefix that derives from its
+// lineage, and random octets (RFC 5280, 4.1.2.2: at most 20 octets). By the prefix a reader
+// recognizes the lineage without a list of all renewals. The first bit of the prefix is 0 and the
+// second is 1, so the number is positive and always has 19 octets. The serial numbers of other
+// certificates have at most 16 octets.
 const prefixSize, randomSize = 8, 11
 
 func lineageSerial(origin string) (*big.Int, error) {
@@ -326,13 +329,13 @@ func lineagePrefix(origin string) []byte {
 	return sum[:prefixSize]
 }
 
-// LineagePrefix returns the prefix of the lineage with ID origin, in hexadecimal. The serial
-// numbers of its renewed certificates begin with it (LineagePrefixOf).
+// LineagePrefix returns the prefix of the lineage with the ID origin, in hexadecimal. The serial
+// numbers of its renewed certificates begin with this prefix (LineagePrefixOf).
 func LineagePrefix(origin string) string { return hex.EncodeToString(lineagePrefix(origin)) }
 
-// LineagePrefixOf returns the lineage prefix in the serial number of a renewed certificate
-// (Serial), or an empty string for other certificates and for renewals by a version that did not
-// write it.
+// LineagePrefixOf returns the lineage prefix in the serial number (Serial) of a renewed
+// certificate. It returns an empty string for any other certificate, and for a renewal by an old
+// version, which wrote no prefix.
 func LineagePrefixOf(serial string) string {
 	if len(serial) != 2*(prefixSize+randomSize) {
 		return ""
@@ -340,15 +343,15 @@ func LineagePrefixOf(serial string) string {
 	return serial[:2*prefixSize]
 }
 
-// HolderID identifies the holder of a certificate and of all its renewals, for limits per holder:
-// it is the ticket of a member, or the lineage ID.
+// HolderID returns a text that is the same for all certificates of a holder, for limits per holder.
+// For a member it is the serial number of the ticket, and for other holders the ID of the lineage.
 func HolderID(cert *x509.Certificate) string {
 	origin, _ := LineageOf(cert)
 	return cmp.Or(TicketOf(cert), origin)
 }
 
-// NewRequest creates a CSR (PKCS #10, DER), which proves that its sender has the key. It contains
-// no other data.
+// NewRequest creates a CSR (PKCS #10, DER) that contains only the public key. The CSR proves that
+// its sender has the private key.
 func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -357,8 +360,8 @@ func NewRequest(key *ecdsa.PrivateKey) ([]byte, error) {
 	return der, nil
 }
 
-// ParseRequest returns the key of a CSR, after it has verified that the sender has the key. It
-// ignores all other content.
+// ParseRequest returns the public key in a CSR (DER). It fails if the signature does not prove that
+// the sender has the private key. It ignores all other content.
 func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -374,7 +377,7 @@ func ParseRequest(der []byte) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
-// newSerial returns a random serial number of 127 bits (RFC 5280 allows 20 octets, positive).
+// newSerial returns a random serial number from 1 to 2^127 (RFC 5280 permits up to 20 octets).
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -383,13 +386,13 @@ func newSerial() (*big.Int, error) {
 	return serial.Add(serial, big.NewInt(1)), nil
 }
 
-// NeedsRenewal reports whether two thirds of the validity period have passed, or the certificate is
-// not valid at that time.
+// NeedsRenewal reports whether a certificate must be renewed: two thirds of its validity period
+// have passed, or it is not valid yet.
 func NeedsRenewal(cert *x509.Certificate, now time.Time) bool {
 	return now.Before(cert.NotBefore) || !now.Before(RenewAt(cert))
 }
 
-// RenewAt returns the time after which NeedsRenewal is true.
+// RenewAt returns the time from which NeedsRenewal returns true.
 func RenewAt(cert *x509.Certificate) time.Time {
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	return cert.NotBefore.Add(life / 3 * 2)
@@ -397,17 +400,17 @@ func RenewAt(cert *x509.Certificate) time.Time {
 
 const fingerprintPrefix = "sha256:"
 
-// Fingerprint identifies the key of a certificate: "sha256:" and the SHA-256 of its
-// SubjectPublicKeyInfo in hexadecimal. It covers the key, not the certificate. So a machine retains
-// its identity when a certificate of the cluster's CA replaces its self-signed certificate, and at
-// each renewal.
+// Fingerprint returns an identifier of the public key of a certificate: "sha256:" and the SHA-256
+// of its SubjectPublicKeyInfo in hexadecimal. All certificates with the same key have the same
+// fingerprint. So the fingerprint of a machine stays the same at each renewal, and when the machine
+// CA signs a certificate in place of the self-signed one.
 func Fingerprint(cert *x509.Certificate) string { return fingerprint(cert.RawSubjectPublicKeyInfo) }
 
-// KeyFingerprint returns the Fingerprint of a certificate with this key.
+// KeyFingerprint returns the Fingerprint of certificates with this public key.
 func KeyFingerprint(key *ecdsa.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
-		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // as in EncodeKey
+		panic(fmt.Sprintf("pki: a key that is not on P-256: %v", err)) // see EncodeKey
 	}
 	return fingerprint(der)
 }
@@ -417,8 +420,8 @@ func fingerprint(spki []byte) string {
 	return fingerprintPrefix + hex.EncodeToString(sum[:])
 }
 
-// ParseFingerprint parses a typed fingerprint and returns it in the form of Fingerprint. Letters
-// may be upper case, and colons may separate the bytes.
+// ParseFingerprint parses a fingerprint that a person has typed, and returns it in the form of
+// Fingerprint. The text may have upper-case letters, and colons between the bytes.
 func ParseFingerprint(text string) (string, error) {
 	digits, found := strings.CutPrefix(strings.ToLower(strings.TrimSpace(text)), fingerprintPrefix)
 	digits = strings.ReplaceAll(digits, ":", "")
@@ -429,7 +432,7 @@ func ParseFingerprint(text string) (string, error) {
 	return fingerprintPrefix + hex.EncodeToString(sum), nil
 }
 
-// Matches reports whether the key belongs to the certificate.
+// Matches reports whether the private key belongs to the certificate.
 func Matches(cert *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	return err == nil && bytes.Equal(spki, cert.RawSubjectPublicKeyInfo)

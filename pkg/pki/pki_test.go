@@ -200,7 +200,8 @@ func TestServiceAccountKey(t *testing.T) {
 	}
 }
 
-// TestRequest: only the key of a request counts, and its sender has this key.
+// TestRequest checks that a CSR passes only a public key, and that a renewed certificate has the
+// lineage and the holder of the first certificate.
 func TestRequest(t *testing.T) {
 	key, err := NewKey()
 	if err != nil {
@@ -235,7 +236,7 @@ func TestRequest(t *testing.T) {
 	if first, renewed := HolderID(first.Cert), HolderID(renewed.Cert); first != renewed {
 		t.Errorf("a certificate is %s's, and its renewal %s's", first, renewed)
 	}
-	// All certificates of a machine have the same holder.
+	// All certificates of a member have the same holder.
 	var holders []string
 	for range 2 {
 		machine, err := ca.Issue(Spec{CN: "w1", Usage: Both, TTL: time.Minute, For: public, Ticket: "5f"})
@@ -282,7 +283,7 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// TestDistinct checks that the first of equal values stays in its place.
+// TestDistinct checks that Distinct keeps the first of equal values in its place.
 func TestDistinct(t *testing.T) {
 	for _, c := range [][2][]string{
 		{nil, nil},

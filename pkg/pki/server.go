@@ -7,15 +7,18 @@ import (
 	"time"
 )
 
-// ClockView is the knowledge of the time with which a client checks the certificates of a server.
+// ClockView is the knowledge of a machine about the time, for the verification of server
+// certificates.
 type ClockView struct {
-	Now   time.Time
+	Now   time.Time // time of the clock
 	Floor time.Time // a time that has certainly passed
-	// Unknown reports that the clock is to be synchronized, and was not yet since boot.
+	// Unknown reports whether the machine still waits for the first synchronization of its clock
+	// after boot.
 	Unknown bool
 }
 
-// at returns the time at which to check certificates.
+// at returns the time at which to verify a chain: Now, or the earliest possible time if Now is
+// unknown.
 func (v ClockView) at(chain []*x509.Certificate) time.Time {
 	if v.Unknown {
 		return earliestTime(chain, v.Floor)
@@ -23,21 +26,21 @@ func (v ClockView) at(chain []*x509.Certificate) time.Time {
 	return v.Now
 }
 
-// ServerCAs are the CAs that certify a server outside the cluster.
+// ServerCAs are the CAs that the machine trusts for a server outside the cluster.
 type ServerCAs struct {
-	Own  string // of this server, PEM; empty: the public CAs of the image
-	Site string // of the site, PEM; trusted, too
+	Own  string // CAs of this server, PEM; empty for the public CAs of the image
+	Site string // further CAs, of the site, PEM
 }
 
-// Roots returns the certificates of the CAs, or nil for the public CAs of the image alone. A text
-// without a usable certificate trusts no CA.
+// Roots returns the certificates of the CAs. It returns nil if only the public CAs of the image are
+// trusted. A text without a certificate adds no CA.
 func (c ServerCAs) Roots() *x509.CertPool {
 	if c == (ServerCAs{}) {
 		return nil
 	}
 	roots := x509.NewCertPool()
 	if c.Own == "" {
-		if system, err := x509.SystemCertPool(); err == nil { // otherwise the system has none
+		if system, err := x509.SystemCertPool(); err == nil { // the image may have no public CAs
 			roots = system
 		}
 	}
@@ -46,8 +49,9 @@ func (c ServerCAs) Roots() *x509.CertPool {
 	return roots
 }
 
-// InFile returns the CAs for a program that trusts the CAs of a single file, in PEM; empty for the
-// public CAs of the image alone, which publicCAs are.
+// InFile returns the CAs in PEM for a program that reads all its CAs from a single file. publicCAs
+// are the public CAs of the image in PEM. InFile returns an empty text if only the public CAs are
+// trusted.
 func (c ServerCAs) InFile(publicCAs string) string {
 	if c.Own == "" && c.Site != "" {
 		return publicCAs + c.Site
@@ -55,20 +59,22 @@ func (c ServerCAs) InFile(publicCAs string) string {
 	return c.Own + c.Site
 }
 
-// ClientConfig returns the configuration of a TLS client. The server needs a certificate of roots
-// (nil for the public CAs of the image) for a name or an address, at the time that clock tells.
+// ClientConfig returns the configuration of a TLS client. It accepts a server with a certificate
+// for name, a DNS name or an address, from a CA in roots (nil for the public CAs of the image). The
+// certificate must be valid at the time of clock.
 func ClientConfig(name string, roots *x509.CertPool, clock func() ClockView) *tls.Config {
 	return &tls.Config{
 		ServerName: name, MinVersion: tls.VersionTLS12,
-		InsecureSkipVerify: true, // VerifyConnection does it, at a time of its own
+		InsecureSkipVerify: true, // VerifyConnection verifies the chain, at the time of clock
 		VerifyConnection: func(s tls.ConnectionState) error {
 			return VerifyServer(s.PeerCertificates, roots, name, clock().at(s.PeerCertificates))
 		},
 	}
 }
 
-// VerifyServer checks the certificates that a TLS server has sent, its own first, for a name or an
-// address at a time. The roots nil are the public CAs of the image.
+// VerifyServer verifies the certificates that a TLS server has sent, with its own certificate
+// first. name is a DNS name or an address of the server. If roots is nil, the public CAs of the
+// image are trusted.
 func VerifyServer(chain []*x509.Certificate, roots *x509.CertPool, name string, at time.Time) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")
@@ -83,9 +89,9 @@ func VerifyServer(chain []*x509.Certificate, roots *x509.CertPool, name string, 
 	return err
 }
 
-// earliestTime returns the earliest time after floor at which certificates can be valid. It stands
-// for the time while the clock is unknown: a certificate that had expired at floor is invalid, and
-// a certificate that begins later is valid.
+// earliestTime returns floor, or the latest NotBefore in the chain if this is later. The client
+// uses it as the present time while the clock is unknown. So a certificate that expired before
+// floor is invalid, and a certificate that becomes valid after floor is valid.
 func earliestTime(chain []*x509.Certificate, floor time.Time) time.Time {
 	for _, c := range chain {
 		if c.NotBefore.After(floor) {

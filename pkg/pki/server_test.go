@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestServerCAs checks which CAs certify a server: its own, and the CAs of the site.
+// TestServerCAs checks which CAs the machine trusts for a server.
 func TestServerCAs(t *testing.T) {
 	own, site, stranger := newTestCA(t), newTestCA(t), newTestCA(t)
 	text := func(ca *CA) string { return string(ca.CertPEM()) }

@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// maxRounds is the maximum number of rounds of Converge before it returns an error. The second
-// round should find no operation; a few more are allowed because an operation may reveal another.
+// maxRounds is the maximum number of rounds of Converge. The second round should find no operation.
+// More rounds are permitted, because an operation can make another operation necessary.
 const maxRounds = 8
 
-// Diff reads the actual state and returns the remaining operations in order; none if the actual
-// state is the desired state.
+// Diff reads the actual state and returns the operations to the desired state, in order. It returns
+// none if the actual state is the desired state.
 type Diff func(ctx context.Context) ([]Op, error)
 
-// Report is the result of an operation. With an empty Op it reports that the operations could not
-// be determined.
+// Report is the result of an operation. If Op is empty, Diff has failed with Err.
 type Report struct {
 	Domain string        // Config.Name
-	Op     string        // result of Op.String
+	Op     string        // text of the operation (Op.String)
 	Err    error         // nil after a success
 	Took   time.Duration // duration of the operation
 }
@@ -37,7 +36,7 @@ func (r Report) String() string {
 	return fmt.Sprintf("%s: cannot %s: %v", r.Domain, r.Op, r.Err)
 }
 
-// Kind is the kind of event: "operation" or "failure".
+// Kind returns the kind of the event for this report: "operation" or "failure".
 func (r Report) Kind() string {
 	if r.Err != nil {
 		return "failure"
@@ -45,8 +44,9 @@ func (r Report) Kind() string {
 	return "operation"
 }
 
-// Converge repeats the diff and its operations until no operation remains. The error names the
-// failed operations, or the operations that come back in each round.
+// Converge runs Diff and the operations, and repeats both until Diff returns no operation. It fails
+// if Diff or an operation fails. It also fails after maxRounds rounds, with the operations that
+// remain.
 func Converge(ctx context.Context, c Config) error {
 	var last []Op
 	for range maxRounds {
@@ -66,7 +66,8 @@ func Converge(ctx context.Context, c Config) error {
 	return fmt.Errorf("%s: does not converge; remaining operations after %d rounds: %s", c.Name, maxRounds, strings.Join(Print(last), "; "))
 }
 
-// do performs the operations in order: up to the first failure, or all of them with KeepGoing.
+// do performs the operations in order. It stops at the first failure, or performs all of them with
+// KeepGoing.
 func (c Config) do(ctx context.Context, ops []Op) error {
 	var failures []error
 	for _, op := range ops {
@@ -92,7 +93,7 @@ func (c Config) report(r Report) {
 	}
 }
 
-// Print returns the operations as lines: the dry run.
+// Print returns the texts of the operations for a dry run.
 func Print(ops []Op) []string {
 	lines := make([]string, len(ops))
 	for i, op := range ops {
@@ -101,11 +102,12 @@ func Print(ops []Op) []string {
 	return lines
 }
 
-// Config describes a domain to converge.
+// Config describes a domain for Converge.
 type Config struct {
-	Name   string // the domain: "network"
+	Name   string // name of the domain, for example "network"
 	Diff   Diff
-	Report func(Report) // may be nil
-	// KeepGoing continues after a failed operation: for domains with independent operations.
+	Report func(Report) // receives each result; may be nil
+	// KeepGoing performs the other operations after a failure. It is for domains with independent
+	// operations.
 	KeepGoing bool
 }

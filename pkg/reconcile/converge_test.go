@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// world is a set of desired names; an operation creates a name.
+// world is an actual state and a desired state, both lists of names. An operation adds a name.
 type world struct {
 	mu   sync.Mutex
 	have []string
 	want []string
-	fail map[string]int // number of failures of its creation
+	fail map[string]int // number of failures left, by name
 }
 
 type add struct {

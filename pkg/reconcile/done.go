@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Done returns the planned operations without the failed operations. Both lists contain lines that
-// begin with the domain, in the form of Report.String: "host: load x" is omitted if "host: cannot
-// load x: …" is among the failures. Lines with the reason at the end ("network: link eth1: up:
-// cannot do: …") are recognized too.
+// Done returns the planned operations that are not among the failures. Lines of both lists begin
+// with the domain. A failure has the form of Report.String ("host: cannot load x: …") or the
+// reason at its end ("network: link eth1: up: cannot do: …").
 func Done(planned, failures []string) []string {
 	return slices.DeleteFunc(slices.Clone(planned), func(line string) bool {
 		domain, op, _ := strings.Cut(line, ": ")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDone: Done omits every operation that failed, and no other.
+// TestDone checks that Done omits exactly the operations that failed.
 func TestDone(t *testing.T) {
 	planned := []string{"host: load a", "host: load a b", "network: link eth1: up", "api: load a"}
 	failed := []string{Report{Domain: "host", Op: "load a", Err: errors.New("no: file")}.String(), "network: link eth1: up: cannot do: no such device"}

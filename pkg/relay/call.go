@@ -12,23 +12,23 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Bidirectional is the description of a method that may stream both ways; to HTTP/2 the other kinds
-// of methods are special cases of it.
+// Bidirectional describes a method of any kind for a proxy. In HTTP/2, unary and one-way streaming
+// calls are special cases of a bidirectional stream.
 var Bidirectional = grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// CopyCall forwards the messages of a call to a server, and its answer, until the call ends. Both
-// sides use NewCodec. cancel ends the call to the server; name is the name of the call in reports
-// of panics.
+// CopyCall forwards the messages of a call to a server, and the messages of the server to the
+// client. It returns the status of the server when the call ends. Both sides must use NewCodec.
+// cancel ends the call to the server. name names the call in the record of a panic.
 func CopyCall(name string, down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) error {
 	go func() {
 		if err := panics.Do(name, func() error { return forward(up, down) }); err != nil {
-			cancel() // the client disconnected: the server must know
+			cancel() // the client has disconnected, so the call to the server must end
 		}
 	}()
 	return backward(down, up)
 }
 
-// forward copies messages from the client until its stream ends.
+// forward copies messages from the client to the server, until the client ends its stream.
 func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 	for {
 		message := new(Frame)
@@ -40,7 +40,7 @@ func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 			return err
 		}
 		if err := up.SendMsg(message); err != nil {
-			// io.EOF: the server has already ended the call; backward receives the status.
+			// io.EOF: the server has ended the call; backward gets its status
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
@@ -49,7 +49,8 @@ func forward(up grpc.ClientStream, down grpc.ServerStream) error {
 	}
 }
 
-// backward copies the messages of the server, and returns its own status with its details.
+// backward copies header, messages and trailer from the server to the client. It returns the status
+// of the server, with the details.
 func backward(down grpc.ServerStream, up grpc.ClientStream) error {
 	defer func() { down.SetTrailer(WithoutReserved(up.Trailer())) }()
 	header, err := up.Header()
@@ -74,7 +75,7 @@ func backward(down grpc.ServerStream, up grpc.ClientStream) error {
 	}
 }
 
-// WithoutReserved returns the headers without those that gRPC writes itself.
+// WithoutReserved returns the headers except those that gRPC itself sets.
 func WithoutReserved(md metadata.MD) metadata.MD {
 	out := metadata.MD{}
 	for key, values := range md {

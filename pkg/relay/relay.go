@@ -1,11 +1,11 @@
-// Package relay forwards calls and connections without decoding them.
+// Package relay forwards gRPC calls and connections without decoding their content.
 //
-// CopyCall forwards a gRPC call, message by message, in both directions at once. A connection goes
-// through a call of the management API (Machine.Relay): Conn is the end of the caller, and Join is
-// the implementation on the machine in between.
+// CopyCall forwards a gRPC call, message by message and in both directions. A forwarded connection
+// goes through a call of the management API (Machine.Relay) on the machine in the middle. Conn is
+// the client's end of the connection, and Join is the implementation on the machine in the middle.
 //
-// The callers decide which calls and connections are permitted. The bytes of a connection are TLS
-// between its two ends; this package only copies bytes.
+// The callers of the package decide which calls and connections are permitted. The two ends of a
+// connection use TLS, so the machine in the middle sees only encrypted bytes.
 package relay
 
 import (
@@ -25,15 +25,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/panics"
 )
 
-// Chunk is the maximum payload of a message, in bytes.
+// Chunk is the maximum number of data bytes in a message.
 const Chunk = 64 << 10
 
-// closeTimeout is the timeout for sending pending data after Close.
+// closeTimeout is the time that Close leaves for sending the pending data.
 const closeTimeout = 5 * time.Second
 
-// ParseTarget parses the address of the target machine. It must be an address that only the
-// certificate of this machine contains: a name would need a lookup, and 127.0.0.1 is the address of
-// every machine.
+// ParseTarget parses the IP address of the target machine. It rejects a name, because a name needs
+// a lookup. It rejects addresses that are not unique to a machine, for example 127.0.0.1, because
+// the caller verifies the certificate of the target by its address.
 func ParseTarget(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
@@ -45,11 +45,11 @@ func ParseTarget(text string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// Conn returns a connection for an answered call of Relay. It owns the call: it calls cancel, which
-// ends the call, when the connection is closed or broken. If the machine in between has ended the
-// call, Read returns its status.
+// Conn returns a connection over a call of Relay, after the first message of the machine in the
+// middle. The connection owns the call: it calls cancel when it is closed or broken, and cancel
+// ends the call. If the machine in the middle ends the call, Read returns the status of the call.
 func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel context.CancelFunc) net.Conn {
-	near, far := net.Pipe() // adds deadlines, which a call does not have
+	near, far := net.Pipe() // a pipe has deadlines; a call has none
 	c := &conn{Conn: near, cancel: cancel}
 	panics.Go("relay", func() { send(stream, far) })
 	panics.Go("relay", func() { c.receive(stream, far) })
@@ -59,17 +59,18 @@ func Conn(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel 
 type conn struct {
 	net.Conn
 	cancel context.CancelFunc
-	// status of the call; written before the far end of the pipe is closed, and read after that
+	// status of the call; receive writes it before it closes the far end of the pipe, and Read
+	// reads it after the pipe is closed
 	why error
 }
 
-// send forwards written data.
+// send sends the data that was written to the connection.
 func send(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], far net.Conn) {
 	buf := make([]byte, Chunk)
 	for {
 		n, err := far.Read(buf)
 		if n > 0 && stream.Send(&api.RelayData{Chunk: buf[:n]}) != nil {
-			return // receive gets the reason
+			return // receive gets the error
 		}
 		if err != nil {
 			_ = stream.CloseSend() // never fails
@@ -78,7 +79,8 @@ func send(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], far net
 	}
 }
 
-// receive forwards received data until the call ends. Data after Close is discarded.
+// receive passes the received data to the readers of the connection, until the call ends. After
+// Close it discards the data.
 func (c *conn) receive(stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], far net.Conn) {
 	defer c.cancel()
 	for {
@@ -87,7 +89,7 @@ func (c *conn) receive(stream grpc.BidiStreamingClient[api.RelayData, api.RelayD
 			if !errors.Is(err, io.EOF) {
 				c.why = err
 			}
-			_ = far.Close() // the end of a pipe; never fails
+			_ = far.Close() // never fails for a pipe
 			return
 		}
 		if len(m.Chunk) > 0 {
@@ -105,16 +107,17 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. Pending data is still sent.
+// Close implements net.Conn. Pending data is sent within closeTimeout.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	time.AfterFunc(closeTimeout, c.cancel)
 	return err
 }
 
-// Join copies bytes between a call of Relay and a connection, and closes the connection. It returns
-// when the connection has ended, when the caller has disconnected, or after a time without data in
-// either direction. It buffers one Chunk in addition to the gRPC buffers of a stream.
+// Join copies bytes between a call of Relay and a connection. It returns when the target closes the
+// connection, when the caller disconnects, or after the time idle without data in either direction.
+// Then it closes the connection. It buffers a Chunk per direction, in addition to the buffers of
+// gRPC.
 func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, idle time.Duration) error {
 	defer func() { _ = conn.Close() }()
 	late := time.NewTimer(idle)
@@ -131,21 +134,21 @@ func Join(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn ne
 			if err != nil {
 				return err
 			}
-			up = nil // data from the target still arrives
+			up = nil // the target can still send data
 			moved()
-		case <-late.C: // the return ends the call, and with it a hanging Send
+		case <-late.C: // the return ends the call, and thereby a blocked Send
 			return status.Errorf(codes.DeadlineExceeded, "no data was relayed for %v", idle)
 		}
 	}
 }
 
-// upward copies data from the caller until the caller closes its side.
+// upward copies data from the caller to the target, until the caller closes its side.
 func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved func()) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			if half, ok := conn.(interface{ CloseWrite() error }); ok {
-				_ = half.CloseWrite() // downward returns the error of a closed connection
+				_ = half.CloseWrite() // downward returns the error of the connection
 			}
 			return nil
 		}
@@ -156,13 +159,13 @@ func upward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn 
 			return status.Errorf(codes.InvalidArgument, "cannot relay a message of %d bytes; limit %d", len(m.Chunk), Chunk)
 		}
 		if _, err := conn.Write(m.Chunk); err != nil {
-			return nil // downward returns the reason, after the last data of the target
+			return nil // downward returns the error, after the last data of the target
 		}
 		moved()
 	}
 }
 
-// downward copies data from the target until the target closes its side.
+// downward copies data from the target to the caller, until the target closes its side.
 func downward(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData], conn net.Conn, moved func()) error {
 	buf := make([]byte, Chunk)
 	for {

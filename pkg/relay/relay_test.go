@@ -19,12 +19,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// between is a machine that relays to one address.
+// between is a machine in the middle that relays to a single address.
 type between struct {
 	api.UnimplementedMachineServer
 	target string
 	idle   time.Duration
-	ended  chan error // result of each call
+	ended  chan error // result of each call of Join
 }
 
 func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.RelayData]) error {
@@ -36,7 +36,8 @@ func (b *between) Relay(stream grpc.BidiStreamingServer[api.RelayData, api.Relay
 	return err
 }
 
-// relayed returns a call to a machine, and the other end of its relayed connection.
+// relayed returns a call to a machine in the middle, and the target's end of the relayed
+// connection.
 func relayed(idle time.Duration) (stream grpc.BidiStreamingClient[api.RelayData, api.RelayData], cancel func(), other net.Conn, b *between, err error) {
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,7 +64,7 @@ func relayed(idle time.Duration) (stream grpc.BidiStreamingClient[api.RelayData,
 	return stream, cancel, other, b, err
 }
 
-// TestConn: it behaves like any connection.
+// TestConn checks that a Conn behaves like any net.Conn.
 func TestConn(t *testing.T) {
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 		stream, cancel, other, _, err := relayed(time.Minute)
@@ -86,8 +87,8 @@ func start(t *testing.T, idle time.Duration) (grpc.BidiStreamingClient[api.Relay
 	return stream, cancel, other, b
 }
 
-// TestEndOfTheCall: when the caller disappears, the connection ends; and the caller reads why a
-// call has ended.
+// TestEndOfTheCall checks that the connection ends when the caller disappears, and that the caller
+// gets the status with which the machine in the middle ends a call.
 func TestEndOfTheCall(t *testing.T) {
 	stream, cancel, other, b := start(t, time.Minute)
 	_ = Conn(stream, cancel)
@@ -115,8 +116,8 @@ func TestEndOfTheCall(t *testing.T) {
 	}
 }
 
-// TestLastWords: the last bytes of the target before it closes arrive, even while the caller is
-// writing.
+// TestLastWords checks that the last data of a target that closes arrives at the caller. After it,
+// writes of the caller fail.
 func TestLastWords(t *testing.T) {
 	stream, cancel, other, _ := start(t, time.Minute)
 	near := Conn(stream, cancel)
@@ -135,8 +136,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// TestStall: the connection of a caller that reads nothing is closed, even while the target is
-// writing.
+// TestStall checks that Join ends if the caller reads no data, even while the target writes.
 func TestStall(t *testing.T) {
 	_, _, other, b := start(t, 200*time.Millisecond)
 	go func() {

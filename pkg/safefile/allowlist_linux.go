@@ -15,52 +15,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Subtree is an allowed part of the file system: a file, or a directory with its content.
+// Subtree is a part of the file system that the allow-list contains: a file, or a directory with
+// its content.
 type Subtree struct {
 	Path string // absolute
-	// Private trees are only for callers with access to secrets. In the other trees, only files
-	// that are readable for every program are allowed.
+	// Private is true for a tree that only callers with access to secrets may read. In any other
+	// tree, a caller may read only the files that the mode makes readable for all users.
 	Private bool
 }
 
-// AllowList is the list of files that a client may read. Open opens files below its trees.
+// AllowList decides which files a client may read. Open opens only these files.
 //
-// A path outside of all allowed trees, as written, is rejected at once, without telling whether it
-// exists. The kernel resolves any other path, with all its links, without opening the file. Then
-// the package compares the resolved path with the list, and opens exactly this file if it is a
-// regular file or a directory. So no link leads out of the trees, regardless of its creator and of
-// the time of its change. Links of /proc to the open files of processes are not followed at all.
-// The package never opens a pipe, a socket or a device, which could block or have side effects.
+// Open first rejects a path that, as written, is outside of all trees. The error is the same
+// whether the file exists or not. The kernel then resolves the path, with all its links, without
+// opening the file. Open compares the resolved path with the list, and opens exactly the resolved
+// file if it is a regular file or a directory. So a link cannot lead out of the trees, even if
+// another process changes the link meanwhile. Open does not follow the links in /proc to the open
+// files of processes. It does not open pipes, sockets and devices, because that can block or have
+// side effects.
 //
-// The callers choose the trees, and limit the time and the size: a file of /proc or /sys is
-// generated while it is read.
+// The caller chooses the trees. It also limits the time and the size of a read, because the kernel
+// generates a file of /proc or /sys during the read.
 type AllowList struct {
-	Root  string // prefix of all paths; "/" except in tests
+	Root  string // prefix of all paths: "/", or another directory in tests
 	Trees []Subtree
-	// Hidden are parts of trees that are allowed for no caller: resolved paths, with their content.
+	// Hidden are resolved paths that no caller may read, with their content.
 	Hidden []string
-	// Secret matches names of files and directories that are also allowed for no caller.
+	// Secret matches the names of further files and directories that no caller may read.
 	Secret *regexp.Regexp
 }
 
-// Errors for rejected paths. For missing files the error is fs.ErrNotExist.
+// Errors of Open for a rejected path. For a missing file the error is fs.ErrNotExist.
 var (
 	ErrNotAllowed = errors.New("is not on the allow-list")
 	ErrKind       = errors.New("is neither a file nor a directory")
 )
 
-// Open opens a file or a directory for reading. The caller closes it. all includes private trees.
+// Open opens a file or a directory for reading. The caller closes the file. all permits private
+// trees.
 func (l *AllowList) Open(name string, all bool) (*os.File, error) {
 	f, _, err := l.open(name, all)
 	return f, err
 }
 
-// open also returns the resolved path.
+// open is Open. It also returns the resolved path.
 func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
 		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrNotAllowed)
 	}
-	// The resolution of a path can block, if it leads to a network file system.
+	// A path outside of the trees is not resolved, because it can lead to a network file system
+	// that blocks.
 	if !l.allowed(name, all, true) {
 		return nil, "", fmt.Errorf("%s: %w", name, ErrNotAllowed)
 	}
@@ -69,7 +73,8 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", l.Root, err)
 	}
 	defer unix.Close(root)
-	// O_PATH opens no file: it calls no driver, and does not wait for the other end of a pipe.
+	// With O_PATH, the kernel opens no file: it calls no driver, and does not wait for the other
+	// end of a pipe.
 	found, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
@@ -85,7 +90,7 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	}
 	target, below := strings.CutPrefix(target, strings.TrimSuffix(l.Root, "/"))
 	target = cmp.Or(target, "/")
-	below = below && path.IsAbs(target) // "(unreachable)/x" is not absolute
+	below = below && path.IsAbs(target) // "(unreachable)/x" is a path outside the root
 	var s unix.Stat_t
 	if err := unix.Fstat(found, &s); err != nil {
 		return nil, "", fmt.Errorf("%s: cannot examine: %w", name, err)
@@ -97,7 +102,7 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	case !isDir && s.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, "", fmt.Errorf("%s: %w", name, ErrKind)
 	}
-	// The descriptor refers to the checked file, even if the name now refers to another file.
+	// The descriptor refers to the checked file, even if its name refers to another file by now.
 	f, err := os.OpenFile(self, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", name, errors.Unwrap(err))
@@ -105,7 +110,8 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	return f, target, nil
 }
 
-// allowed reports whether a resolved path is in a tree or, for directories, above a tree.
+// allowed reports whether the list contains a resolved path. The path is in a tree, or it is a
+// directory above a tree.
 func (l *AllowList) allowed(resolved string, all, isDir bool) bool {
 	if slices.ContainsFunc(l.Hidden, func(hidden string) bool { return within(resolved, hidden) }) {
 		return false
@@ -118,8 +124,9 @@ func (l *AllowList) allowed(resolved string, all, isDir bool) bool {
 	})
 }
 
-// readable reports whether the mode of a file allows reading by all users, or the caller may read
-// it all the same.
+// readable reports whether a caller may read a file with this mode: all users may read it, the
+// caller may read private trees and it is in one of them, or it is a link or a directory above a
+// tree.
 func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 	return mode&0o004 != 0 || mode&unix.S_IFMT == unix.S_IFLNK ||
 		all && l.Private(resolved) ||
@@ -130,7 +137,7 @@ func within(name, tree string) bool {
 	return name == tree || tree == "/" || strings.HasPrefix(name, tree+"/")
 }
 
-// Private reports whether a path is only for callers with access to secrets.
+// Private reports whether a path is in a private tree.
 func (l *AllowList) Private(name string) bool {
 	return slices.ContainsFunc(l.Trees, func(t Subtree) bool { return t.Private && within(name, t.Path) })
 }
@@ -139,13 +146,14 @@ func (l *AllowList) Private(name string) bool {
 type Entry struct {
 	Name     string
 	Mode     fs.FileMode
-	Size     int64 // bytes, from the file system
+	Size     int64 // bytes, as the file system reports them
 	Modified time.Time
-	Target   string // of a link
+	Target   string // target of a symbolic link
 }
 
-// Entries lists the allowed content of a directory, by name, at most `most` entries; more reports
-// whether there are others. For a file it lists the file.
+// Entries lists the allowed files in a directory, sorted by name. If there are more than most, it
+// returns the first of them, and more is true. For the name of a file it lists only this file. all
+// permits private trees.
 func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
 	f, resolved, err := l.open(name, all)
 	if err != nil {
@@ -167,11 +175,11 @@ func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more
 	for _, child := range names {
 		var s unix.Stat_t
 		if unix.Fstatat(int(f.Fd()), child, &s, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue // deleted meanwhile
+			continue // the file was removed meanwhile
 		}
 		kind := s.Mode & unix.S_IFMT
 		inner := path.Join(resolved, child)
-		// A link is checked by its own name; its target is checked by Open.
+		// A link in the list needs a permitted name. Open checks its target.
 		if !l.allowed(inner, all, kind == unix.S_IFDIR) || !l.readable(inner, s.Mode, all) {
 			continue
 		}
@@ -190,7 +198,7 @@ func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more
 	return list, false, nil
 }
 
-// mode converts a mode of the kernel to Go's form.
+// mode converts the mode of a file from the kernel's form to Go's form.
 func mode(m uint32) fs.FileMode {
 	out := fs.FileMode(m & 0o777)
 	switch m & unix.S_IFMT {

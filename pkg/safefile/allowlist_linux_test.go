@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine creates a directory with allowed files, forbidden files, and links between them.
+// machine creates a directory with allowed files, forbidden files, and links between them. It
+// returns an AllowList with this directory as root.
 func machine(t *testing.T) *AllowList {
 	t.Helper()
 	root := t.TempDir()
@@ -51,7 +52,7 @@ func machine(t *testing.T) *AllowList {
 		Hidden: []string{"/usr/share/config.yaml"}, Secret: regexp.MustCompile(`secret|password|(^|_)key$`)}
 }
 
-// content returns the content of an opened name, or the error.
+// content opens a file and returns its content.
 func content(l *AllowList, name string, all bool) (string, error) {
 	f, err := l.Open(name, all)
 	if err != nil {
@@ -73,17 +74,17 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]error{
-		// Outside of the trees, in any notation.
+		// Outside of the trees, in several notations.
 		"/state/key": ErrNotAllowed, "/proc/kcore": ErrNotAllowed, "/usr2/file": ErrNotAllowed, "/var/lib/secret": ErrNotAllowed, "/usr/../state/key": ErrNotAllowed,
 		"/usr/share/../../state/key": ErrNotAllowed, "usr/share/file": ErrNotAllowed, "": ErrNotAllowed, "/usr//share/file": ErrNotAllowed, "/usr/share/file\x00": ErrNotAllowed,
 		"/proc/cpuinfo/../kcore": ErrNotAllowed,
-		// Through links.
+		// Links out of the trees.
 		"/usr/share/out": ErrNotAllowed, "/usr/share/far": ErrNotAllowed, "/usr/share/directory": ErrNotAllowed, "/usr/share/directory/key": ErrNotAllowed, "/usr/share/above": ErrNotAllowed,
 		"/usr/share/loop": ErrNotAllowed,
-		// Hidden, secret, or not readable for every program.
+		// Hidden, secret, or not readable for all users.
 		"/usr/share/config.yaml": ErrNotAllowed, "/sys/class/net0/dhchap_secret": ErrNotAllowed, "/sys/devices/net0/password_in": ErrNotAllowed,
 		"/sys/devices/net0/serial": ErrNotAllowed, "/usr/share/secretly": ErrNotAllowed, "/var/log/pods/0.log": ErrNotAllowed,
-		// A missing file is reported only inside the trees.
+		// In a tree, a missing file is fs.ErrNotExist. Outside of the trees, it is ErrNotAllowed.
 		"/usr/share/none": fs.ErrNotExist, "/usr/share/file/x": fs.ErrNotExist, "/state/none": ErrNotAllowed, "/none": ErrNotAllowed, "/usr/share/dhchap_secret": ErrNotAllowed,
 		"/usr/share/pipe": ErrKind,
 	} {
@@ -91,7 +92,7 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %v", name, got, err, want)
 		}
 	}
-	// Callers with access to secrets can read private trees, but nothing else.
+	// With access to secrets, a caller may also read private trees.
 	if got, err := content(l, "/var/log/pods/0.log", true); err != nil || got != "content of var/log/pods/0.log" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -108,8 +109,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestReplaced: Open opens the file that it checked, even if another process replaces it meanwhile
-// by a link to the outside.
+// TestReplaced checks that Open opens the file that it has checked, even while another process
+// replaces the file by a link out of the trees, again and again.
 func TestReplaced(t *testing.T) {
 	l := machine(t)
 	name := filepath.Join(l.Root, "usr/share/flips")
@@ -139,7 +140,7 @@ func TestReplaced(t *testing.T) {
 	<-stopped
 }
 
-// TestThisMachine opens files of the kernel, and no file of a process.
+// TestThisMachine checks that Open opens files of the kernel, and no files of a process.
 func TestThisMachine(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	l := &AllowList{Root: "/", Trees: []Subtree{{Path: "/proc/meminfo"}, {Path: "/proc/net"}, {Path: own + "net"}, {Path: "/proc/mounts"}, {Path: own + "mounts"}, {Path: "/dev/null"}}}
@@ -164,7 +165,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestNotResolved: a path outside of the trees is rejected before any lookup, even of the root.
+// TestNotResolved checks that Open rejects a path outside of the trees before it opens the root.
 func TestNotResolved(t *testing.T) {
 	l := &AllowList{Root: filepath.Join(t.TempDir(), "none"), Trees: []Subtree{{Path: "/usr"}, {Path: "/var/log", Private: true}}}
 	for _, name := range []string{"/mnt/hangs", "/usr2", "/var/log/x"} {
@@ -211,7 +212,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// listed returns the names in a directory, with the targets of links.
+// listed returns the names in a directory, and the targets of its links, separated by blanks.
 func listed(t *testing.T, l *AllowList, name string, all bool) string {
 	t.Helper()
 	list, more, err := l.Entries(name, all, 100)

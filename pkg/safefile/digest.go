@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// SHA256 returns the digest of a file's content in lower-case hexadecimal, and its size in bytes.
-// The error is fs.ErrNotExist if the file does not exist.
+// SHA256 returns the digest of a file in lower-case hexadecimal, and the size of the file in bytes.
+// For a missing file the error is fs.ErrNotExist.
 func SHA256(file string) (digest string, size int64, err error) {
 	f, err := os.Open(file)
 	if err != nil {

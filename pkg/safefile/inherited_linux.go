@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inherited returns an open file that the parent process passed in addition to the standard files:
-// the file with the descriptor number in an environment variable, or nil without that variable. It
-// removes the variable and marks the descriptor close-on-exec, so that child processes inherit
-// neither.
+// Inherited returns an open file that this process has inherited from its parent. The environment
+// variable has the number of the descriptor, 3 or higher. Without the variable, Inherited returns
+// nil. It removes the variable and sets close-on-exec, so the child processes of this process get
+// no descriptor and no variable.
 func Inherited(variable string) (*os.File, error) {
 	value, ok := os.LookupEnv(variable)
 	if !ok {

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 )
 
-// Listen creates a listening Unix socket that a child process inherits (Inherited). It replaces an
-// existing socket, and creates the directory with the mode. Only root can connect, and a group that
-// is not 0. The caller closes the socket.
+// Listen creates a Unix socket on which a child process listens (Inherited). It replaces an
+// existing socket. It creates the parent directory with the mode directory. Root can connect, and
+// also the group if it is not 0. The caller closes the file.
 func Listen(path string, group int, directory fs.FileMode) (*os.File, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, directory); err != nil {

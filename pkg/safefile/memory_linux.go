@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InMemory returns an anonymous file with the content, at its beginning, to pass to another
-// process. Unlike a pipe, it needs no writer.
+// InMemory returns an anonymous file in memory with a content, at offset 0. It is for passing the
+// content to another process. A pipe would need a goroutine that writes to it.
 func InMemory(name string, content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

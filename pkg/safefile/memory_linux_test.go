@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestInMemory checks that a file in memory has the content, and that a reader begins at its start.
+// TestInMemory checks the name and the content of a file in memory.
 func TestInMemory(t *testing.T) {
 	f, err := InMemory("question", []byte("content"))
 	if err != nil {

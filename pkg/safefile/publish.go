@@ -8,9 +8,9 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Publish replaces a file in a directory in memory atomically, for all users to read, whatever the
-// mask of the process. fs.ErrNotExist: the directory does not exist. The content does not survive a
-// power cut.
+// Publish replaces a file on a tmpfs atomically. All users can read the file, independent of the
+// umask of the process. If the directory does not exist, the error is fs.ErrNotExist. Publish does
+// not flush the file to disk.
 func Publish(dir, name string, content []byte) error {
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPublish checks that other users can read the file, and that no directory is made.
+// TestPublish checks that all users can read the file, and that Publish creates no directory.
 func TestPublish(t *testing.T) {
 	dir := t.TempDir()
 	defer unix.Umask(unix.Umask(0o077))

@@ -1,11 +1,14 @@
-// Package safefile reads and writes files safely. WriteFile and SyncDir replace files atomically
-// and durably: after a power cut a file has the old content or the new content, and it has the new
-// content if the write was reported as successful. They neither set owners nor create directories.
-// Publish replaces a file in memory for less privileged readers. ReadUntrusted reads a file that a
-// less trusted party can replace, AllowList opens only files that a client may read, InMemory makes
-// an anonymous file for another process, Inherited takes over an open file of the parent process,
-// and SHA256 computes the digest of a file. StampAll and ReadAll keep a process in sync with
-// several files.
+// Package safefile reads and writes files safely.
+//   - WriteFile and SyncDir replace a file. After a power cut, the file has the old or the new
+//     content, and the new content if the write has returned without an error. They set no owner
+//     and create no directory.
+//   - Publish replaces a file on a tmpfs for processes with fewer privileges.
+//   - ReadUntrusted reads a file that a less trusted process can replace.
+//   - AllowList opens only files that a client may read.
+//   - InMemory creates an anonymous file for another process.
+//   - Listen and Inherited pass a socket or another open file from a process to its child.
+//   - SHA256 computes the digest of a file.
+//   - StampAll detects changes of several files, and ReadAll reads them.
 package safefile
 
 import (
@@ -17,7 +20,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// WriteFile replaces a file atomically. When it returns nil, the new content survives a power cut.
+// WriteFile replaces a file atomically. When it returns nil, the file has the new content after a
+// power cut, too.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := renameio.WriteFile(name, content, mode); err != nil {
 		return err
@@ -25,8 +29,8 @@ func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(name))
 }
 
-// SyncDir makes creations, renames and removals in a directory durable. Flushing a file alone does
-// not (fsync(2)).
+// SyncDir flushes a directory. After it, creations, renames and removals in the directory survive a
+// power cut. A flush of the files alone does not do this (fsync(2)).
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

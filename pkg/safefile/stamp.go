@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Stamp returns a text that changes when a file is replaced by rename, as WriteFile does, even
-// within the resolution of the file system's clock and with the same size.
+// Stamp returns a text that changes when a rename replaces the file, as WriteFile does. The text
+// has the inode number, so it also changes if the time and the size of the file stay the same.
 func Stamp(info fs.FileInfo) string {
 	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -18,8 +18,8 @@ func Stamp(info fs.FileInfo) string {
 	return stamp
 }
 
-// StampAll returns a text that changes when any of some files in a directory changes. It fails if a
-// file is missing.
+// StampAll returns a text that changes when any of the named files in a directory changes. It fails
+// if a file is missing.
 func StampAll(dir string, names []string) (string, error) {
 	stamp := ""
 	for _, name := range names {
@@ -32,7 +32,8 @@ func StampAll(dir string, names []string) (string, error) {
 	return stamp, nil
 }
 
-// ReadAll returns the content of some files in a directory by name. It fails if a file is missing.
+// ReadAll returns the content of the named files in a directory, by name. It fails if a file is
+// missing.
 func ReadAll(dir string, names []string) (map[string][]byte, error) {
 	texts := map[string][]byte{}
 	for _, name := range names {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAll checks that the stamp of several files changes with each of them, and that a missing file
-// is an error.
+// TestAll checks that the stamp of several files changes with each of the files. A missing file is
+// an error of StampAll and of ReadAll.
 func TestAll(t *testing.T) {
 	dir, names := t.TempDir(), []string{"a", "b"}
 	write := func(name, text string) {
@@ -40,7 +40,7 @@ func TestAll(t *testing.T) {
 	}
 	for _, name := range names {
 		before := stamp()
-		write(name, "5") // the same size
+		write(name, "5") // a change without a change of the size
 		if after := stamp(); after == before {
 			t.Errorf("a change of %s keeps the stamp %q", name, after)
 		}

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadUntrusted reads a file in a directory that a less trusted party has written or can replace at
-// any time, for example on a removable medium. The file may have at most `most` bytes.
-// ReadUntrusted follows no links, so it stays in the directory. It reads only regular files, and
-// never blocks on a pipe. For a missing file the error is fs.ErrNotExist.
+// ReadUntrusted reads a file in a directory that a less trusted process or person can change at any
+// time, for example on a removable medium. It follows no links, and reads only a regular file below
+// the directory with at most `most` bytes. It does not block on a pipe. For a missing file the
+// error is fs.ErrNotExist.
 func ReadUntrusted(dir, name string, most int64) ([]byte, error) {
 	dirFD, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -25,7 +25,7 @@ func ReadUntrusted(dir, name string, most int64) ([]byte, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})
 	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a link; a socket (open(2))
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a link, or a socket (open(2))
 		return nil, fmt.Errorf("%s is not a plain file", name)
 	case errors.Is(err, unix.ENOENT):
 		return nil, fmt.Errorf("has no file %s: %w", name, fs.ErrNotExist)

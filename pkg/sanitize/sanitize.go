@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// ASCII replaces every character that is not printable ASCII by "?", and cuts the text after most
-// characters.
+// ASCII replaces each character that is not printable ASCII by "?". It returns at most the first
+// most characters.
 func ASCII(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -18,9 +18,9 @@ func ASCII(text string, most int) string {
 	return out[:min(len(out), most)]
 }
 
-// Text replaces every tab by a blank and every other unprintable character by "?": control
-// characters, line breaks, characters that change the writing direction, and unassigned characters.
-// Letters of all scripts stay.
+// Text replaces each tab by a blank, and each other unprintable character by "?". Unprintable are
+// control characters, line breaks, characters that change the writing direction, and unassigned
+// characters. Letters of all scripts stay.
 func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -33,9 +33,9 @@ func Text(text string) string {
 	}, text)
 }
 
-// Line joins the lines of a text by "; ", or by a blank after a line that ends with a colon or a
-// comma. It trims lines and omits empty lines. It is for texts of several lines, for example joined
-// errors, in a single-line context; unprintable characters stay.
+// Line makes a single line of a text with several lines, for example of joined errors. It joins the
+// lines by "; ", or by a blank after a colon, comma or semicolon at the end of a line. It trims the
+// lines and omits empty lines. Unprintable characters stay.
 func Line(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

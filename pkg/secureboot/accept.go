@@ -11,18 +11,19 @@ import (
 	"strings"
 )
 
-// maxChain is the maximum number of certificates from a signer to a certificate in db.
+// maxChain is the maximum number of certificates in a chain from a signer to a certificate in a
+// database.
 const maxChain = 8
 
-// database is a parsed signature database.
+// database is a parsed signature database: db or dbx.
 type database struct {
 	raw          [][]byte            // certificates (DER)
-	certificates []*x509.Certificate // those that can be parsed
+	certificates []*x509.Certificate // raw, without the certificates that cannot be parsed
 	images       [][]byte            // digests of images
-	signers      [][]byte            // digests of the signed part of certificates; in dbx only
+	signers      [][]byte            // dbx only: digests of the signed part of certificates
 }
 
-// parseDatabase parses the content of a variable.
+// parseDatabase parses the content of the variable db or dbx.
 func parseDatabase(name string, content []byte) (d database, err error) {
 	entries, err := ParseLists(content)
 	if err != nil {
@@ -32,7 +33,7 @@ func parseDatabase(name string, content []byte) (d database, err error) {
 		switch e.Type {
 		case TypeX509:
 			d.raw = append(d.raw, e.Data)
-			if c, err := x509.ParseCertificate(e.Data); err == nil { // others match as a whole only
+			if c, err := x509.ParseCertificate(e.Data); err == nil { // others match only as a whole
 				d.certificates = append(d.certificates, c)
 			}
 		case TypeSHA256:
@@ -46,9 +47,9 @@ func parseDatabase(name string, content []byte) (d database, err error) {
 	return d, nil
 }
 
-// anchor returns the first certificate, from a signer over its issuers, that is in the database, as
-// a whole or by its digest; nil if there is none. The issuers are in the signature or in the
-// database.
+// anchor follows the chain from a signer to its issuers. It returns the first certificate of the
+// chain that is in the database, as a whole or by its digest; nil if there is none. An issuer can
+// be in the signature (embedded) or in the database.
 func (d database) anchor(signer *x509.Certificate, embedded []*x509.Certificate) *x509.Certificate {
 	known := slices.Concat(embedded, d.certificates)
 	for c, n := signer, 0; c != nil && n < maxChain; c, n = issuer(c, known), n+1 {
@@ -64,17 +65,18 @@ func contains(all [][]byte, one []byte) bool {
 	return slices.ContainsFunc(all, func(a []byte) bool { return bytes.Equal(a, one) })
 }
 
-// Accept returns an error if firmware with these databases would not start an image of a size in
-// bytes: the content of the variables db and dbx, without their attributes. It decides as EDK II
-// does (DxeImageVerificationLib), for signatures with RSA and SHA-256, which the imager makes:
+// Accept checks an image of a size in bytes. It returns an error if firmware with these databases
+// would not start the image. db and dbx are the contents of the variables without their attributes.
+// Accept decides as EDK II does (DxeImageVerificationLib), for signatures with RSA and SHA-256,
+// which the imager makes. The first row that matches decides:
 //
 //	the digest of the image is in dbx                        refused
-//	the signer, or an issuer of it, is in dbx                refused
-//	the signer, or an issuer of it, is in db                 accepted
+//	the signer, or an issuer of the signer, is in dbx        refused
+//	the signer, or an issuer of the signer, is in db         accepted
 //	the digest of the image is in db                         accepted
 //	otherwise                                                refused
 //
-// The times of certificates do not count, because firmware has no reliable clock.
+// The validity periods of certificates have no effect, because firmware has no reliable clock.
 func Accept(from io.ReaderAt, size int64, db, dbx []byte) error {
 	accepted, err := parseDatabase("db", db)
 	if err != nil {
@@ -108,9 +110,9 @@ func Accept(from io.ReaderAt, size int64, db, dbx []byte) error {
 	return fmt.Errorf("the boot image is signed by %s, which no certificate in db accepts; %s", strings.Join(signers, " and "), accepted)
 }
 
-// acceptSignature reports whether db accepts a signature, and describes its signer. A signature
-// that is not valid does not count. The error is for a revoked signer, for which the firmware
-// refuses the image regardless of other signatures.
+// acceptSignature reports whether db accepts a signature, and describes its signer. It does not
+// accept an invalid signature. It returns an error if the signer is revoked, because then the
+// firmware refuses the image, independent of other signatures.
 func acceptSignature(der []byte, image [sha256.Size]byte, db, dbx database) (who string, trusted bool, err error) {
 	s, err := parseSignature(der)
 	if err != nil {
@@ -132,7 +134,8 @@ func acceptSignature(der []byte, image [sha256.Size]byte, db, dbx database) (who
 	return who, db.anchor(signer, s.certificates) != nil, nil
 }
 
-// issuer returns the issuer of a certificate; nil if it is not known, or the certificate itself.
+// issuer returns the issuer of a certificate; nil if known does not contain it, or if the
+// certificate is self-signed.
 func issuer(c *x509.Certificate, known []*x509.Certificate) *x509.Certificate {
 	for _, candidate := range known {
 		if !candidate.Equal(c) && bytes.Equal(candidate.RawSubject, c.RawIssuer) && c.CheckSignatureFrom(candidate) == nil {
@@ -142,7 +145,7 @@ func issuer(c *x509.Certificate, known []*x509.Certificate) *x509.Certificate {
 	return nil
 }
 
-// String describes the certificates of a database.
+// String describes the database db by the fingerprints of its certificates.
 func (d database) String() string {
 	if len(d.raw) == 0 {
 		return "db has no certificate"

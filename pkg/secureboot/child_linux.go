@@ -9,21 +9,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/confine"
 )
 
-// imageFile is the descriptor of the image in the process.
+// imageFile is the number of the descriptor with the image in the checking process.
 const imageFile = 3
 
-// Limits of the process. It reads the image in pieces.
+// Limits of the checking process. It reads the image in pieces.
 const (
 	maxMemory = 256 << 20 // bytes (confine.ParserLimits)
 	maxCPU    = 20        // seconds
 	maxFiles  = 64        // file descriptors
 )
 
-// Environment is the complete environment of the process.
+// Environment is the complete environment of the checking process.
 var Environment = []string{"GOMEMLIMIT=64MiB", "GOMAXPROCS=1", "GOTRACEBACK=none"}
 
-// Main is the main function of the process: it drops its privileges, checks the image, writes the
-// answer, and returns the exit status.
+// Main is the main function of the checking process. It drops its privileges, checks the image,
+// writes the answer, and returns the exit status.
 func Main() int {
 	if err := respond(os.Stdin, os.Stdout, os.NewFile(imageFile, "boot image"), confineSelf); err != nil {
 		fmt.Fprintln(os.Stderr, "bootcheck:", err)
@@ -32,13 +32,13 @@ func Main() int {
 	return 0
 }
 
-// confineSelf drops all privileges that a check does not need.
+// confineSelf drops all privileges that the check does not need.
 func confineSelf() error {
 	return confine.Process(confine.Rules{Calls: confine.ParserCalls, Limits: confine.ParserLimits(maxMemory, maxCPU, maxFiles)})
 }
 
-// respond reads the question, which PID 1 has written, and drops all privileges before it parses
-// the databases and the image.
+// respond reads the question, which PID 1 has written. Then it calls confined, which drops all
+// privileges, before it parses the databases and the image.
 func respond(in io.Reader, out io.Writer, image *os.File, confined func() error) error {
 	var q question
 	if err := json.NewDecoder(in).Decode(&q); err != nil {

@@ -1,6 +1,6 @@
 //go:build !cgo
 
-// With cgo, a process has threads that Go does not know, and system calls on all threads fail;
+// With cgo, a process has threads that Go does not know, and a system call on all threads fails.
 // machined is built without cgo.
 
 package secureboot
@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	role     = "SECUREBOOT_TEST_ROLE" // selects an action in place of the tests
-	stranger = 65534                  // user ID of the process
+	role     = "SECUREBOOT_TEST_ROLE" // environment variable: the role of the process
+	stranger = 65534                  // user ID of the checking process
 )
 
-// TestMain also runs the process that checks an image.
+// TestMain runs the tests, or the role of a child process.
 func TestMain(m *testing.M) {
-	// The process changes its user itself: the test binary is in a directory that only root can
-	// read.
+	// The child process changes its user itself, because only root can read the directory of the
+	// test binary.
 	if os.Getenv(role) != "" && os.Getuid() == 0 {
 		if err := errors.Join(syscall.Setgid(stranger), syscall.Setuid(stranger)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -49,7 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(2)
 }
 
-// start runs the test binary in a role, in place of machined.
+// start returns a Start that runs the test binary in a role. In production, machined starts the
+// checking process.
 func start(as string) Start {
 	return func(ctx context.Context, question []byte, files []*os.File, _ int) ([]byte, error) {
 		c := exec.CommandContext(ctx, "/proc/self/exe")
@@ -64,8 +65,8 @@ func start(as string) Start {
 	}
 }
 
-// TestProcess checks images in the confined process: it accepts and refuses as the firmware does,
-// also an image of the usual size.
+// TestProcess checks that the confined process accepts and refuses images as the firmware does. It
+// also checks an image of the usual size.
 func TestProcess(t *testing.T) {
 	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
 	enabled := map[string][]byte{"SecureBoot": {1}, "db": esl}
@@ -88,7 +89,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestProcessOpensNothing checks that the process can open no file.
+// TestProcessOpensNothing checks that the confined process cannot open a file.
 func TestProcessOpensNothing(t *testing.T) {
 	out, err := start("look")(t.Context(), nil, nil, 0)
 	if err != nil || strings.TrimSpace(string(out)) != "true" {

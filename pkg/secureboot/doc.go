@@ -6,10 +6,10 @@
 //	image.go        the Authenticode digest and the signatures of a PE image
 //	signature.go    a signature: PKCS #7 with RSA and SHA-256
 //	accept.go       the decision, as the firmware makes it
-//	probe_linux.go  the question of PID 1 to the process that makes the decision
-//	child_linux.go  this process
+//	probe_linux.go  the request of PID 1 to the checking process
+//	child_linux.go  the checking process
 //
-// The process has no privileges: it parses certificates and signatures, and PID 1 parses only
-// lists of fixed fields. The package writes no variable, signs nothing, and does not decide what
-// follows from a refusal.
+// The checking process parses certificates and signatures, and has no privileges. PID 1 parses only
+// signature lists, which have fixed fields. The package writes no variable and signs nothing. Its
+// caller decides what follows from a refusal.
 package secureboot

@@ -12,26 +12,26 @@ import (
 
 // Image is a parsed PE image.
 type Image struct {
-	// Digest is the Authenticode digest with SHA-256, which does not include the signatures.
+	// Digest is the Authenticode digest with SHA-256. It does not cover the signatures.
 	Digest [sha256.Size]byte
 	// Signatures are the PKCS #7 signatures (DER).
 	Signatures [][]byte
 }
 
-// Offsets within PE headers (Microsoft, "PE Format").
+// Offsets and sizes in PE headers (Microsoft, "PE Format"), in bytes.
 const (
-	peHeaderPointer = 0x3c // offset of the PE signature
-	coffLen         = 20
-	coffSections    = 2 // in the COFF header: number of sections
-	coffOptional    = 16
-	optHeaders      = 60 // in the optional header: size of all headers
-	optChecksum     = 64
-	optDirectories  = 108 // number of data directories, of a 64-bit image
-	optCertificates = 144 // the directory of signatures: offset and size
-	optLen          = 152 // up to the end of this directory
-	magic64         = 0x20b
-	sectionLen      = 40
-	// maxHeaders and maxTable bound the memory. Real images have 4 KiB of headers and a signature
+	peHeaderPointer = 0x3c  // offset of the PE signature
+	coffLen         = 20    // size of the COFF header
+	coffSections    = 2     // in the COFF header: number of sections
+	coffOptional    = 16    // in the COFF header: size of the optional header
+	optHeaders      = 60    // in the optional header: size of all headers
+	optChecksum     = 64    // in the optional header: checksum of the file
+	optDirectories  = 108   // in the optional header of a 64-bit image: number of data directories
+	optCertificates = 144   // in the optional header: directory entry of the signatures
+	optLen          = 152   // in the optional header: end of this directory entry
+	magic64         = 0x20b // first field of the optional header of a 64-bit image
+	sectionLen      = 40    // size of a section header
+	// maxHeaders and maxTable limit the memory. A real image has 4 KiB of headers, and signatures
 	// of 2 KiB.
 	maxHeaders = 64 << 10
 	maxTable   = 64 << 10
@@ -39,21 +39,21 @@ const (
 	typePKCS = 2
 )
 
-// headers are the fields of the headers that the digest needs.
+// headers has the parts of the headers that the computation of the digest needs.
 type headers struct {
 	raw          []byte // all headers
 	optional     int    // offset of the optional header
-	sections     []span // in the order of the file
-	table        span   // the signatures
-	certificates int    // offset of the directory entry
+	sections     []span // sorted by their offset in the file
+	table        span   // table of signatures
+	certificates int    // offset of the directory entry of the signatures
 }
 
-// span is a part of a file.
+// span is a range of bytes in a file.
 type span struct{ at, size int64 }
 
-// ParseImage computes the digest of a 64-bit PE image of a size in bytes, and finds its signatures
-// (Microsoft, "Windows Authenticode Portable Executable Signature Format"). It reads each byte at
-// most twice.
+// ParseImage computes the digest of a 64-bit PE image with a size in bytes, and returns its
+// signatures (Microsoft, "Windows Authenticode Portable Executable Signature Format"). It reads
+// each byte at most twice.
 func ParseImage(from io.ReaderAt, size int64) (Image, error) {
 	h, err := readHeaders(from, size)
 	if err != nil {
@@ -67,7 +67,7 @@ func ParseImage(from io.ReaderAt, size int64) (Image, error) {
 	for _, s := range parts {
 		hashed += s.size
 	}
-	// data after the sections, without the signatures
+	// the data after the sections is hashed, except the signatures
 	end := size - h.table.size
 	if hashed > end || h.table.size > 0 && h.table.at != end {
 		return Image{}, errors.New("boot image: its sections overlap, or its signatures are not at its end")
@@ -88,7 +88,7 @@ func ParseImage(from io.ReaderAt, size int64) (Image, error) {
 	return out, nil
 }
 
-// readHeaders reads and checks the headers of an image.
+// readHeaders reads and checks the headers of an image with a size in bytes.
 func readHeaders(from io.ReaderAt, size int64) (h headers, err error) {
 	h.raw = make([]byte, min(size, maxHeaders))
 	if _, err := io.ReadFull(io.NewSectionReader(from, 0, int64(len(h.raw))), h.raw); err != nil {
@@ -133,7 +133,8 @@ func readHeaders(from io.ReaderAt, size int64) (h headers, err error) {
 	return h, nil
 }
 
-// splitTable returns the PKCS #7 signatures of an attribute certificate table.
+// splitTable returns the PKCS #7 signatures in a table of signatures. It skips signatures of other
+// types.
 func splitTable(table []byte) (all [][]byte, err error) {
 	const header = 8 // length, revision, type
 	for rest := table; len(rest) > 0; {

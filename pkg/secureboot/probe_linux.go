@@ -12,21 +12,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Deadline is the timeout of a check. A boot image has some ten MiB, which an emulated processor
-// hashes within seconds.
+// Deadline is the timeout of a check. A boot image has some tens of MiB. An emulated processor
+// computes its digest within seconds.
 const Deadline = 30 * time.Second
 
-// Start runs the process to its end with a standard input, files from descriptor 3 on, and a limit
-// for the output in bytes. It returns the standard output.
+// Start runs the checking process until it ends. question is its standard input, files are its
+// descriptors from 3 on, and most is the limit of its output in bytes. Start returns the standard
+// output.
 type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
 
-// Checker asks a process whether the firmware would start a boot image.
+// Checker checks whether the firmware would start a boot image, in a checking process.
 type Checker struct {
 	Dir   string // directory of the variables (bootenv.VariablesDir)
-	Start Start
+	Start Start  // starts the checking process
 }
 
-// question and answer are what PID 1 and the process exchange, as JSON.
+// question is the request of PID 1 to the checking process, in JSON. answer is the response.
 type question struct {
 	DB  []byte `json:"db"`
 	DBX []byte `json:"dbx"`
@@ -36,14 +37,14 @@ type answer struct {
 	Refused string `json:"refused,omitempty"` // the reason; empty if the image is accepted
 }
 
-// Limits of the answer.
+// Limits of the answer of the checking process.
 const (
 	maxAnswer = 64 << 10 // bytes
 	maxReason = 2 << 10  // characters
 )
 
-// Check returns an error if Secure Boot is enabled and the firmware would not start an image, or if
-// this is unknown. Without Secure Boot it reads only the state.
+// Check returns an error if Secure Boot is enabled and the firmware would not start an image. It
+// also returns an error if it cannot find this out. Without Secure Boot it reads only the state.
 func (c Checker) Check(ctx context.Context, image *os.File) error {
 	enabled, err := c.enabled()
 	if err != nil || !enabled {
@@ -61,7 +62,7 @@ func (c Checker) enabled() (bool, error) {
 	return mode == Enabled, nil
 }
 
-// ask passes the databases and the image to the process.
+// ask sends the databases and the image to the checking process. It returns an error for a refusal.
 func (c Checker) ask(ctx context.Context, image *os.File) error {
 	db, dbx, err := readDatabases(c.Dir)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// load reads a file of testdata, which the tests of imager/secureboot write: an image, and the
-// database that accepts it.
+// load reads a file of testdata: an image, or the database that accepts it. The tests of
+// imager/secureboot write these files.
 func load(t testing.TB, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("testdata", name))
@@ -23,7 +23,7 @@ func load(t testing.TB, name string) []byte {
 	return content
 }
 
-// firmware returns a directory of variables with these contents by name.
+// firmware creates a directory of variables, with contents by name, and returns it.
 func firmware(t *testing.T, variables map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadTruncated checks that a variable without its attributes is an error.
+// TestReadTruncated checks that a variable shorter than its attributes is an error.
 func TestReadTruncated(t *testing.T) {
 	dir := firmware(t, map[string][]byte{"SecureBoot": {1}})
 	if err := os.WriteFile(filepath.Join(dir, "db-"+databaseVendor), []byte{6}, 0o600); err != nil {
@@ -84,7 +84,8 @@ func TestReadTruncated(t *testing.T) {
 	}
 }
 
-// inProcess runs the process's code without its confinement.
+// inProcess returns a Start that runs the code of the checking process in this process, without its
+// confinement. It counts the calls in asked, and fails the test if respond has not called confined.
 func inProcess(t *testing.T, asked *int) Start {
 	return func(_ context.Context, q []byte, files []*os.File, _ int) ([]byte, error) {
 		*asked++
@@ -98,8 +99,8 @@ func inProcess(t *testing.T, asked *int) Start {
 	}
 }
 
-// TestCheck checks that the process is asked only if Secure Boot is enabled, that its reason
-// reaches the caller, and that a failure of the check is an error.
+// TestCheck checks that the checking process runs only if Secure Boot is enabled. Its reason and
+// its failures become errors of the caller.
 func TestCheck(t *testing.T) {
 	signed, esl := load(t, "signed.efi"), load(t, "db.esl")
 	on, off := []byte{1}, []byte{0}
@@ -111,7 +112,7 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		variables map[string][]byte
 		image     []byte
-		start     Start // nil: the code of the process
+		start     Start // nil for the code of the checking process
 		asked     int
 		want      string
 	}{
@@ -158,8 +159,7 @@ func FuzzLists(f *testing.F) {
 	})
 }
 
-// FuzzAccept checks that only the signed content is accepted: a change of any byte that the
-// signature covers is refused.
+// FuzzAccept checks that Accept refuses an image if any byte that the signature covers has changed.
 func FuzzAccept(f *testing.F) {
 	signed, db := load(f, "signed.efi"), load(f, "db.esl")
 	want, err := ParseImage(bytes.NewReader(signed), int64(len(signed)))
@@ -178,7 +178,7 @@ func FuzzAccept(f *testing.F) {
 	})
 }
 
-// TestAttributes checks that signed attributes belong to the content of the signature.
+// TestAttributes checks that the signed attributes must contain the digest of the signed content.
 func TestAttributes(t *testing.T) {
 	signed := load(t, "signed.efi")
 	image, err := ParseImage(bytes.NewReader(signed), int64(len(signed)))

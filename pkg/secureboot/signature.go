@@ -30,25 +30,25 @@ const maxCertificates = 16
 
 // signature is a parsed Authenticode signature.
 type signature struct {
-	digest       []byte // of the image
-	content      []byte // the signed content, without its tag and length
-	attributes   []byte // the signed attributes, as a SET; nil if there are none
-	attested     []byte // the digest of the content in the attributes
-	value        []byte
-	issuer       []byte // of the certificate of the signer, as DER
-	serial       *big.Int
+	digest       []byte   // digest of the image
+	content      []byte   // signed content, without its tag and length
+	attributes   []byte   // signed attributes, as a SET; nil if there are none
+	attested     []byte   // digest of the content, in the attributes
+	value        []byte   // RSA signature of the attributes or of the content
+	issuer       []byte   // issuer of the certificate of the signer, as DER
+	serial       *big.Int // serial number of the certificate of the signer
 	certificates []*x509.Certificate
 }
 
 var errSignature = errors.New("it is not an Authenticode signature with RSA and SHA-256")
 
-// The tags of the optional fields.
+// Tags of the optional fields.
 var (
 	explicit0 = asn1.Tag(0).Constructed().ContextSpecific()
 	explicit1 = asn1.Tag(1).Constructed().ContextSpecific()
 )
 
-// parseSignature parses a PKCS #7 signature over the digest of an image.
+// parseSignature parses a PKCS #7 signature (DER) over the digest of an image.
 func parseSignature(der []byte) (signature, error) {
 	var info, wrapped, signed, algorithms, content, signers cryptobyte.String
 	var oid encoding.ObjectIdentifier
@@ -72,7 +72,7 @@ func parseSignature(der []byte) (signature, error) {
 	return s, s.parseSigner(&signers)
 }
 
-// parseContent parses SpcIndirectDataContent.
+// parseContent parses the signed content, an SpcIndirectDataContent.
 func (s *signature) parseContent(content cryptobyte.String) error {
 	var oid encoding.ObjectIdentifier
 	var wrapped, data, image, digest, value cryptobyte.String
@@ -88,7 +88,7 @@ func (s *signature) parseContent(content cryptobyte.String) error {
 	return nil
 }
 
-// parseCertificates parses the optional certificates.
+// parseCertificates parses the optional field with certificates.
 func (s *signature) parseCertificates(signed *cryptobyte.String) error {
 	var all cryptobyte.String
 	var present bool
@@ -109,7 +109,7 @@ func (s *signature) parseCertificates(signed *cryptobyte.String) error {
 	return nil
 }
 
-// parseSigner parses the only SignerInfo.
+// parseSigner parses the SignerInfo. It fails if there is more than one.
 func (s *signature) parseSigner(signers *cryptobyte.String) error {
 	var signer, name, issuer, attributes, value cryptobyte.String
 	var version int
@@ -145,8 +145,8 @@ func (s *signature) parseSigner(signers *cryptobyte.String) error {
 	return nil
 }
 
-// readAlgorithm reads an AlgorithmIdentifier of one of the algorithms, without parameters or with
-// NULL.
+// readAlgorithm reads an AlgorithmIdentifier. It reports whether the algorithm is one of the
+// allowed algorithms, and has no parameters or NULL.
 func readAlgorithm(from *cryptobyte.String, allowed ...encoding.ObjectIdentifier) bool {
 	var algorithm cryptobyte.String
 	var oid encoding.ObjectIdentifier
@@ -162,12 +162,13 @@ func readAlgorithm(from *cryptobyte.String, allowed ...encoding.ObjectIdentifier
 	return slices.ContainsFunc(allowed, oid.Equal)
 }
 
-// isBy reports whether a certificate is that of the signer.
+// isBy reports whether a certificate belongs to the signer.
 func (s *signature) isBy(c *x509.Certificate) bool {
 	return bytes.Equal(c.RawIssuer, s.issuer) && c.SerialNumber.Cmp(s.serial) == 0
 }
 
-// check checks the signature with the certificate of its signer, over the digest of an image.
+// check returns an error if the signature is not valid for the certificate of the signer, or not
+// for the digest of the image.
 func (s *signature) check(signer *x509.Certificate, image [sha256.Size]byte) error {
 	if !bytes.Equal(s.digest, image[:]) {
 		return errors.New("the signature is for another content of the image")

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
-// TestReadAlgorithm checks that an AlgorithmIdentifier has no parameters or NULL (RFC 8017, A.1 and
-// A.2.4: both occur).
+// TestReadAlgorithm checks that readAlgorithm accepts an AlgorithmIdentifier without parameters or
+// with NULL, and no other. RFC 8017, A.1 and A.2.4, permits both.
 func TestReadAlgorithm(t *testing.T) {
 	for _, c := range []struct {
 		name       string

@@ -15,32 +15,33 @@ const (
 	databaseVendor = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
 )
 
-// The modes of Secure Boot.
+// Modes of Secure Boot.
 const (
 	// Enabled: the firmware starts only images that its database accepts.
 	Enabled = "enabled"
-	// Disabled: the firmware has keys, and starts every image.
+	// Disabled: the firmware has a platform key, but starts every image.
 	Disabled = "disabled"
-	// Setup: the firmware has no platform key. It starts every image, and the boot loader can
-	// enroll keys.
+	// Setup: the firmware has no platform key and starts every image. The boot loader can enroll
+	// keys.
 	Setup = "setup"
-	// Unsupported: the firmware has no Secure Boot, or no UEFI firmware started the machine.
+	// Unsupported: the firmware has no Secure Boot, or the machine was not started by UEFI
+	// firmware.
 	Unsupported = "unsupported"
 )
 
-// State is the state of Secure Boot: topic "secure-boot".
+// State is the state of Secure Boot, the topic "secure-boot".
 type State struct {
 	Mode string `json:"mode"`
-	// Certificates are the fingerprints of the certificates in db, "sha256:" and lower-case
-	// hexadecimal.
+	// Certificates are the fingerprints (Fingerprint) of the certificates in db.
 	Certificates []string `json:"certificates,omitempty"`
-	// Digests is the number of single images that db accepts.
+	// Digests is the number of images that db accepts by their digest.
 	Digests int `json:"digests,omitempty"`
-	// Revocations is the number of certificates and images in dbx.
+	// Revocations is the number of entries in dbx.
 	Revocations int `json:"revocations,omitempty"`
 }
 
-// Read reads the state in a directory of variables (bootenv.VariablesDir).
+// Read reads the state from a directory of variables (bootenv.VariablesDir). After an error, only
+// Mode is set.
 func Read(dir string) (State, error) {
 	mode, err := ReadMode(dir)
 	if err != nil || mode == Unsupported {
@@ -71,7 +72,7 @@ func Read(dir string) (State, error) {
 	return s, nil
 }
 
-// ReadMode reads the mode in a directory of variables; empty after an error.
+// ReadMode reads the mode from a directory of variables. After an error, the mode is empty.
 func ReadMode(dir string) (string, error) {
 	secure, err := readFlag(dir, "SecureBoot")
 	switch {
@@ -92,10 +93,10 @@ func ReadMode(dir string) (string, error) {
 	return Disabled, nil
 }
 
-// attributes is the size in bytes of the attributes before the content of a variable in efivarfs.
+// attributes is the number of bytes in efivarfs before the content of a variable.
 const attributes = 4
 
-// readFlag reads a variable of one byte.
+// readFlag reads a variable of a single byte. It fails if the byte is not 0 or 1.
 func readFlag(dir, name string) (bool, error) {
 	content, err := bootenv.ReadVariable(dir, name+"-"+globalVendor)
 	if err != nil {
@@ -107,7 +108,7 @@ func readFlag(dir, name string) (bool, error) {
 	return content[attributes] == 1, nil
 }
 
-// readDatabases reads the content of db and dbx. A missing database is empty.
+// readDatabases reads the contents of db and dbx. A missing database is empty.
 func readDatabases(dir string) (db, dbx []byte, err error) {
 	if db, err = readDatabase(dir, "db"); err == nil {
 		dbx, err = readDatabase(dir, "dbx")
@@ -129,5 +130,6 @@ func readDatabase(dir, name string) ([]byte, error) {
 	return content[attributes:], nil
 }
 
-// Fingerprint returns the fingerprint of a certificate (DER): "sha256:" and lower-case hexadecimal.
+// Fingerprint returns the fingerprint of a certificate (DER): "sha256:" and its SHA-256 in
+// lower-case hexadecimal.
 func Fingerprint(der []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(der)) }

@@ -9,29 +9,30 @@ import (
 	"strings"
 )
 
-// EntriesDir is the directory of unified kernel images in the ESP (Boot Loader Specification, type
+// EntriesDir is the directory in the ESP for unified kernel images (Boot Loader Specification, type
 // 2).
 const EntriesDir = "EFI/Linux"
 
-// Tries is the number of boots of a new version before the machine rolls back.
+// Tries is the number of boots that a new version gets before the machine rolls back.
 const Tries = 3
 
-// Entry is a boot entry: a unified kernel image (UKI) in the ESP. Its file name contains its state
-// (systemd's Automatic Boot Assessment):
+// Entry is a boot entry: a unified kernel image (UKI) in the ESP. Its file name has its state, in
+// the format of systemd's Automatic Boot Assessment:
 //
-//	orlop-1.2.0.efi      good: it was committed, or came with the disk
-//	orlop-1.2.0+3-0.efi  on trial: three tries left, none done; the loader counts before each boot
-//	orlop-1.2.0+0-3.efi  failed: no try left; the loader boots it only without another entry
+//	orlop-1.2.0.efi      good: it was committed, or the installation wrote it
+//	orlop-1.2.0+3-0.efi  on trial: three tries left, none used; before each boot of the entry, the
+//	                     boot loader counts a try
+//	orlop-1.2.0+0-3.efi  failed: no try left; the boot loader boots it only if no other entry exists
 type Entry struct {
 	Version string
-	Trial   bool // has a counter
-	Left    int  // remaining tries
-	Tries   int  // used tries
+	Trial   bool // whether the name has a try counter
+	Left    int  // number of remaining tries
+	Tries   int  // number of used tries
 }
 
 var entryName = regexp.MustCompile(`^orlop-([0-9][0-9A-Za-z.~-]*?)(?:\+(\d+)(?:-(\d+))?)?\.efi$`)
 
-// ParseEntry parses a file name. It reports false for files of other systems.
+// ParseEntry parses a file name. It returns false if the name is not the name of an Entry.
 func ParseEntry(name string) (Entry, bool) {
 	m := entryName.FindStringSubmatch(name)
 	if m == nil {
@@ -61,12 +62,12 @@ func (e Entry) Name() string {
 	return fmt.Sprintf("orlop-%s+%d-%d.efi", e.Version, e.Left, e.Tries)
 }
 
-// Failed reports whether no try is left.
+// Failed reports whether the entry has a try counter and no remaining try.
 func (e Entry) Failed() bool { return e.Trial && e.Left == 0 }
 
-// First returns the entry that the loader would boot: the newest entry that has not failed, else
-// the newest failed entry (systemd 257, src/boot/boot.c, boot_entry_compare). It returns false
-// without entries.
+// First returns the entry that the boot loader would boot: the newest entry that has not failed, or
+// else the newest failed entry (systemd 257, src/boot/boot.c, boot_entry_compare). It returns false
+// if there is no entry.
 func First(all []Entry) (Entry, bool) {
 	if len(all) == 0 {
 		return Entry{}, false
@@ -82,10 +83,11 @@ func First(all []Entry) (Entry, bool) {
 	}), true
 }
 
-// Compare orders versions by the algorithm of the loader (UAPI.10 Version Format Specification;
-// systemd 257, src/fundamental/string-util-fundamental.c, strverscmp_improved): numbers compare as
-// numbers, words as words, and a version with a ~ suffix is older than the version without it. Each
-// iteration skips at most one of each separator, and checks for the end only after ~.
+// Compare orders two versions by the algorithm of the boot loader. It returns a negative number if
+// a is older than b. The algorithm is that of the UAPI.10 Version Format Specification and of
+// systemd 257 (src/fundamental/string-util-fundamental.c, strverscmp_improved). It compares numbers
+// as numbers and words as words. A version with a ~ suffix is older than the version without it. As
+// in systemd, an iteration skips each separator at most once, and checks for the end only after ~.
 func Compare(a, b string) int {
 	for {
 		a, b = strings.TrimLeftFunc(a, separator), strings.TrimLeftFunc(b, separator)
@@ -107,8 +109,8 @@ func Compare(a, b string) int {
 	}
 }
 
-// mark removes a separator from the front of both versions. If only one version has it, that
-// version is older.
+// mark removes the separator m from the front of both versions. If only one version begins with it,
+// that version is older, and order is not 0.
 func mark(a, b, m string) (restA, restB string, order int) {
 	restA, inA := strings.CutPrefix(a, m)
 	restB, inB := strings.CutPrefix(b, m)
@@ -121,8 +123,8 @@ func mark(a, b, m string) (restA, restB string, order int) {
 	return a, b, 1
 }
 
-// segment removes a number, or else a word, from the front of both versions, and compares them. A
-// missing number is older than a number.
+// segment removes a number from the front of both versions, or a word if neither begins with a
+// number, and compares both. A version without the number is older.
 func segment(a, b string) (restA, restB string, order int) {
 	an, restA := cut(a, digit)
 	bn, restB := cut(b, digit)
@@ -142,9 +144,10 @@ func digit(r rune) bool { return r >= '0' && r <= '9' }
 
 func letter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
 
-// separator reports whether the specification ignores a character.
+// separator reports whether the specification ignores a character between numbers and words.
 func separator(r rune) bool { return !digit(r) && !letter(r) && !strings.ContainsRune("~-.^", r) }
 
+// cut splits s after the leading characters for which of returns true.
 func cut(s string, of func(rune) bool) (head, rest string) {
 	i := strings.IndexFunc(s, func(r rune) bool { return !of(r) })
 	if i < 0 {

@@ -2,8 +2,9 @@ package slot
 
 import "testing"
 
-// FuzzEntry parses arbitrary file names on the ESP, which any holder of the disk can write: an
-// accepted name has a version, and the name of the parsed entry parses again.
+// FuzzEntry parses arbitrary file names, because another system can write any file to the ESP. A
+// name that ParseEntry accepts has a version, and the name of the parsed entry gives the same
+// entry.
 func FuzzEntry(f *testing.F) {
 	for _, name := range []string{"orlop-1.2.0.efi", "orlop-1.2.0+3-0.efi", "orlop-1.2.0~rc1+0-3.efi", "other.efi", "orlop-1+99999999999999999999.efi"} {
 		f.Add(name, "1.0.0")

@@ -1,19 +1,19 @@
-// Package slot makes all decisions about the two versions of the system on a disk: which version
-// boots next, when a new version is committed, when the machine rolls back, and how the record of
-// the upgrade changes. It is pure: no clock, no disk, no network.
+// Package slot makes the decisions about the two versions of the system on a disk: which version
+// boots next, when the machine commits a new version, when it rolls back, and how the record of the
+// upgrade changes. The package is pure: it uses no clock, no disk and no network.
 //
-// Three pieces of state are stored. After a power cut, each of them can be lost or out of date,
-// independently of the others:
+// The machine stores three pieces of state. After a power cut, each of them can be lost or
+// outdated, while the others are not:
 //
-//   - the entries (Entry): per version a UKI, which is an EFI file in the ESP with the kernel, the
-//     initramfs and the command line. The boot loader counts the boots of a new version, its tries,
-//     in the name of the file.
-//   - the record of the last upgrade, on the STATE partition (Record)
-//   - the two root partitions: the command line of an entry contains the root hash of its version,
-//     and the entry boots only with the partition that has this hash (docs/decisions/0002)
+//   - The entries (Entry). Each version has a UKI in the ESP: an EFI file with the kernel, the
+//     initramfs and the command line. The boot loader counts the tries of a new version, which are
+//     its boots, in the name of the file.
+//   - The record of the last upgrade, on the STATE partition (Record).
+//   - The two root partitions. The command line of an entry has the root hash of its version, and
+//     the entry boots only with the partition that has this hash (docs/decisions/0002).
 //
-// The entries alone decide which version boots, so a machine without its STATE partition still
-// rolls back. The record stores the progress and the reason of a rollback.
+// Only the entries decide which version boots. So a machine without its STATE partition still rolls
+// back. The record stores the progress of an upgrade and the reason of a rollback.
 package slot
 
 import (
@@ -25,36 +25,36 @@ import (
 // Phase is the progress of an upgrade.
 type Phase string
 
-// Phases of an upgrade.
+// The phases of an upgrade.
 const (
-	// the new version is transferred, or written into the other slot; the entry does not exist yet
+	// the machine receives the new version, or writes it into the other slot; it has no entry yet
 	Writing    Phase = "writing"
-	Written    Phase = "written"     // the entry exists, and the next boot is the first try
-	Trial      Phase = "trial"       // the new version has started its first process
-	Committed  Phase = "committed"   // the upgrade probes passed
-	RolledBack Phase = "rolled back" // the new version failed; the machine runs the old version
-	Failed     Phase = "failed"      // the new version never booted
+	Written    Phase = "written"     // the entry exists; the next boot is the first try
+	Trial      Phase = "trial"       // the new version has booted at least once
+	Committed  Phase = "committed"   // the upgrade probes have passed
+	RolledBack Phase = "rolled back" // the new version failed; the old version runs
+	Failed     Phase = "failed"      // the new version has never booted
 )
 
-// Done reports whether the upgrade has ended, or no upgrade was recorded.
+// Done reports whether the upgrade has ended, or there was none.
 func (p Phase) Done() bool { return p == "" || p == Committed || p == RolledBack || p == Failed }
 
-// Record is the record of the last upgrade.
+// Record is the record of the last upgrade. Its fields are a stored format.
 type Record struct {
 	From    string    `json:"from,omitempty"`
 	To      string    `json:"to,omitempty"`
 	Phase   Phase     `json:"phase,omitempty"`
-	Tries   int       `json:"tries,omitempty"` // known boots of the new version
+	Tries   int       `json:"tries,omitempty"` // recorded boots of the new version
 	Reason  string    `json:"reason,omitempty"`
 	Started time.Time `json:"began,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	Log     []string  `json:"log,omitempty"` // last lines of the log of the failed boot
-	// NetworkReached reports whether the old version reached its gateway; then the new version must
-	// reach it too.
+	Log     []string  `json:"log,omitempty"` // last log lines of the failed boot
+	// NetworkReached reports whether the old version reached its gateway. If it did, the new
+	// version must reach the gateway, too.
 	NetworkReached bool `json:"reached,omitempty"`
 }
 
-// Undecided returns an error while an upgrade is in progress.
+// Undecided returns an error if an upgrade is in progress, and nil otherwise.
 func (r Record) Undecided() error {
 	if r.Phase.Done() {
 		return nil
@@ -62,13 +62,13 @@ func (r Record) Undecided() error {
 	return fmt.Errorf("the upgrade from %s to %s is %s; wait until it is committed or rolled back", r.From, r.To, r.Phase)
 }
 
-// BeingReplaced reports whether an upgrade from the running version to another version is on the
-// disk, and neither committed nor rolled back yet.
+// BeingReplaced reports whether the machine is upgrading from the running version, and the new
+// version is on the disk, but neither committed nor rolled back.
 func (r Record) BeingReplaced(running string) bool {
 	return (r.Phase == Written || r.Phase == Trial) && r.From == running
 }
 
-// Event is an input of Step.
+// Event is an input of Step: the cause of a step.
 type Event interface{ event() }
 
 type (
@@ -76,40 +76,40 @@ type (
 	Started struct {
 		To      string
 		At      time.Time
-		Reached bool // the running version reaches its gateway
-		// Epoch is the release epoch of To, a number that a release increases when it fixes a
+		Reached bool // whether the running version reaches its gateway
+		// Epoch is the release epoch of To. A release increases its epoch when it fixes a
 		// vulnerability of earlier versions (docs/decisions/0057).
 		Epoch int
 		Floor int // highest epoch of a version committed on this machine
 	}
-	// WriteFailed: the new version could not be written to the disk.
+	// WriteFailed: the machine could not write the new version to the disk.
 	WriteFailed struct {
 		Reason string
 		At     time.Time
 	}
 	// EntryWritten: the new version and its boot entry are on the disk.
 	EntryWritten struct{}
-	// Booted: a version has booted. Entries are the boot entries in the ESP.
+	// Booted: the running version has booted. Entries are all boot entries in the ESP.
 	Booted struct {
 		Entries []Entry
 		At      time.Time
-		Log     []string // last log lines of a version on trial that ran before this boot
+		Log     []string // last log lines of the version on trial that ran before this boot
 	}
 	// ChecksPassed: all upgrade probes have passed.
 	ChecksPassed struct{ At time.Time }
-	// ChecksFailed: an upgrade probe did not pass until the deadline.
+	// ChecksFailed: an upgrade probe did not pass before the deadline.
 	ChecksFailed struct {
 		Reason string
 		Log    []string
 	}
-	// RollbackRequested: an operator requests the other version.
+	// RollbackRequested: an operator requests a rollback to the other version.
 	RollbackRequested struct {
 		Entries []Entry
-		To      string // the wanted version; empty: the other version, whichever it is
+		To      string // requested version; empty for any
 		Reason  string
 		At      time.Time
-		Epochs  map[string]int // epoch by version; 0 if unknown
-		Floor   int            // see Started
+		Epochs  map[string]int // release epoch of each version; 0 if unknown
+		Floor   int            // see Started.Floor
 	}
 )
 
@@ -121,20 +121,20 @@ func (ChecksPassed) event()      {}
 func (ChecksFailed) event()      {}
 func (RollbackRequested) event() {}
 
-// Action is an output of Step. The caller stores the new record first, and then performs the
-// actions in order. RestoreConfiguration is the exception: the caller performs it before it stores
-// the record. After a power cut between the two steps, the old record requests it again; in the
-// other order it would be lost.
+// Action is an output of Step. The caller stores the new record, and then performs the actions in
+// order. RestoreConfiguration is an exception: the caller performs it before it stores the record.
+// After a power cut between both, the old record leads to the same action again. In the other
+// order, the power cut would lose the action.
 type Action interface{ action() }
 
 type (
-	// Watch: start the upgrade probes.
+	// Watch: start the upgrade probes of the running version.
 	Watch struct{}
-	// Rename: rename the boot entry of version To.Version to the file name To.Name().
+	// Rename: rename the entry of the version To.Version to the file name To.Name().
 	Rename struct{ To Entry }
-	// RestoreConfiguration: activate the configuration with which a version was committed.
+	// RestoreConfiguration: activate the configuration with which Version was committed.
 	RestoreConfiguration struct{ Version string }
-	// Reboot: shut down, and boot the version that the loader selects.
+	// Reboot: shut down, and let the boot loader select the next version.
 	Reboot struct{ Why string }
 )
 
@@ -143,13 +143,13 @@ func (Rename) action()               {}
 func (RestoreConfiguration) action() {}
 func (Reboot) action()               {}
 
-// Step returns the new record and the actions for an event. running is the version that the machine
-// runs. An error explains why the event is rejected; then the record is unchanged.
+// Step returns the new record and the actions for an event. running is the version that runs now.
+// An error says why the event is rejected; the record is unchanged then.
 //
-// In the table, From and To are fields of the record, and the own entry is the entry of the running
+// In the table, From and To are fields of the record. The own entry is the entry of the running
 // version. An entry without a try counter is good. The own entry is on trial if it has a try
-// counter, even in its last try. Any other entry has failed if it has a try counter and no
-// remaining try. In brackets is the usual cause of a row.
+// counter, even if no try remains. Any other entry has failed if it has a try counter and no try
+// remains. The usual cause of a row is in parentheses.
 //
 //	record            event         condition                 new record    actions
 //	done              Started       newer, epoch not below    writing       -
@@ -184,13 +184,13 @@ func (Reboot) action()               {}
 //	                                version, epoch not below
 //	                                the floor
 //
-// A requested rollback gets the record of a failed trial: To is the running version, and From is
-// the version to which the machine returns. So the next boot, of version From, completes it like an
-// automatic rollback.
+// A requested rollback gets a record as if the running version had failed its trial: To is the
+// running version, and From is the version to which the machine returns. So the next boot, of
+// version From, completes the rollback like an automatic rollback.
 //
-// The floor, the highest epoch of a committed version, applies to requests of operators. It does
-// not apply to the automatic rollback of a version on trial: only a commit raises the floor, and
-// the version on trial was not committed.
+// The floor is the highest epoch of a committed version. It limits the requests of operators. It
+// does not limit the automatic rollback of a version on trial: this version has not raised the
+// floor, because it was not committed.
 func Step(running string, r Record, e Event) (Record, []Action, error) {
 	switch e := e.(type) {
 	case Started:
@@ -248,24 +248,24 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		if epoch := e.Epochs[other.Version]; epoch < e.Floor {
 			return r, nil, below(other.Version, epoch, e.Floor)
 		}
-		// as if the running version were on trial and had failed
+		// the record is as if the running version were on trial, and had failed
 		r = Record{From: other.Version, To: running, Phase: Trial, Reason: e.Reason, Started: e.At}
 		return r, []Action{Rename{To: failedEntry(running, 1)}, Reboot{Why: e.Reason}}, nil
 	}
 	return r, nil, fmt.Errorf("slot: unknown event %T", e)
 }
 
-// failedEntry returns the entry of a version with used tries and no remaining try.
+// failedEntry returns the entry of a version that has used some tries and has no remaining try.
 func failedEntry(version string, used int) Entry {
 	return Entry{Version: version, Trial: true, Left: 0, Tries: used}
 }
 
-// below returns the error for a version with a lower epoch than a committed version.
+// below returns the error for a version whose epoch is below the floor.
 func below(version string, epoch, floor int) error {
 	return fmt.Errorf("version %s has epoch %d, and one with epoch %d was committed on this machine: fixed vulnerabilities would return; use a version with epoch %[3]d or higher", version, epoch, floor)
 }
 
-// booted is Step for the event Booted.
+// booted is Step for the event Booted. It never fails.
 func booted(running string, r Record, e Booted) (Record, []Action) {
 	entry := func(version string) (Entry, bool) {
 		i := slices.IndexFunc(e.Entries, func(o Entry) bool { return o.Version == version })
@@ -276,7 +276,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	own, there := entry(running)
 	if there && own.Trial || !there && running == r.To && !r.Phase.Done() {
-		if r.To != running { // the record is lost; the entry decides
+		if r.To != running { // the record is lost, so the entry decides
 			r = Record{To: running, Started: e.At}
 		}
 		r.Phase, r.Tries, r.Reason = Trial, max(own.Tries, 1), ""
@@ -291,7 +291,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 	}
 	other, there := entry(r.To)
 	switch {
-	// a power cut while the loader renamed the entry: the code after the switch rolls back
+	// a power cut while the boot loader renamed the entry: the code after the switch rolls back
 	case !there && r.Phase == Trial:
 		if r.Reason == "" {
 			r.Reason = fmt.Sprintf("the power was cut during the trial, and the boot entry of version %s is missing", r.To)
@@ -302,7 +302,7 @@ func booted(running string, r Record, e Booted) (Record, []Action) {
 			r.Reason = "the upgrade was interrupted before the new version was on the disk; nothing has changed"
 		}
 		return r, nil
-	case !other.Failed(): // the operator chose the old version
+	case !other.Failed(): // the operator has selected the old version in the boot loader
 		return r, nil
 	}
 	r.Tries = max(r.Tries, other.Tries)

@@ -31,9 +31,9 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestCompareAsTheLoader: the examples of the UAPI group's Version Format Specification, and
-// separators in unusual positions. The expected results are from systemd 252 (systemd-analyze
-// compare-versions), with the same code as the loader.
+// TestCompareAsTheLoader compares the examples of the UAPI group's Version Format Specification,
+// and separators in unusual places. The expected results are from systemd 252 (systemd-analyze
+// compare-versions), which has the same code as the boot loader.
 func TestCompareAsTheLoader(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -63,7 +63,8 @@ func TestCompareAsTheLoader(t *testing.T) {
 	}
 }
 
-// FuzzCompare: Compare terminates, is antisymmetric, and a version equals itself.
+// FuzzCompare checks that Compare terminates and is antisymmetric, and that a version equals
+// itself.
 func FuzzCompare(f *testing.F) {
 	f.Add("1~~", "1~")
 	f.Add("1.0^a-~.", "1.0_")
@@ -75,7 +76,7 @@ func FuzzCompare(f *testing.F) {
 }
 
 func TestCompare(t *testing.T) {
-	// Ascending, in the order of `systemd-analyze compare-versions`.
+	// in ascending order, as `systemd-analyze compare-versions` reports
 	ascending := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0-1", "1.0.1", "1.2.0", "1.10.0", "2"}
 	for i, a := range ascending {
 		for j, b := range ascending {
@@ -108,7 +109,7 @@ func TestFirst(t *testing.T) {
 
 var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// TestStep checks each line of the table of Step.
+// TestStep checks each row of the table of Step.
 func TestStep(t *testing.T) {
 	record := func(p Phase) Record { return Record{From: "1", To: "2", Phase: p} }
 	good, trial, failed := Entry{Version: "2"}, Entry{Version: "2", Trial: true, Left: 1, Tries: 2}, Entry{Version: "2", Trial: true, Tries: 3}
@@ -120,7 +121,7 @@ func TestStep(t *testing.T) {
 		before  Record
 		event   Event
 		phase   Phase
-		reason  string // a part of the reason
+		reason  string // a part of the reason in the record
 		actions []Action
 		refused string // a part of the error
 	}{
@@ -183,8 +184,8 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestAlwaysAWayBack: after every prefix of an upgrade's writes, the loader finds a committed
-// version or a version on trial.
+// TestAlwaysAWayBack checks that a machine whose new version never boots returns to the old
+// version, but only after all tries.
 func TestAlwaysAWayBack(t *testing.T) {
 	old, next := Entry{Version: "1"}, Entry{Version: "2", Trial: true, Left: Tries}
 	entries := []Entry{old, next}
@@ -196,14 +197,14 @@ func TestAlwaysAWayBack(t *testing.T) {
 			}
 			return
 		}
-		// the loader counts
+		// the boot loader counts the try
 		entries[1].Left, entries[1].Tries = entries[1].Left-1, entries[1].Tries+1
 	}
 	t.Error("never went back")
 }
 
-// TestLog: the record holds the log from a version that failed its probes, or else the log that it
-// has left behind.
+// TestLog checks that the record retains the log of the failed probes. Without this log, it gets
+// the last log lines that the failed version has left.
 func TestLog(t *testing.T) {
 	failed := []Entry{{Version: "1"}, {Version: "2", Trial: true, Tries: 3}}
 	for _, c := range []struct{ own, left, want []string }{

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// bed is a client at one end of a veth pair and a server at the other. The client's link gets no
-// address: the user of the client adds it, and a first lease must work without it.
+// bed is a client on a link of a veth pair, and a server at the other end. The link of the client
+// never gets an IPv4 address, because only the user of a client adds addresses.
 type bed struct {
 	*dhcptest.Server
 	other  *rtnltest.Namespace
@@ -29,7 +29,7 @@ type bed struct {
 	status *cell.Cell[dhcp.Status]
 
 	mu     sync.Mutex
-	phases []phase // all phases of the client, also those that no wait has seen
+	phases []phase // all phases of the client, in order
 }
 
 // phase is a phase of the client, with or without a lease.
@@ -78,7 +78,7 @@ func newBed(t *testing.T, plan dhcptest.Plan, remembered *dhcp.Lease) *bed {
 	return b
 }
 
-// patience ends a wait for the client, also on a busy computer.
+// patience is the limit for a wait; a busy computer may need most of it.
 const patience = 30 * time.Second
 
 func (b *bed) wait(t *testing.T, what string, ok func(dhcp.Status) bool) dhcp.Status {
@@ -123,8 +123,9 @@ func TestRapidCommitKernel(t *testing.T) {
 	}
 }
 
-// TestRebindKernel lets a lease pass T1, T2 and its end, followed by a new search. The client's
-// link has no address, so its unicast renewals fail; the client must continue nevertheless.
+// TestRebindKernel checks the phases of a lease that the server does not extend: after T1, after
+// T2, and after its end, when a new search begins. The unicast REQUEST of the phase Renewing cannot
+// be sent, because the link of the client has no address. The client must continue nevertheless.
 func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -161,8 +162,8 @@ func TestRememberedKernel(t *testing.T) {
 	}
 }
 
-// TestNakKernel moves the client to a network that rejects the stored address: the client starts
-// again at once.
+// TestNakKernel checks a client in a network that rejects the stored address: the client searches
+// for a new lease at once.
 func TestNakKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -179,8 +180,8 @@ func TestNakKernel(t *testing.T) {
 	b.wait(t, "bound", bound)
 }
 
-// TestSilenceKernel has no server that answers: the client continues to send at increasing
-// intervals, and gets a lease when a server appears.
+// TestSilenceKernel checks a client without an answer: the client sends further messages, and gets
+// a lease as soon as the server answers.
 func TestSilenceKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

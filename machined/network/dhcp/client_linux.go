@@ -16,16 +16,16 @@ import (
 // Options configures a client.
 type Options struct {
 	Link string // name of the link
-	// index of the link; a client ends with its link, and a new link needs a new client
+	// index of the link; another link with the same name needs a new client
 	Index       int
 	MAC         net.HardwareAddr // hardware address of the link, Ethernet only
 	StoredLease *Lease           // lease of an earlier client, requested first; may be nil
-	// The link still has the address of StoredLease; the address stays while the client asks the
-	// server.
+	// InForce means that the link still has the address of StoredLease. The address stays in use
+	// while the client contacts the server.
 	InForce bool
 	// Random returns a random number, for transaction IDs and jitter.
 	Random func() uint32
-	// Changed is called from the client's goroutine after every step. It must not block.
+	// The client calls Changed on its goroutine after every step. Changed must not block.
 	Changed func(Status)
 }
 
@@ -35,15 +35,15 @@ type Status struct {
 	Lease   *Lease    // the lease in use, or nil
 	Attempt int       // messages sent in this phase
 	Since   time.Time // start of the current search for a lease
-	Problem string    // last problem since a lease was in use; may be empty
+	Problem string    // last problem since the last Ack; may be empty
 }
 
-// Client runs the state machine on a link. New creates it; Run must be called once.
+// Client runs the state machine on a link. New creates a client, and its user calls Run once.
 type Client struct {
 	opt     Options
-	carrier chan bool // the newest report, at most one
+	carrier chan bool // capacity 1: the newest report of SetCarrier
 
-	mu       sync.Mutex // guards the senders of carrier, and hostname
+	mu       sync.Mutex // guards hostname and the sending to carrier
 	hostname string
 
 	state   State
@@ -51,10 +51,10 @@ type Client struct {
 	sock    *socket
 	problem string
 
-	withAddress bool // of sock: the link had its address when it was opened
+	withAddress bool // sock is a UDP socket, because the link had its address
 }
 
-// New returns a client that assumes no carrier until SetCarrier is called.
+// New returns a client that sends nothing until SetCarrier reports a carrier.
 func New(opt Options) *Client {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
@@ -64,8 +64,9 @@ func New(opt Options) *Client {
 	}
 }
 
-// SetCarrier reports to the client whether the link has a carrier. It never blocks. Only the newest
-// report counts: a short loss of the carrier between two steps can stay unnoticed.
+// SetCarrier reports to the client whether the link has a carrier. It never blocks. A new report
+// replaces a report that the client has not read yet, so the client can miss a short loss of the
+// carrier.
 func (c *Client) SetCarrier(up bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,16 +77,16 @@ func (c *Client) SetCarrier(up bool) {
 	c.carrier <- up
 }
 
-// SetHostname sets the host name that the client sends (option 12) from the next message on; empty
-// sends none.
+// SetHostname sets the host name that the client sends (option 12) from the next message on. With
+// an empty name, the client sends no host name.
 func (c *Client) SetHostname(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hostname = name
 }
 
-// Run works until ctx is done. It does not release the lease: the caller removes the address if
-// necessary.
+// Run runs the client until ctx is done. It does not release the lease. The caller removes the
+// address if necessary.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.Close() }()
@@ -121,7 +122,8 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// read parses a message to a reply.
+// read converts a message to a Reply. It fails if an option is truncated or if the message is
+// unusable.
 func (c *Client) read(p incoming) (*Reply, error) {
 	if p.err != nil {
 		return nil, fmt.Errorf("DHCP message from %v: cannot read: %w; check the server", p.ServerIPAddr, p.err)
@@ -135,14 +137,14 @@ func (c *Client) step(ev Event) {
 	next, actions := Step(c.state, ev)
 	c.state = next
 	if s := c.state.Phase; s == Bound || s == Init {
-		c.sock.Close() // the client expects no message: no packet should wake the process
+		c.sock.Close() // the client expects no message now, so no packet needs to wake the process
 		c.sock = nil
 	}
 	for _, a := range actions {
 		switch a.Kind {
 		case Send:
 			if err := c.send(a.Message); err != nil {
-				c.problem = err.Error() // the timer repeats the message
+				c.problem = err.Error() // the message is sent again when the timer expires
 			}
 		case Wake:
 			c.timer.Stop()
@@ -159,6 +161,7 @@ func (c *Client) step(ev Event) {
 	c.report()
 }
 
+// report passes the present Status to the user.
 func (c *Client) report() {
 	st := Status{Phase: c.state.Phase, Attempt: c.state.Attempt, Since: c.state.Since, Problem: c.problem}
 	if c.state.InUse {
@@ -167,9 +170,8 @@ func (c *Client) report() {
 	c.opt.Changed(st)
 }
 
-// send sends a message with the socket type of its phase: a packet socket while the link can be
-// without an address, a UDP socket afterwards, because only the kernel knows the route to the
-// server.
+// send sends a message. While the link may have no address, it uses a packet socket. While the link
+// has its address, it uses a UDP socket, because only the kernel knows the route to the server.
 func (c *Client) send(m Message) error {
 	c.mu.Lock()
 	hostname := c.hostname

@@ -12,8 +12,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// Fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the offsets
-// of the cookie and of the two fields that can contain options.
+// The fixed part of a message (RFC 2131 section 2): its length with the magic cookie, and the
+// offsets of the fields sname and file, which can contain options, and of the cookie.
 const (
 	headerLength = 240
 	snameAt      = 44
@@ -21,12 +21,14 @@ const (
 	cookieAt     = 236
 )
 
-// errNotDHCP is returned for data that is not a DHCP message. Any host can send data to the port.
+// errNotDHCP is the error for data that is not a DHCP message. Any host can send data to the port
+// of the client.
 var errNotDHCP = errors.New("not a DHCP message")
 
 // decode parses a message. Options can continue in the fields file and sname (option 52, RFC 2131
-// section 4.1). The option END can be missing before padding or the end of the message. The error
-// is errNotDHCP, or names the truncated option; in the second case the message contains the header.
+// section 4.1). The option END can be missing before padding or the end of the message. If b is no
+// DHCP message, decode returns errNotDHCP. If an option is truncated, decode returns an error that
+// names the option, and a message with the header and the complete options.
 func decode(b []byte) (*dhcpv4.DHCPv4, error) {
 	if len(b) < headerLength || !bytes.Equal(b[cookieAt:headerLength], []byte{99, 130, 83, 99}) {
 		return nil, errNotDHCP
@@ -54,7 +56,8 @@ func decode(b []byte) (*dhcpv4.DHCPv4, error) {
 	return m, err
 }
 
-// collect adds the options of a field to parts.
+// collect adds the options of a field to parts, by option code. It fails at a truncated option.
+// where names the field in the error.
 func collect(parts map[uint8][][]byte, b []byte, where string) error {
 	for len(b) > 0 {
 		code := b[0]
@@ -74,17 +77,17 @@ func collect(parts map[uint8][][]byte, b []byte, where string) error {
 	return nil
 }
 
-// fixed are the options with a fixed length, in bytes.
+// fixed has the lengths of the options with a fixed length, in bytes, by option code.
 var fixed = map[uint8]int{
 	dhcpv4.OptionSubnetMask.Code(): 4, dhcpv4.OptionInterfaceMTU.Code(): 2, dhcpv4.OptionIPAddressLeaseTime.Code(): 4,
 	dhcpv4.OptionOptionOverload.Code(): 1, dhcpv4.OptionDHCPMessageType.Code(): 1, dhcpv4.OptionServerIdentifier.Code(): 4,
 	dhcpv4.OptionRenewTimeValue.Code(): 4, dhcpv4.OptionRebindingTimeValue.Code(): 4,
 }
 
-// join joins the parts of an option in their order (RFC 3396 section 7). Servers also send an
-// option twice. For an option with a fixed length, the first part with that length counts. For
-// other options, join skips a part that equals an earlier part and is shorter than the maximum
-// length.
+// join returns the value of an option that a message contains several times. It concatenates the
+// parts in their order (RFC 3396 section 7), except if the server repeats the whole option. For an
+// option with a fixed length, the result is the first part with this length. For other options,
+// join skips a repeated part; a part of the maximum length of 255 bytes never counts as repeated.
 func join(code uint8, parts [][]byte) []byte {
 	n, isFixed := fixed[code]
 	if isFixed {
@@ -104,15 +107,16 @@ func join(code uint8, parts [][]byte) []byte {
 	return out
 }
 
-// Maximum numbers of entries that are used of a list.
+// The highest numbers of entries that the client uses of a list.
 const (
 	maxAddresses = 16
 	maxDomains   = 32
 	maxRoutes    = 64
 )
 
-// addrs returns the distinct usable IPv4 addresses of a list, and notes the unusable ones. The
-// machine itself, with the offered address own, runs none of these servers.
+// addrs returns the distinct usable IPv4 addresses of a list of servers, at most maxAddresses. It
+// passes a line for each unusable address to note. The offered address (own) is unusable, because
+// the list must name other machines.
 func addrs(b []byte, own netip.Addr, what string, note func(string)) []netip.Addr {
 	var out []netip.Addr
 	if len(b)%4 != 0 {
@@ -137,8 +141,8 @@ func usable(a netip.Addr) bool {
 	return a.Is4() && a.As4()[0] != 0 && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// classless parses the routes of option 121 (RFC 3442) or 249. An option with an invalid route is
-// rejected as a whole.
+// classless parses the routes of option 121 (RFC 3442) or 249. An invalid route makes the whole
+// option invalid.
 func classless(b []byte) ([]Route, error) {
 	var out []Route
 	for len(b) > 0 {
@@ -155,7 +159,7 @@ func classless(b []byte) ([]Route, error) {
 		r := Route{To: netip.PrefixFrom(netip.AddrFrom4(to), bits).Masked(), Via: netip.AddrFrom4([4]byte(b[1+n:]))}
 		b = b[1+n+4:]
 		if r.Via.IsUnspecified() {
-			r.Via = netip.Addr{} // on the link itself (RFC 3442)
+			r.Via = netip.Addr{} // 0.0.0.0 means that the destination is on the link (RFC 3442)
 		}
 		if r.Via.IsValid() && !usable(r.Via) {
 			return nil, fmt.Errorf("%s is not an address of a router", r.Via)
@@ -171,9 +175,9 @@ func classless(b []byte) ([]Route, error) {
 	return out, nil
 }
 
-// classful parses the routes of option 33 (RFC 2132 section 5.8): pairs of a destination and a
-// router. A destination without a part for the host is a network of its class, another one is a
-// host. It notes the unusable routes.
+// classful parses the routes of option 33 (RFC 2132 section 5.8), which are pairs of a destination
+// and a router. A destination is a network of its address class if its host bits are 0, and a host
+// otherwise. classful passes a line for each unusable route to note.
 func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
 	const what = "routes (option 33)"
 	if len(b)%8 != 0 {
@@ -182,7 +186,7 @@ func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
 	for ; len(b) >= 8; b = b[8:] {
 		to, via := netip.AddrFrom4([4]byte(b)), netip.AddrFrom4([4]byte(b[4:]))
 		switch {
-		case len(routes) == maxRoutes-1: // beside the default route
+		case len(routes) == maxRoutes-1: // leaves room for the default route
 			note(fmt.Sprintf("%s: more than %d routes", what, maxRoutes-1))
 			return routes
 		case !usable(to):
@@ -197,7 +201,7 @@ func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
 		if r.To != r.To.Masked() {
 			r.To = netip.PrefixFrom(to, 32)
 		}
-		// the routes to one destination are in the order of priority
+		// the first route to a destination has the highest priority
 		if !slices.ContainsFunc(routes, func(o Route) bool { return o.To == r.To }) {
 			routes = append(routes, r)
 		}
@@ -205,9 +209,9 @@ func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
 	return routes
 }
 
-// searchList parses the domains of option 119: names in the encoding of RFC 1035 section 4.1.4,
-// with pointers relative to the beginning of the option (RFC 3397 section 2). With an error, it
-// returns the domains before the error.
+// searchList parses the domains of option 119. The names are encoded as in RFC 1035 section 4.1.4,
+// with pointers relative to the beginning of the option (RFC 3397 section 2). If a name is invalid,
+// searchList returns an error and the domains before the invalid name.
 func searchList(b []byte) ([]string, error) {
 	var out []string
 	for at := 0; at < len(b); {
@@ -226,9 +230,9 @@ func searchList(b []byte) ([]string, error) {
 	return out, nil
 }
 
-// domainAt parses the name at a position, and returns the position of the next name. A name can end
-// in a pointer, and its target can end in another pointer. Each pointer must point before the
-// previous position, so the loop ends.
+// domainAt returns the name at a position of b, and the position of the next name. A name can end
+// in a pointer, and the target of the pointer can end in another pointer. Each target must be
+// before the previous target or the start, so the loop ends.
 func domainAt(b []byte, at int) (name string, next int, err error) {
 	var labels []string
 	length, before := 0, at

@@ -10,15 +10,17 @@ import (
 	"time"
 )
 
-// message is a server's ACK: the bytes of each of the three fields that hold options.
+// message is a server's ACK. options, file and sname are the bytes of the three fields that can
+// contain options.
 type message struct {
 	name                 string
 	options, file, sname []byte
-	pad                  int // length of the message, padded with zeros; 0: no padding
+	pad                  int // length to which the message is padded with zeros; 0 for no padding
 	noEnd                bool
 }
 
-// grantOptions are the options of every grant: ACK, server 192.0.2.1, an hour, /24.
+// grantOptions are the options that every message has: type ACK, server 192.0.2.1, a lease time of
+// an hour, and the subnet mask /24.
 var grantOptions = []byte{53, 1, 5, 54, 4, 192, 0, 2, 1, 51, 4, 0, 0, 14, 16, 1, 4, 255, 255, 255, 0}
 
 func (c message) bytes() []byte {
@@ -44,7 +46,7 @@ func option(code byte, value ...byte) []byte {
 
 func text(code byte, value string) []byte { return option(code, []byte(value)...) }
 
-// name encodes a name (RFC 1035).
+// name encodes the labels of a name (RFC 1035), without the zero byte at the end.
 func name(labels ...string) []byte {
 	var b []byte
 	for _, l := range labels {
@@ -63,7 +65,7 @@ var (
 	manyZero = make([]byte, 12)
 )
 
-// messages are messages of real servers. They are also seeds of the fuzzer.
+// messages imitate messages of real servers. They are also seeds of FuzzReply.
 var messages = []message{
 	{name: "two domains", options: text(15, "corp.example lab.example")},
 	{name: "two domains, commas, dots and a NUL", options: text(15, "corp.example., lab.example.\x00")},
@@ -167,7 +169,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestCutOff checks that a message with a truncated option is rejected with the reason.
+// TestCutOff checks that decode fails for a truncated option and names the field. It also checks
+// that data without a header or a magic cookie is no DHCP message.
 func TestCutOff(t *testing.T) {
 	for _, c := range []message{
 		{name: "the field file", options: overload(1), file: slices.Concat(manyZero, bytes.Repeat([]byte{0}, 115), []byte{6})},

@@ -14,21 +14,22 @@ import (
 	"github.com/orlop-os/orlop/machined/network/domains"
 )
 
-// Lease is a lease granted by a server. It is immutable. Its JSON form is stored.
+// Lease is a lease that a server has granted. It is immutable. Its JSON form is stored on disk.
 type Lease struct {
 	// the address with the length of its subnet (option 1)
 	Address netip.Prefix `json:"address"`
 	Server  netip.Addr   `json:"server"` // the server identifier (option 54)
 	// time at which the request was sent; all durations start at it
 	Acquired time.Time     `json:"acquired"`
-	Duration time.Duration `json:"duration"` // option 51; Forever if it never ends
-	T1       time.Duration `json:"t1"`       // renew after (option 58, else half)
-	// rebind after (option 59, else seven eighths)
+	Duration time.Duration `json:"duration"` // option 51; Forever if the lease never ends
+	T1       time.Duration `json:"t1"`       // time until renewal: option 58, else half of Duration
+	// time until rebinding: option 59, else seven eighths of Duration
 	T2 time.Duration `json:"t2"`
-	// option 121 if the server sent it, else 249, else the router of option 3 and the routes of 33
+	// option 121 if it has usable routes, else option 249, else the router of option 3 and the
+	// routes of option 33
 	Routes []Route      `json:"routes,omitempty"`
 	DNS    []netip.Addr `json:"dns,omitempty"`    // option 6
-	Domain string       `json:"domain,omitempty"` // option 15; the first of several
+	Domain string       `json:"domain,omitempty"` // the first domain of option 15
 	// option 119, else the domains of option 15 if it contains several
 	Search []string     `json:"search,omitempty"`
 	NTP    []netip.Addr `json:"ntp,omitempty"` // option 42
@@ -37,7 +38,7 @@ type Lease struct {
 	Hostname string `json:"hostname,omitempty"` // option 12
 }
 
-// Route is a route of a lease. An invalid Via means that the destination is on the link itself.
+// Route is a route of a lease. If Via is invalid, the destination is on the link.
 type Route struct {
 	To  netip.Prefix `json:"to"`
 	Via netip.Addr   `json:"via"`
@@ -46,7 +47,7 @@ type Route struct {
 // Forever is the duration of a lease without an end (RFC 2131 section 3.3: 0xffffffff seconds).
 const Forever = 0xffffffff * time.Second
 
-// Expires returns the end of the lease; the zero time if it never ends.
+// Expires returns the end of the lease; the zero time if the lease never ends.
 func (l *Lease) Expires() time.Time {
 	if l.Duration == Forever {
 		return time.Time{}
@@ -62,20 +63,20 @@ func (l *Lease) expired(now time.Time) bool {
 // ReplyKind is the type of a server's message.
 type ReplyKind int
 
-// Server messages that the state machine handles.
+// The messages of a server that the state machine handles.
 const (
 	Offer ReplyKind = iota + 1
 	Ack
 	Nak
 )
 
-// Reply is a server's message, reduced to the data for the state machine.
+// Reply has the data of a server's message that the state machine needs.
 type Reply struct {
 	Kind  ReplyKind
 	XID   uint32
-	Rapid bool   // an Ack that answers a Discover (option 80)
-	Lease Lease  // without Acquired; for a Nak only Server is valid
-	Text  string // message for the operator (option 56), may be empty
+	Rapid bool   // the Ack answers a Discover (Rapid Commit, option 80)
+	Lease Lease  // Acquired is not set; for a Nak, only Server is set
+	Text  string // text for the operator (option 56), may be empty
 	// Notes describe the unusable and ignored parts of the message, one line each.
 	Notes []string
 }
@@ -83,8 +84,8 @@ type Reply struct {
 // maxNotes is the maximum number of Reply.Notes.
 const maxNotes = 8
 
-// parseReply parses a server's message. It rejects messages without a server identifier, with an
-// invalid address, and grants without a duration.
+// parseReply parses a server's message. It rejects an Offer or an Ack without a server identifier
+// or with an unusable address, and an Ack without a lease time.
 func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	x := m.TransactionID
 	r := &Reply{XID: uint32(x[0])<<24 | uint32(x[1])<<16 | uint32(x[2])<<8 | uint32(x[3]), Text: trimmed(m.Options.Get(dhcpv4.OptionMessage))}
@@ -116,7 +117,8 @@ func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	return r, nil
 }
 
-// readGrant reads the address and its times.
+// readGrant reads the address and the times of the lease into l. With timesNeeded, it fails if the
+// message has no lease time.
 func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	ip := addr(m.YourIPAddr)
 	if !usable(ip) {
@@ -124,7 +126,7 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	}
 	mask := net.IPMask(m.Options.Get(dhcpv4.OptionSubnetMask))
 	if len(mask) == 0 {
-		// RFC 2131 section 2 implies the mask of the class
+		// without option 1, the mask of the address class applies (RFC 2131 section 2)
 		mask = net.IP(ip.AsSlice()).DefaultMask()
 	}
 	bits, size := mask.Size()
@@ -150,7 +152,8 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	return nil
 }
 
-// readSettings reads the network settings of the server.
+// readSettings reads the network settings of a message into l. It passes a line for each unusable
+// option to note.
 func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	get := m.Options.Get
 	own := l.Address.Addr()
@@ -165,15 +168,16 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 		}
 	}
 	if b := get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
-		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 { // RFC 791: every host accepts 576
+		// a smaller MTU is ignored: every host accepts 576 (RFC 791)
+		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 {
 			l.MTU = mtu
 		}
 	}
 	readRoutes(m, l, note)
 }
 
-// trimmed returns the text of an option without white space and zero bytes around it: many servers
-// send the text of a file with its final newline, or as a string of C.
+// trimmed returns the text of an option without white space and zero bytes at both ends. Many
+// servers send the final newline of a file, or the zero byte at the end of a C string.
 func trimmed(option []byte) string {
 	return strings.Trim(string(option), " \t\r\n\x00")
 }
@@ -183,12 +187,12 @@ func cleanDomain(name string) string {
 	return strings.TrimRight(trimmed([]byte(name)), ".")
 }
 
-// readDomains reads options 15 and 119. Many servers send several domains in option 15, separated
-// by spaces or tabs.
+// readDomains reads options 15 and 119 into l. Many servers send several domains in option 15,
+// separated by spaces or tabs.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var found []string
 	list := trimmed(domain)
-	// other control characters: reject the whole option
+	// another control character makes the whole option unusable
 	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' && r != '\t' }) {
 		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
 		list = ""
@@ -219,8 +223,9 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	}
 }
 
-// readRoutes reads options 121, 249 (its predecessor), 3 and 33. RFC 3442: a client that supports
-// option 121 ignores options 3 and 33 if the server sends it.
+// readRoutes reads the routes into l: from option 121, else from option 249 (its predecessor), else
+// from options 3 and 33. An unusable option counts as missing. RFC 3442 forbids the combination of
+// option 121 with options 3 and 33.
 func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessMicrosoft} {
 		routes, err := classless(m.Options.Get(code))
@@ -240,12 +245,13 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	l.Routes = append(l.Routes, classful(m.Options.Get(dhcpv4.OptionStaticRoutingTable), own, note)...)
 }
 
+// addr converts an IPv4 address. It returns an invalid address for any other value.
 func addr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip.To4())
 	return a
 }
 
-// broadcast returns the last address of a subnet.
+// broadcast returns the broadcast address of a subnet, which is its last address.
 func broadcast(p netip.Prefix) netip.Addr {
 	a := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

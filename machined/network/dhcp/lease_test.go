@@ -14,7 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/rfc1035label"
 )
 
-// ack returns a server's ACK with the options of a grant, and more.
+// ack returns a server's ACK with a complete lease, and with the options in more.
 func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	t.Helper()
 	m, err := dhcpv4.New(
@@ -29,7 +29,7 @@ func ack(t *testing.T, more ...dhcpv4.Option) *dhcpv4.DHCPv4 {
 	return m
 }
 
-// overTheWire encodes and decodes a message.
+// overTheWire encodes a message and decodes the result.
 func overTheWire(t *testing.T, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
 	out, err := decode(m.ToBytes())
@@ -79,9 +79,9 @@ func TestParseSettings(t *testing.T) {
 			dhcpv4.OptDNS(net.IPv4(192, 0, 2, 5), net.IPv4(192, 0, 2, 53)), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 5)), dhcpv4.OptRouter(net.IPv4(192, 0, 2, 5))},
 			want: with(func(l *Lease) { l.DNS = []netip.Addr{ip("192.0.2.53")} })},
 		{name: "routes of option 33", options: []dhcpv4.Option{router, dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{
-			// one network of each class, and a host
+			// a network of each address class, and a host
 			10, 0, 0, 0, 192, 0, 2, 254, 172, 16, 0, 0, 192, 0, 2, 253, 198, 51, 100, 0, 192, 0, 2, 253, 10, 1, 2, 3, 192, 0, 2, 252,
-			// a route of lower priority, and unusable ones
+			// a second route to 10.0.0.0 with lower priority, and three unusable routes
 			10, 0, 0, 0, 192, 0, 2, 251, 0, 0, 0, 0, 192, 0, 2, 254, 10, 9, 9, 9, 192, 0, 2, 5, 10, 9, 9, 9, 0, 0, 0, 0})},
 			want: with(func(l *Lease) {
 				to := netip.MustParsePrefix
@@ -109,7 +109,7 @@ func TestParseSettings(t *testing.T) {
 			if r.Kind != Ack || !reflect.DeepEqual(r.Lease, c.want) {
 				t.Errorf("got  %+v\nwant %+v", r.Lease, c.want)
 			}
-			// The stored lease equals the granted lease.
+			// The lease is the same after it is stored as JSON and loaded again.
 			b, err := json.Marshal(r.Lease)
 			var back Lease
 			if err == nil {
@@ -122,7 +122,7 @@ func TestParseSettings(t *testing.T) {
 	}
 }
 
-// TestNotes checks that a reply names the parts that are not used.
+// TestNotes checks that Reply.Notes names the parts of a message that the client does not use.
 func TestNotes(t *testing.T) {
 	for _, c := range []struct {
 		option dhcpv4.Option
@@ -186,7 +186,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReply passes arbitrary server messages: every accepted reply is configurable.
+// FuzzReply parses arbitrary messages. It checks that each accepted reply has values that are safe
+// to configure.
 func FuzzReply(f *testing.F) {
 	m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 // Phase is a state of RFC 2131 figure 5.
 type Phase int
 
-// The phases. A client without a carrier is in Init, too, and its lease stays in use until it ends.
+// The phases. The phase is Init before the first message, during the back-off after several Naks,
+// and while the link has no carrier. In Init, a lease stays in use until it ends.
 const (
 	Init Phase = iota
 	Selecting
@@ -25,18 +26,18 @@ func (p Phase) String() string {
 	return [...]string{"init", "selecting", "requesting", "rebooting", "bound", "renewing", "rebinding"}[p]
 }
 
-// State is the state of the state machine. The zero State is that of a new client; set Lease, but
-// not InUse, to request a stored address first.
+// State is the state of the state machine. The zero State is the state of a new client. To request
+// the address of a stored lease first, set Lease and leave InUse false.
 type State struct {
 	Phase   Phase
 	Carrier bool   // the link has a carrier
-	XID     uint32 // of the current exchange
-	// time of the message that an Ack would answer; a lease starts at it
+	XID     uint32 // transaction ID of the current exchange
+	// time at which the last request was sent; the lease of its Ack starts at this time
 	Sent    time.Time
-	Since   time.Time // start of the search for a lease; option "secs" counts from it
+	Since   time.Time // start of the search for a lease; the field secs counts from it
 	Attempt int       // messages sent in this phase
-	Naks    int       // Naks since a lease was last in use
-	Offer   Lease     // the requested lease (Requesting only)
+	Naks    int       // number of Naks since the last Ack
+	Offer   Lease     // the offered lease that the client requests (Requesting only)
 	Lease   *Lease    // the lease in use, or the stored lease
 	InUse   bool      // Lease is in use
 }
@@ -48,13 +49,13 @@ type EventKind int
 const (
 	LinkUp   EventKind = iota + 1 // the link has a carrier
 	LinkDown                      // the carrier is lost
-	Tick                          // the timer of the last Wake has fired
+	Tick                          // the timer of the last action Wake has expired
 	Received                      // a server's message was received
 )
 
-// Event is an input of the state machine. At must have a monotonic reading (time.Now has), so that
-// a step of the wall clock does not affect leases. Rand is a fresh random number for the
-// transaction ID and the jitter.
+// Event is an input of the state machine. At is the present time, with a monotonic reading (as from
+// time.Now), so a step of the wall clock does not affect leases. Rand is a new random number for
+// the transaction ID and the jitter.
 type Event struct {
 	Kind  EventKind
 	At    time.Time
@@ -68,10 +69,10 @@ type ActionKind int
 // Actions that Client performs for the state machine.
 const (
 	Send ActionKind = iota + 1 // send Message
-	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	// set the timer: Tick occurs at At; the zero time stops the timer
 	Wake
-	Apply // Lease is in use now: configure and store it
-	Drop  // no lease is in use now: remove the address and the stored lease
+	Apply // Lease is in use now: the user configures and stores it
+	Drop  // no lease is in use now: the user removes the address and the stored lease
 )
 
 // Action is an output of the state machine.
@@ -82,25 +83,26 @@ type Action struct {
 	Lease   *Lease
 }
 
-// Message is a message to send, reduced to the differences between the phases (RFC 2131 table 5).
+// Message is a message to send. It has only the fields in which the messages of the phases differ
+// (RFC 2131 table 5).
 type Message struct {
-	Discover  bool       // DHCPDISCOVER, otherwise DHCPREQUEST
+	Discover  bool       // true: DHCPDISCOVER, false: DHCPREQUEST
 	XID       uint32     // transaction ID
-	Secs      uint16     // since the search began
+	Secs      uint16     // seconds since the search began
 	Client    netip.Addr // ciaddr: the client's own address, Renewing and Rebinding only
 	Requested netip.Addr // option 50
 	Server    netip.Addr // option 54, Requesting only
-	To        netip.Addr // unicast to this server (Renewing); invalid: broadcast
+	To        netip.Addr // unicast to this server (Renewing); invalid for a broadcast
 }
 
-// Intervals and numbers of attempts. The package comment explains why the first interval is not 4
-// s.
+// Intervals and numbers of attempts. The package comment has the reason for the first interval.
 const (
-	minBackoff       = 250 * time.Millisecond
-	maxBackoff       = 64 * time.Second
-	minRenewInterval = 60 * time.Second // RFC 2131 section 4.4.5: minimum interval while renewing
-	requestAttempts  = 5                // 8 s
-	rebootAttempts   = 3                // 2 s
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 64 * time.Second
+	// shortest interval in Renewing and Rebinding (RFC 2131 section 4.4.5)
+	minRenewInterval = 60 * time.Second
+	requestAttempts  = 5 // 8 s in total
+	rebootAttempts   = 3 // 2 s in total
 )
 
 // Step is the client's state machine.
@@ -199,7 +201,7 @@ func received(s State, ev Event) (State, []Action) {
 	case s.Phase == Selecting && r.Kind == Ack && r.Rapid:
 		return bind(s, ev)
 	case s.Phase == Requesting && r.Lease.Server.IsValid() && r.Lease.Server != s.Offer.Server:
-		return s, nil // the message of another server than that of the offer
+		return s, nil // another server than the server of the offer
 	case s.Phase == Requesting || s.Phase == Rebooting || s.Phase == Renewing || s.Phase == Rebinding:
 		switch r.Kind {
 		case Ack:
@@ -212,7 +214,7 @@ func received(s State, ev Event) (State, []Action) {
 	return s, nil
 }
 
-// bind starts to use the lease of an Ack.
+// bind enters Bound with the lease of an Ack.
 func bind(s State, ev Event) (State, []Action) {
 	l := ev.Reply.Lease
 	l.Acquired = s.Sent
@@ -224,8 +226,8 @@ func bind(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Apply, Lease: &l}, wake}
 }
 
-// drop ends a lease, if there is one, and starts a new search: at once, or after a backoff if
-// servers reject repeatedly.
+// drop ends the lease of the client, if it has a lease, and starts a new search. The search starts
+// at once. After several Naks without an Ack, it starts after a back-off.
 func drop(s State, ev Event) (State, []Action) {
 	var out []Action
 	if s.Lease != nil {
@@ -245,12 +247,14 @@ func drop(s State, ev Event) (State, []Action) {
 	return s, append(out, more...)
 }
 
+// discover enters Selecting with a new transaction.
 func discover(s State, ev Event) (State, []Action) {
 	s.Phase, s.Attempt, s.XID = Selecting, 0, ev.Rand
 	return sendDiscover(s, ev)
 }
 
-// maintain acts by the age of the lease in use: wait, renew, rebind, or drop it.
+// maintain selects the next action by the age of the lease in use: wait before T1, renew before T2,
+// rebind before the end, and then drop the lease.
 func maintain(s State, ev Event) (State, []Action) {
 	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
 	m := Message{XID: ev.Rand, Secs: secs(s, ev), Client: l.Address.Addr()}
@@ -297,19 +301,21 @@ func sendReboot(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, m)
 }
 
+// transmit sends a message, and sets the timer for the next attempt.
 func transmit(s State, ev Event, m Message) (State, []Action) {
 	wait := sendDelay(s.Attempt, ev.Rand)
 	s.Attempt++
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: ev.At.Add(wait)}}
 }
 
-// sendDelay returns the delay after message n, counted from 0: minBackoff doubled n times, at most
+// sendDelay returns the delay after attempt n, counted from 0: minBackoff doubled n times, at most
 // maxBackoff, with a jitter of ±25 % from rand.
 func sendDelay(n int, rand uint32) time.Duration {
 	wait := backoff.Backoff{Min: minBackoff, Max: maxBackoff}.Delay(n + 1)
 	return wait*3/4 + time.Duration(float64(wait)/2*float64(rand)/(1<<32))
 }
 
+// secs returns the field secs of a message: the seconds since the search began.
 func secs(s State, ev Event) uint16 {
 	return uint16(min(max(ev.At.Sub(s.Since)/time.Second, 0), 0xffff))
 }

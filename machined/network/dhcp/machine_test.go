@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// t0 is the start time of every table.
+// t0 is the time at which each test starts.
 var t0 = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
-// noJitter selects the middle of every delay.
+// noJitter is the random number for which the jitter is 0.
 const noJitter = 1 << 31
 
 var (
@@ -24,7 +24,7 @@ var (
 	}
 )
 
-// script passes events to the state machine and records its actions as text.
+// script passes events to the state machine and returns its actions as text.
 type script struct {
 	state State
 	now   time.Time
@@ -75,8 +75,8 @@ func say(m Message) string {
 	return s
 }
 
-// event makes an event from a word: up, down, tick (at the time of the last Wake), offer, ack,
-// rapid, nak, other-nak (of another server), stale (another transaction).
+// event returns the event for a word: up, down, tick (at the time of the last Wake), offer, ack,
+// rapid, nak, other-nak (of another server), stale (with another transaction ID).
 func (w *script) event(word string) Event {
 	reply := func(k ReplyKind) Event {
 		return Event{Kind: Received, Reply: &Reply{Kind: k, Lease: granted}}
@@ -212,9 +212,9 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestStepNeverSticks plays random events and checks invariants: a client with a carrier and
-// without an endless lease has a running timer, a lease is in use exactly between Apply and Drop,
-// and no lease outlives its end.
+// TestStepNeverSticks passes random events to the state machine and checks three invariants. A
+// client with a carrier always has a running timer, except with an endless lease. A lease is in use
+// exactly between Apply and Drop. No lease stays in use after its end.
 func TestStepNeverSticks(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "offer", "ack", "rapid", "nak", "other-nak", "stale"}
 	for seed := range uint64(500) {

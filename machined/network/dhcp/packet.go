@@ -13,12 +13,12 @@ const (
 	clientPort = 68
 )
 
-// classlessMicrosoft is the predecessor of option 121 (MS-DHCPE section 2.2.8). Some servers send
-// only this option.
+// classlessMicrosoft is option 249, the predecessor of option 121 (MS-DHCPE section 2.2.8). Some
+// servers send only option 249.
 const classlessMicrosoft = dhcpv4.GenericOptionCode(249)
 
-// wanted is the parameter request list (option 55). Option 121 precedes options 3 and 33, as RFC
-// 3442 requires.
+// wanted is the parameter request list (option 55): the options that the client requests. Option
+// 121 precedes options 3 and 33, as RFC 3442 requires.
 var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionSubnetMask,
 	dhcpv4.OptionClasslessStaticRoute,
@@ -37,11 +37,12 @@ var wanted = dhcpv4.OptionCodeList{
 	dhcpv4.OptionRebindingTimeValue,
 }
 
-// maxMessage is the maximum size of a received message (option 57): a whole Ethernet frame.
+// maxMessage is the maximum size of a received message in bytes (option 57): the payload of an
+// Ethernet frame.
 const maxMessage = 1500
 
-// encode makes the packet of a message. The broadcast flag stays clear: the packet socket receives
-// frames for an address that the link does not have yet.
+// encode returns the packet for a message. It does not set the broadcast flag, because the packet
+// socket of the client receives unicast frames even before the link has the address.
 func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, error) {
 	kind := dhcpv4.MessageTypeRequest
 	if m.Discover {
@@ -51,7 +52,8 @@ func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, e
 		dhcpv4.WithTransactionID(dhcpv4.TransactionID{byte(m.XID >> 24), byte(m.XID >> 16), byte(m.XID >> 8), byte(m.XID)}),
 		dhcpv4.WithHwAddr(mac),
 		dhcpv4.WithMessageType(kind),
-		// Hardware type and address, the usual identifier in reservations (RFC 2132 section 9.14).
+		// The identifier is the hardware type and the MAC, which reservations on servers usually
+		// contain (RFC 2132 section 9.14).
 		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(append([]byte{1}, mac...))),
 		dhcpv4.WithOption(dhcpv4.OptParameterRequestList(wanted...)),
 		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)),
@@ -79,7 +81,7 @@ func encode(m Message, mac net.HardwareAddr, hostname string) (*dhcpv4.DHCPv4, e
 	return p, nil
 }
 
-// destination returns the destination of a message.
+// destination returns the UDP destination of a message: the server m.To, or the broadcast address.
 func destination(m Message) *net.UDPAddr {
 	to := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	if m.To.IsValid() {

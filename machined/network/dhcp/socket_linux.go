@@ -20,14 +20,14 @@ const task = "DHCP on a link"
 
 type socket = linksocket.Socket[incoming]
 
-// incoming is a message, with the error of its options.
+// incoming is a decoded message. err describes a truncated option.
 type incoming struct {
 	*dhcpv4.DHCPv4
 	err error
 }
 
-// openSocket opens a UDP socket (the link has its address) or a packet socket (the link may have
-// none) on a link.
+// openSocket opens a socket on a link. With withAddress, the link has its address and the socket is
+// a UDP socket. Otherwise it is a packet socket, which also works without an address.
 func openSocket(link string, index int, mac net.HardwareAddr, withAddress bool) (*socket, error) {
 	open := openPacket
 	if withAddress {
@@ -55,8 +55,9 @@ func openPacket(link *net.Interface) (net.PacketConn, error) {
 	return nclient4.NewBroadcastUDPConn(raw, &net.UDPAddr{Port: clientPort}), nil
 }
 
-// clientPackets passes first fragments of UDP packets to the client's port; offsets are relative to
-// the IPv4 header. Without it, every packet of the machine would wake PID 1.
+// clientPackets is a filter that passes only UDP packets to the port of the client, and of these
+// only the first fragments. Offsets are relative to the IPv4 header. Without the filter, every
+// packet of the machine would wake PID 1.
 var clientPackets = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 9, Size: 1},
 	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 6},
@@ -69,7 +70,8 @@ var clientPackets = []bpf.Instruction{
 	bpf.RetConstant{Val: 0},
 }
 
-// openUDP binds to the link without an address, because a NAK is sent by broadcast.
+// openUDP opens a UDP socket that is bound to the link, but to no address, because servers send a
+// NAK by broadcast.
 func openUDP(link *net.Interface) (net.PacketConn, error) {
 	return linksocket.Listen("udp4", link.Name, clientPort, true)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// bed is a client at one end of a veth pair and a server at the other. The client's link gets no
-// address but its link-local one: the user of the client adds the others.
+// bed is a client on a link of a veth pair, and a server at the other end. The link of the client
+// has only its link-local address, because only the user of a client adds addresses.
 type bed struct {
 	*dhcp6test.Server
 	client *dhcp6.Client
@@ -34,7 +34,8 @@ var (
 	stateful = dhcp6.Mode{Addresses: true}
 )
 
-// slowTimeout is the time limit for an immediate event on a busy computer.
+// slowTimeout is the limit for events that normally occur at once; a busy computer may need most of
+// it.
 const slowTimeout = 10 * time.Second
 
 func newBed(t *testing.T, plan dhcp6test.Plan, mode dhcp6.Mode, stored *dhcp6.Lease) *bed {
@@ -127,7 +128,8 @@ func TestSettingsKernel(t *testing.T) {
 	}
 }
 
-// TestRebindKernel lets a lease pass T1, T2 and its end, followed by a new search.
+// TestRebindKernel checks the phases of a lease. The server first extends the lease at T1. Then it
+// is silent, so the client passes T1, T2 and the end of the lease, and starts a new search.
 func TestRebindKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -145,7 +147,8 @@ func TestRebindKernel(t *testing.T) {
 	b.wait(t, slowTimeout, "without a lease", func(s dhcp6.Status) bool { return s.Lease == nil && s.Phase == dhcp6.Soliciting })
 }
 
-// TestForgottenKernel has a server that lost its leases: the address stays in use.
+// TestForgottenKernel checks the renewal at a server that has lost its leases: the client requests
+// the address again, and the lease stays in use meanwhile.
 func TestForgottenKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -165,7 +168,8 @@ func TestForgottenKernel(t *testing.T) {
 	}
 }
 
-// TestConfirmKernel starts with a stored lease, once on its link and once on another.
+// TestConfirmKernel starts a client with a stored lease, once on the link of the lease and once on
+// another link.
 func TestConfirmKernel(t *testing.T) {
 	stored := &dhcp6.Lease{Server: "00030001020000000063", Addresses: []dhcp6.Address{{Addr: address, Preferred: time.Hour, Valid: time.Hour}},
 		Acquired: time.Now(), T1: time.Minute, T2: 2 * time.Minute}
@@ -191,7 +195,8 @@ func TestConfirmKernel(t *testing.T) {
 	}
 }
 
-// TestDeclineKernel reports a duplicate: the next lease has another address. Then it releases it.
+// TestDeclineKernel reports to the client that its address is a duplicate. The next lease has
+// another address, which the client then releases.
 func TestDeclineKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return

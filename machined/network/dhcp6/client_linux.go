@@ -17,17 +17,18 @@ import (
 // Options configures a client.
 type Options struct {
 	Link string // name of the link
-	// index of the link; a client ends with its link, and a new link needs a new client
+	// index of the link; another link with the same name needs a new client
 	Index       int
-	DUID        []byte  // of the machine
-	IAID        [4]byte // of the link
+	DUID        []byte  // DUID of the machine
+	IAID        [4]byte // IAID of the link
 	Mode        Mode
 	StoredLease *Lease // lease of an earlier client, confirmed first; may be nil
-	// The link still has the addresses of StoredLease; they stay while the client asks the server.
+	// InForce means that the link still has the addresses of StoredLease. The addresses stay in use
+	// while the client contacts the server.
 	InForce bool
 	// Random returns a random number, for transaction IDs and jitter.
 	Random func() uint32
-	// Changed is called from the client's goroutine after every step. It must not block.
+	// The client calls Changed on its goroutine after every step. Changed must not block.
 	Changed func(Status)
 }
 
@@ -38,13 +39,13 @@ type Status struct {
 	Lease   *Lease    // the lease in use, or nil
 	Attempt int       // messages sent in this phase
 	Since   time.Time // start of the current exchange
-	Problem string    // last problem since a lease was confirmed; may be empty
+	Problem string    // last problem since the last Apply action; may be empty
 }
 
-// Client runs the state machine on a link. New creates it; Run must be called once.
+// Client runs the state machine on a link. New creates a client, and its user calls Run once.
 type Client struct {
 	opt    Options
-	events chan Event // reports of the user
+	events chan Event // reports of the user that the client has not read yet
 
 	mu       sync.Mutex // guards hostname
 	hostname string
@@ -56,8 +57,8 @@ type Client struct {
 	ended   bool
 }
 
-// maxReports is the number of reports that a client holds until it reads them. A link has few
-// addresses, and a carrier changes rarely.
+// maxReports is the number of reports that wait until the client reads them. The number is ample,
+// because a link has few addresses and its carrier changes rarely.
 const maxReports = 64
 
 // New returns a client that sends nothing until SetReady is called.
@@ -71,7 +72,7 @@ func New(opt Options) *Client {
 	}
 }
 
-// within returns the part of a lease that a mode requests; nil if there is no such part.
+// within returns the part of a lease that a mode requests; nil if the lease has no such part.
 func (l *Lease) within(m Mode) *Lease {
 	if l == nil {
 		return nil
@@ -89,8 +90,8 @@ func (l *Lease) within(m Mode) *Lease {
 	return &out
 }
 
-// report passes an event to the client. It never blocks: a report that finds no place is dropped,
-// and its user repeats it with the next change of the link.
+// report passes an event to the client. It never blocks. If maxReports events are waiting, it drops
+// the event; the user reports again with the next change of the link.
 func (c *Client) report(ev Event) {
 	select {
 	case c.events <- ev:
@@ -110,19 +111,20 @@ func (c *Client) SetReady(ready bool) {
 // Duplicate reports that another machine has an address of the lease.
 func (c *Client) Duplicate(a netip.Addr) { c.report(Event{Kind: Duplicate, Addr: a}) }
 
-// Release returns the lease to its server, and then ends Run. The addresses must not be in use any
-// more.
+// Release tells the client to return the lease to its server, and then to end Run. The caller has
+// removed the addresses of the lease before.
 func (c *Client) Release() { c.report(Event{Kind: Release}) }
 
-// SetHostname sets the host name that the client sends (option 39) from the next message on; empty
-// sends none.
+// SetHostname sets the host name that the client sends (option 39) from the next message on. With
+// an empty name, the client sends no host name.
 func (c *Client) SetHostname(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hostname = name
 }
 
-// Run works until ctx is done or a Release has ended. It does not release the lease otherwise.
+// Run runs the client until ctx is done or until a Release has ended. It releases the lease only
+// after a call of Release.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.Close() }()
@@ -159,14 +161,14 @@ func (c *Client) step(ev Event) {
 	c.state = next
 	switch c.state.Phase {
 	case Bound, Init, Informed, Released:
-		c.sock.Close() // the client expects no message: no packet should wake the process
+		c.sock.Close() // the client expects no message now, so no packet needs to wake the process
 		c.sock = nil
 	}
 	for _, a := range actions {
 		switch a.Kind {
 		case Send:
 			if err := c.send(a.Message); err != nil {
-				c.problem = err.Error() // the timer repeats the message
+				c.problem = err.Error() // the message is sent again when the timer expires
 			}
 		case Wake:
 			c.timer.Stop()
@@ -188,6 +190,7 @@ func (c *Client) step(ev Event) {
 	c.publish()
 }
 
+// publish passes the present Status to the user.
 func (c *Client) publish() {
 	st := Status{Mode: c.opt.Mode, Phase: c.state.Phase, Attempt: c.state.Attempt, Since: c.state.Since, Problem: c.problem, Lease: c.state.inUse()}
 	c.opt.Changed(st)
@@ -204,8 +207,9 @@ func (c *Client) send(m Message) error {
 			return err
 		}
 	}
-	// All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1). The zone is the index: package net
-	// caches the index of a name for a minute, and a replugged link has another one.
+	// The destination is All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1). The zone is the
+	// index of the link. A name would be unreliable: package net caches the index of a name for a
+	// minute, and a replugged link has another index.
 	to := netip.AddrPortFrom(netip.MustParseAddr("ff02::1:2").WithZone(strconv.Itoa(c.opt.Index)), serverPort)
 	if gone, err := c.sock.Send(encode(m, self, hostname), net.UDPAddrFromAddrPort(to)); err != nil {
 		if gone {
@@ -222,7 +226,7 @@ const task = "DHCPv6 on a link"
 
 type socket = linksocket.Socket[incoming]
 
-// incoming is a parsed message, or the reason why a message of a server is rejected.
+// incoming is a message of a server: the parsed message, or the reason why it is rejected.
 type incoming struct {
 	xid   uint32
 	reply *Reply
@@ -237,10 +241,11 @@ func openSocket(link string, self identity) (*socket, error) {
 	return linksocket.Read(conn, task, maxMessage, func(b []byte, from net.Addr) (incoming, bool) { return decode(b, from, self) }), nil
 }
 
-// decode parses a message of a server. It returns false for any other message.
+// decode parses a message of a server. It returns false if the data is no message of a server to
+// this client.
 func decode(b []byte, from net.Addr, self identity) (in incoming, ok bool) {
-	// A server or relay is on the link (RFC 8415 section 16): a message of another source is
-	// forged.
+	// Servers and relays send from a link-local address of the link (RFC 8415 section 16). A
+	// message from another address is forged.
 	if u, ok := from.(*net.UDPAddr); !ok || !u.IP.IsLinkLocalUnicast() {
 		return incoming{}, false
 	}

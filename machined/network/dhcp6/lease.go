@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Lease holds the addresses, prefixes and settings that a server granted, or settings only. It is
-// immutable. Its JSON form is stored.
+// Lease has the addresses, prefixes and settings that a server has granted, or only settings. It is
+// immutable. Its JSON form is stored on disk.
 type Lease struct {
 	Server    string    `json:"server"`              // DUID of the server, in hexadecimal
-	Addresses []Address `json:"addresses,omitempty"` // of the IA_NA
-	Prefixes  []Prefix  `json:"prefixes,omitempty"`  // of the IA_PD
+	Addresses []Address `json:"addresses,omitempty"` // addresses of the IA_NA
+	Prefixes  []Prefix  `json:"prefixes,omitempty"`  // prefixes of the IA_PD
 	// time at which the request was sent; all durations start at it
 	Acquired time.Time `json:"acquired"`
-	// renew after T1, rebind after T2; without addresses and prefixes, T1 is the refresh time
+	// T1 is the time until renewal, T2 the time until rebinding. For a lease with settings only, T1
+	// is the time until the next request.
 	T1 time.Duration `json:"t1"`
 	T2 time.Duration `json:"t2"`
 
@@ -37,14 +38,14 @@ type Prefix struct {
 	Valid     time.Duration `json:"valid"`
 }
 
-// Forever is a time without an end (RFC 8415 section 7.7: 0xffffffff seconds).
+// Forever is a duration without an end (RFC 8415 section 7.7: 0xffffffff seconds).
 const Forever = 0xffffffff * time.Second
 
 // stateless reports whether the lease has settings only.
 func (l *Lease) stateless() bool { return len(l.Addresses)+len(l.Prefixes) == 0 }
 
-// Expires returns the time at which the last address or prefix ends; the zero time if it never
-// ends, or if there is none.
+// Expires returns the time at which the last address or prefix ends. It returns the zero time if
+// this address or prefix never ends, or if the lease has settings only.
 func (l *Lease) Expires() time.Time {
 	longest := time.Duration(0)
 	for _, d := range l.valid() {
@@ -56,6 +57,7 @@ func (l *Lease) Expires() time.Time {
 	return l.Acquired.Add(longest)
 }
 
+// valid returns the valid lifetimes of all addresses and prefixes.
 func (l *Lease) valid() (out []time.Duration) {
 	for _, a := range l.Addresses {
 		out = append(out, a.Valid)
@@ -66,7 +68,8 @@ func (l *Lease) valid() (out []time.Duration) {
 	return out
 }
 
-// expired reports whether all addresses and prefixes have ended.
+// expired reports whether all addresses and prefixes have ended. It returns false for a lease with
+// settings only.
 func (l *Lease) expired(now time.Time) bool {
 	return !l.Expires().IsZero() && !now.Before(l.Expires())
 }
@@ -83,7 +86,8 @@ func (l *Lease) next() time.Time {
 	return l.Acquired.Add(shortest)
 }
 
-// alive returns the lease without the ended addresses and prefixes; l itself if none has ended.
+// alive returns a copy of the lease without the addresses and prefixes that have ended. It returns
+// l itself if all are valid.
 func (l *Lease) alive(now time.Time) *Lease {
 	ended := func(valid time.Duration) bool { return valid != Forever && !now.Before(l.Acquired.Add(valid)) }
 	if !slices.ContainsFunc(l.valid(), ended) {

@@ -11,8 +11,8 @@ import (
 // Phase is a state of the client.
 type Phase int
 
-// The phases. A client that is not ready to send is in Init, too, and its lease stays in use until
-// it ends.
+// The phases. The phase is Init before the first message, during a wait, and while the link is not
+// ready to send. In Init, a lease stays in use until it ends.
 const (
 	Init Phase = iota
 	Soliciting
@@ -32,28 +32,31 @@ func (p Phase) String() string {
 	return [...]string{"init", "soliciting", "requesting", "confirming", "bound", "renewing", "rebinding", "informing", "informed", "declining", "releasing", "released"}[p]
 }
 
-// Mode selects the requests of a client. Without Addresses and Prefix, it requests settings only.
+// Mode selects the requests of a client. The zero Mode requests settings only.
 type Mode struct {
 	Addresses bool // addresses (IA_NA)
-	// Prefix is the wanted length of a delegated prefix (IA_PD), a hint for the server; 0: none.
+	// Prefix is the requested length of a delegated prefix (IA_PD) in bits, a hint for the server.
+	// 0 requests no prefix.
 	Prefix int
 }
 
-// State is the state of the state machine. The zero State with a Mode is that of a new client; set
-// Lease, but not InUse, to confirm a stored lease first.
+// State is the state of the state machine. A State with only a Mode is the state of a new client.
+// To confirm a stored lease first, set Lease and leave InUse false.
 type State struct {
 	Mode    Mode
 	Phase   Phase
 	Ready   bool   // the link can send
-	XID     uint32 // of the current exchange, 24 bits
+	XID     uint32 // transaction ID of the current exchange, 24 bits
 	Sent    time.Time
 	Since   time.Time // start of the current exchange; the elapsed time counts from it
 	Attempt int       // messages sent in this phase
 	Rejects int       // rejections and duplicates since a lease was last confirmed or renewed
-	Offer   *Reply    // the best advertisement (Soliciting), the chosen advertisement (Requesting)
-	Lease   *Lease    // the lease in use, or the stored lease
-	InUse   bool      // Lease is in use
-	// MaxWait is the longest interval between messages without a lease; 0: maxBackoff.
+	// the best Advertise (Soliciting), the chosen server and its offer (Requesting), or the
+	// returned lease (Declining, Releasing)
+	Offer *Reply
+	Lease *Lease // the lease in use, or the stored lease
+	InUse bool   // Lease is in use
+	// MaxWait is the longest interval between messages without a lease; 0 selects maxBackoff.
 	MaxWait time.Duration
 }
 
@@ -63,15 +66,16 @@ type EventKind int
 // Events of a client.
 const (
 	LinkReady    EventKind = iota + 1 // the link can send
-	LinkNotReady                      // the carrier is lost
-	Tick                              // the timer of the last Wake has fired
+	LinkNotReady                      // the link cannot send any more
+	Tick                              // the timer of the last action Wake has expired
 	Received                          // a server's message was received
 	Duplicate                         // another machine has Event.Addr
-	Release                           // the use of DHCPv6 ends; no address is in use any more
+	// the use of DHCPv6 ends, and no address of the lease is in use any more
+	Release
 )
 
-// Event is an input of the state machine. At must have a monotonic reading (time.Now has). Rand is
-// a fresh random number for the transaction ID and the jitter.
+// Event is an input of the state machine. At is the present time, with a monotonic reading (as from
+// time.Now). Rand is a new random number for the transaction ID and the jitter.
 type Event struct {
 	Kind  EventKind
 	At    time.Time
@@ -86,10 +90,10 @@ type ActionKind int
 // Actions that Client performs for the state machine.
 const (
 	Send ActionKind = iota + 1 // send Message
-	// fire Tick at At; replaces every earlier Wake; the zero time stops the timer
+	// set the timer: Tick occurs at At; the zero time stops the timer
 	Wake
-	Apply // Lease is in use now: configure and store it
-	Drop  // no lease is in use now: remove its addresses and the stored lease
+	Apply // Lease is in use now: the user configures and stores it
+	Drop  // no lease is in use now: the user removes the addresses and the stored lease
 	End   // the client has ended
 )
 
@@ -120,26 +124,26 @@ func (k MessageKind) String() string {
 	return [...]string{"", "solicit", "request", "confirm", "renew", "rebind", "release", "decline", "information-request"}[k]
 }
 
-// Message is a message to send, reduced to the differences between the phases.
+// Message is a message to send. It has only the fields in which the messages of the phases differ.
 type Message struct {
 	Kind    MessageKind
 	XID     uint32
 	Elapsed time.Duration // since the exchange began
-	Server  string        // DUID of the server; empty: any
-	Mode    Mode          // the identity associations
-	// Lease has the addresses and prefixes that the message names; nil: none.
+	Server  string        // DUID of the server; empty for a message to any server
+	Mode    Mode          // the identity associations to send
+	// Lease has the addresses and prefixes that the message contains. It is nil if the message
+	// contains none.
 	Lease *Lease
 }
 
-// Intervals and numbers of attempts. The package comment explains why the first interval is not 1
-// s.
+// Intervals and numbers of attempts. The package comment has the reason for the first interval.
 const (
 	minBackoff       = 250 * time.Millisecond
 	maxBackoff       = 2 * time.Minute
 	minRenewInterval = 10 * time.Second // REN_TIMEOUT and REB_TIMEOUT (RFC 8415 section 7.6)
-	requestAttempts  = 5                // 8 s
-	confirmAttempts  = 3                // 2 s
-	partAttempts     = 4                // of Release and Decline (REL_MAX_RC)
+	requestAttempts  = 5                // 8 s in total
+	confirmAttempts  = 3                // 2 s in total
+	partAttempts     = 4                // attempts of Release and Decline (REL_MAX_RC)
 )
 
 // Step is the client's state machine.
@@ -202,7 +206,8 @@ func Step(s State, ev Event) (State, []Action) {
 	return s, nil
 }
 
-// ends returns the time at which an address or prefix in use ends; the zero time for none.
+// ends returns the time at which the first address or prefix in use ends; the zero time if none
+// ends.
 func (s State) ends() time.Time {
 	if !s.InUse {
 		return time.Time{}
@@ -227,6 +232,8 @@ func ready(s State, ev Event) (State, []Action) {
 
 func (ev Event) xid() uint32 { return ev.Rand & 0xffffff }
 
+// tick removes the addresses and prefixes that have ended from the lease in use, and then performs
+// the step of the phase.
 func tick(s State, ev Event) (State, []Action) {
 	var out []Action
 	if s.InUse {
@@ -238,7 +245,7 @@ func tick(s State, ev Event) (State, []Action) {
 	return s, append(out, more...)
 }
 
-// act performs the step of a phase after its timer has fired.
+// act performs the step of the phase when its timer has expired.
 func act(s State, ev Event) (State, []Action) {
 	if s.InUse && s.Lease.expired(ev.At) && s.Phase != Init {
 		return drop(s, ev)
@@ -286,6 +293,7 @@ func act(s State, ev Event) (State, []Action) {
 	return s, nil
 }
 
+// inUse returns the lease in use, or nil.
 func (s State) inUse() *Lease {
 	if s.InUse {
 		return s.Lease
@@ -320,7 +328,7 @@ func received(s State, ev Event) (State, []Action) {
 		}
 	case Requesting, Confirming, Renewing, Rebinding:
 		if r.Advertise || s.Phase == Requesting && r.Lease.Server != s.Offer.Lease.Server {
-			return s, nil // of another server than that of the advertisement
+			return s, nil // no Reply, or a Reply of another server than the chosen server
 		}
 		return answered(s, ev)
 	case Declining, Releasing:
@@ -331,14 +339,15 @@ func received(s State, ev Event) (State, []Action) {
 	return s, nil
 }
 
-// answered acts on the answer to a request for addresses or prefixes.
+// answered acts on the Reply to a Request, Confirm, Renew or Rebind.
 func answered(s State, ev Event) (State, []Action) {
 	r := ev.Reply
 	switch {
 	case r.grants(s.Mode):
 		return bind(s, ev)
 	case s.Phase == Confirming && s.Mode.Prefix == 0 && r.Rejects == "" && !r.NoBinding:
-		// The answer to a Confirm names no address.
+		// The Reply to a Confirm contains no address: it means that the addresses of the lease are
+		// valid.
 		s.Rejects, s.InUse = 0, true
 		s, more := maintain(s, ev)
 		return s, append([]Action{{Kind: Apply, Lease: s.Lease}}, more...)
@@ -351,14 +360,15 @@ func answered(s State, ev Event) (State, []Action) {
 		s.Rejects++
 		return drop(s, ev)
 	}
-	return s, nil // the lease stays in use until it ends, and another server may extend it
+	return s, nil // the lease stays in use until it ends; another server may extend it
 }
 
-// bind starts to use the lease of a Reply.
+// bind enters Bound with the lease of a Reply, or Informed with its settings.
 func bind(s State, ev Event) (State, []Action) {
 	l := ev.Reply.Lease
 	l.Acquired = s.Sent
-	if s.Phase != Requesting && s.Phase != Soliciting { // a new address may be a duplicate
+	// a new address can be a duplicate, so Rejects remains
+	if s.Phase != Requesting && s.Phase != Soliciting {
 		s.Rejects = 0
 	}
 	s.Phase, s.Attempt, s.Offer, s.Lease, s.InUse = Bound, 0, nil, &l, true
@@ -370,7 +380,7 @@ func bind(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Apply, Lease: &l}, {Kind: Wake, At: earliest(l.renewal(), l.next())}}
 }
 
-// renewal returns the time of the first renewal; the zero time for none.
+// renewal returns the time at which the client renews the lease; the zero time if it never does.
 func (l *Lease) renewal() time.Time {
 	if l.T1 >= Forever {
 		return time.Time{}
@@ -378,6 +388,7 @@ func (l *Lease) renewal() time.Time {
 	return l.Acquired.Add(l.T1)
 }
 
+// earliest returns the earlier of two times. A zero time counts as never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -385,8 +396,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// drop ends a lease, if there is one, and starts a new search: at once, or after a backoff if
-// servers reject repeatedly.
+// drop ends the lease of the client, if it has a lease, and starts a new search. The search starts
+// at once. After several rejections without a success, it starts after a back-off.
 func drop(s State, ev Event) (State, []Action) {
 	var out []Action
 	if s.Lease != nil {
@@ -405,6 +416,7 @@ func drop(s State, ev Event) (State, []Action) {
 	return s, append(out, more...)
 }
 
+// solicit enters Soliciting, or Informing if the mode requests settings only.
 func solicit(s State, ev Event) (State, []Action) {
 	if s.Mode == (Mode{}) {
 		return inform(s, ev)
@@ -413,6 +425,7 @@ func solicit(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, Message{Kind: Solicit, Lease: s.inUse()})
 }
 
+// request enters Requesting with the server in s.Offer.
 func request(s State, ev Event) (State, []Action) {
 	s.Phase, s.Attempt, s.XID, s.Since, s.Sent = Requesting, 0, ev.xid(), ev.At, ev.At
 	return sendRequest(s, ev)
@@ -426,8 +439,9 @@ func sendRequest(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, Message{Kind: Request, Server: s.Offer.Lease.Server, Lease: wanted})
 }
 
-// confirm asks whether the addresses of a lease are right for the link. A prefix needs a Rebind
-// (RFC 8415 section 18.2.12).
+// confirm sends a Confirm, to which a server replies whether the addresses of a stored lease are
+// valid on the link. If the mode includes a prefix, confirm sends a Rebind instead (RFC 8415
+// section 18.2.12).
 func confirm(s State, ev Event) (State, []Action) {
 	m := Message{Kind: Confirm, Lease: s.Lease}
 	if s.Mode.Prefix != 0 {
@@ -441,7 +455,8 @@ func inform(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, Message{Kind: InformationRequest})
 }
 
-// maintain acts by the age of the lease in use: wait, renew, rebind, or drop it.
+// maintain selects the next action by the age of the lease in use: wait before T1, renew before T2,
+// rebind before the end, and then drop the lease.
 func maintain(s State, ev Event) (State, []Action) {
 	l, age := s.Lease, ev.At.Sub(s.Lease.Acquired)
 	m := Message{Kind: Renew, Server: l.Server, Lease: l}
@@ -469,7 +484,8 @@ func maintain(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: earliest(ev.At.Add(wait), l.next())}}
 }
 
-// decline reports to the server that another machine has an address of the lease.
+// decline reports to the server that another machine has an address of the lease, and ends the
+// lease.
 func decline(s State, ev Event) (State, []Action) {
 	bad := *s.Lease
 	bad.Addresses = slices.DeleteFunc(slices.Clone(bad.Addresses), func(a Address) bool { return a.Addr != ev.Addr })
@@ -478,6 +494,8 @@ func decline(s State, ev Event) (State, []Action) {
 	return leave(s, ev, Declining, &bad)
 }
 
+// release returns the lease to its server. It ends the client at once if there is no lease to
+// return, or if the link cannot send.
 func release(s State, ev Event) (State, []Action) {
 	switch {
 	case s.Phase == Releasing || s.Phase == Released:
@@ -488,8 +506,8 @@ func release(s State, ev Event) (State, []Action) {
 	return leave(s, ev, Releasing, s.Lease)
 }
 
-// leave ends the use of the lease, and begins the report to its server. Offer holds the addresses
-// and prefixes of the report.
+// leave ends the use of the lease. If the link can send, it then sends a Decline or a Release, by
+// phase, with the addresses and prefixes of l. Offer holds l for the retransmissions.
 func leave(s State, ev Event, phase Phase, l *Lease) (State, []Action) {
 	s.Lease, s.InUse, s.Offer = nil, false, &Reply{Lease: *l}
 	if !s.Ready {
@@ -501,6 +519,7 @@ func leave(s State, ev Event, phase Phase, l *Lease) (State, []Action) {
 	return s, append([]Action{{Kind: Drop}}, more...)
 }
 
+// part sends the Decline or the Release.
 func part(s State, ev Event) (State, []Action) {
 	m := Message{Kind: Decline, Server: s.Offer.Lease.Server, Lease: &s.Offer.Lease}
 	if s.Phase == Releasing {
@@ -509,7 +528,8 @@ func part(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, m)
 }
 
-// parted ends a Release or a Decline.
+// parted ends the phase Releasing or Declining. After a Decline, the client waits and then starts
+// again.
 func parted(s State, ev Event) (State, []Action) {
 	if s.Phase == Releasing {
 		return end(s)
@@ -518,6 +538,7 @@ func parted(s State, ev Event) (State, []Action) {
 	return s, []Action{{Kind: Wake, At: ev.At.Add(s.delay(s.Rejects-1, ev.Rand))}}
 }
 
+// end ends the client.
 func end(s State) (State, []Action) {
 	var out []Action
 	if s.Lease != nil {
@@ -527,7 +548,7 @@ func end(s State) (State, []Action) {
 	return s, append(out, Action{Kind: Wake}, Action{Kind: End})
 }
 
-// transmit sends a message, and repeats it after the interval of the attempt.
+// transmit sends a message, and sets the timer for the next attempt.
 func transmit(s State, ev Event, m Message) (State, []Action) {
 	m.XID, m.Mode, m.Elapsed = s.XID, s.Mode, max(ev.At.Sub(s.Since), 0)
 	wake := ev.At.Add(s.delay(s.Attempt, ev.Rand))
@@ -535,7 +556,7 @@ func transmit(s State, ev Event, m Message) (State, []Action) {
 	return s, []Action{{Kind: Send, Message: m}, {Kind: Wake, At: earliest(wake, s.ends())}}
 }
 
-// delay returns the delay after message n, counted from 0: minBackoff doubled n times, at most
+// delay returns the delay after attempt n, counted from 0: minBackoff doubled n times, at most
 // MaxWait, with a jitter of ±25 % from rand.
 func (s State) delay(n int, rand uint32) time.Duration {
 	longest := s.MaxWait

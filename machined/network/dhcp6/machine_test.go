@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// t0 is the start time of every table.
+// t0 is the time at which each test starts.
 var t0 = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
-// noJitter selects the middle of every delay.
+// noJitter is the random number for which the jitter is 0.
 const noJitter = 1 << 31
 
 var (
@@ -27,7 +27,7 @@ var (
 	stateful = Mode{Addresses: true}
 )
 
-// script passes events to the state machine and records its actions as text.
+// script passes events to the state machine and returns its actions as text.
 type script struct {
 	state State
 	now   time.Time
@@ -85,7 +85,7 @@ func say(m Message) string {
 	return s
 }
 
-// event makes an event from a word.
+// event returns the event for a word of a script.
 func (w *script) event(word string) Event {
 	reply := func(change func(*Reply)) Event {
 		r := &Reply{Lease: granted}
@@ -111,7 +111,7 @@ func (w *script) event(word string) Event {
 		return reply(func(r *Reply) { nothing(r); r.Advertise, r.Rejects = true, "NoAddrsAvail" })
 	case "reply":
 		return reply(func(*Reply) {})
-	case "slow": // SOL_MAX_RT
+	case "slow": // an Advertise without addresses, but with SOL_MAX_RT
 		return reply(func(r *Reply) { nothing(r); r.Advertise, r.MaxWait = true, time.Hour })
 	case "other":
 		return reply(func(r *Reply) { r.Lease.Server = "0099" })
@@ -150,7 +150,7 @@ func TestStep(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		state State
-		steps string // lines: word = actions
+		steps string // lines of the form "word = actions, phase"
 	}{
 		{"a first lease", State{Mode: stateful}, `
 up = solicit, wake in 250ms, soliciting
@@ -295,8 +295,9 @@ tick = solicit, wake in 1h0m0s, soliciting`},
 	}
 }
 
-// TestRandomEvents checks, after any events, that a lease in use never outlives its end, that the
-// client has a timer while it waits for a server, and that an ended client is silent.
+// TestRandomEvents passes random events to the state machine and checks three invariants. A lease
+// in use has not ended. A client that waits for a server has a running timer. A client that has
+// ended does not act any more.
 func TestRandomEvents(t *testing.T) {
 	words := []string{"up", "down", "tick", "tick", "tick", "advertise", "better", "best", "empty", "reply", "other", "rapid", "stale", "yes", "no", "no binding", "withdrawn", "prefix", "duplicate", "slow"}
 	for seed := range uint64(300) {

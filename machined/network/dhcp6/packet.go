@@ -18,11 +18,12 @@ const (
 	serverPort = 547
 )
 
-// maxMessage is the maximum size of a received message, in bytes. Larger messages are truncated,
-// and then rejected.
+// maxMessage is the maximum size of a received message, in bytes. The socket truncates a larger
+// message, and parse then rejects it.
 const maxMessage = 4096
 
-// wanted is the option request option (RFC 8415 section 21.7).
+// wanted is the option request option (RFC 8415 section 21.7): the options that the client
+// requests.
 var wanted = []dhcpv6.OptionCode{
 	dhcpv6.OptionDNSRecursiveNameServer,
 	dhcpv6.OptionDomainSearchList,
@@ -32,28 +33,28 @@ var wanted = []dhcpv6.OptionCode{
 	dhcpv6.OptionInformationRefreshTime,
 }
 
-// DUID returns the identifier of a machine with a network card: type DUID-LL (RFC 8415 section
-// 11.4), which an operator knows before the first boot.
+// DUID returns the DUID for a MAC, which identifies a machine to servers. The type is DUID-LL (RFC
+// 8415 section 11.4), because an operator can derive it from the MAC before the first boot.
 func DUID(mac net.HardwareAddr) []byte {
 	return dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac}.ToBytes()
 }
 
-// IAID returns the identifier of the associations of a link from its key, which is the same after
-// each boot.
+// IAID returns the identifier of the identity associations of a link, from the key of the link. The
+// identifier is the same after each boot.
 func IAID(key string) (out [4]byte) {
 	h := fnv.New32a()
 	h.Write([]byte(key))
 	return [4]byte(h.Sum(nil))
 }
 
-// kinds are the message types of the client's messages.
+// kinds has the message types of the client's messages.
 var kinds = map[MessageKind]dhcpv6.MessageType{
 	Solicit: dhcpv6.MessageTypeSolicit, Request: dhcpv6.MessageTypeRequest, Confirm: dhcpv6.MessageTypeConfirm,
 	Renew: dhcpv6.MessageTypeRenew, Rebind: dhcpv6.MessageTypeRebind, ReleaseMessage: dhcpv6.MessageTypeRelease,
 	Decline: dhcpv6.MessageTypeDecline, InformationRequest: dhcpv6.MessageTypeInformationRequest,
 }
 
-// encode makes the packet of a message.
+// encode returns the packet for a message.
 func encode(m Message, self identity, hostname string) []byte {
 	p := dhcpv6.Message{MessageType: kinds[m.Kind], TransactionID: dhcpv6.TransactionID{byte(m.XID >> 16), byte(m.XID >> 8), byte(m.XID)}}
 	p.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionClientID, OptionData: self.duid})
@@ -66,7 +67,7 @@ func encode(m Message, self identity, hostname string) []byte {
 	default:
 		p.AddOption(dhcpv6.OptRequestedOption(wanted...))
 		if hostname != "" {
-			// The server makes the DNS entries (RFC 4704 section 4.1, flag S).
+			// Flag S requests that the server creates the DNS entries (RFC 4704 section 4.1).
 			p.AddOption(&dhcpv6.OptFQDN{Flags: 1, DomainName: &rfc1035label.Labels{Labels: []string{hostname}}})
 		}
 	}
@@ -79,8 +80,9 @@ func encode(m Message, self identity, hostname string) []byte {
 	return p.ToBytes()
 }
 
-// addAssociations adds the associations of the mode, with the addresses and prefixes of the lease.
-// The lifetimes are 0: the server decides (RFC 8415 section 18.2).
+// addAssociations adds the identity associations that the mode of a message requests, with the
+// addresses and prefixes of the lease. It sets their lifetimes to 0, because the server chooses the
+// lifetimes (RFC 8415 section 18.2).
 func addAssociations(p *dhcpv6.Message, m Message, self identity) {
 	l := m.Lease
 	if l == nil {
@@ -99,7 +101,7 @@ func addAssociations(p *dhcpv6.Message, m Message, self identity) {
 		for _, d := range l.Prefixes {
 			ia.Options.Add(prefixOption(d.Prefix))
 		}
-		if len(l.Prefixes) == 0 { // the wanted length (RFC 8168 section 3.1)
+		if len(l.Prefixes) == 0 { // a hint for the length of the prefix (RFC 8168 section 3.1)
 			ia.Options.Add(prefixOption(netip.PrefixFrom(netip.IPv6Unspecified(), m.Mode.Prefix)))
 		}
 		p.AddOption(ia)

@@ -15,40 +15,41 @@ import (
 	"github.com/orlop-os/orlop/machined/network/domains"
 )
 
-// Reply is a server's message, reduced to the data for the state machine.
+// Reply has the data of a server's message that the state machine needs.
 type Reply struct {
-	Advertise  bool // otherwise a Reply
+	Advertise  bool // true: an Advertise message, false: a Reply message
 	XID        uint32
-	Rapid      bool // a Reply that answers a Solicit (option 14)
-	Preference int  // of an Advertise (option 7)
+	Rapid      bool // the Reply answers a Solicit (rapid commit, option 14)
+	Preference int  // preference of an Advertise (option 7)
 	Lease      Lease
 	NoBinding  bool          // the server does not know the lease
-	Withdrawn  bool          // the server ends the use of an address or a prefix
-	Rejects    string        // why the server grants nothing; empty: no reason
-	MaxWait    time.Duration // option 82; 0: none
+	Withdrawn  bool          // the server ends the lifetime of an address or a prefix
+	Rejects    string        // the reason why the server grants nothing; may be empty
+	MaxWait    time.Duration // longest interval between messages (option 82); 0 without the option
 	// Notes describe the unusable and ignored parts of the message, one line each.
 	Notes []string
 }
 
-// Limits of a message: entries that are used of a list, and its notes.
+// Limits of a message: the entries that the client uses of a list, the notes, and the options.
 const (
 	maxAddresses = 16
 	maxNotes     = 8
 	maxOptions   = 256
 )
 
-// Bounds of the refresh time of settings (RFC 8415 sections 7.6 and 21.23), and of SOL_MAX_RT (RFC
-// 8415 section 21.24).
+// Limits of the time until settings are requested again (RFC 8415 sections 7.6 and 21.23), and of
+// SOL_MAX_RT (RFC 8415 section 21.24).
 const (
 	defaultRefresh = 24 * time.Hour
 	minRefresh     = 10 * time.Minute
 	minMaxWait     = time.Minute
 	maxMaxWait     = 24 * time.Hour
-	minRenewal     = time.Second // a server that grants no preferred time must not cause a loop
+	// prevents a loop with a server that grants a preferred lifetime of 0
+	minRenewal = time.Second
 )
 
-// grants reports whether a message grants the main part of the requests of a mode: addresses, or a
-// prefix if no addresses are requested.
+// grants reports whether a message grants the essential request of a mode: an address, or a prefix
+// if the mode requests no addresses.
 func (r *Reply) grants(m Mode) bool {
 	if m.Addresses {
 		return len(r.Lease.Addresses) > 0
@@ -56,11 +57,11 @@ func (r *Reply) grants(m Mode) bool {
 	return len(r.Lease.Prefixes) > 0
 }
 
-// errNotDHCP is returned for data that is not an answer of a DHCPv6 server. Any host can send data
-// to the port.
+// errNotDHCP is the error for data that is not a message of a DHCPv6 server to this client. Any
+// host can send data to the port of the client.
 var errNotDHCP = errors.New("not an answer of a DHCPv6 server")
 
-// parser is a message while it is parsed.
+// parser is the state of parse.
 type parser struct {
 	identity
 	r       *Reply
@@ -73,8 +74,8 @@ type identity struct {
 	iaid [4]byte
 }
 
-// parse parses a datagram. It rejects messages for other clients, and messages without a server
-// identifier.
+// parse parses a datagram. It returns errNotDHCP for a message to another client, and for data that
+// is no message of a server. It fails for a message without a valid server identifier.
 func parse(b []byte, self identity) (*Reply, error) {
 	const header = 4
 	if len(b) < header || b[0] != byte(dhcpv6.MessageTypeAdvertise) && b[0] != byte(dhcpv6.MessageTypeReply) {
@@ -89,7 +90,7 @@ func parse(b []byte, self identity) (*Reply, error) {
 	if string(client) != string(p.duid) {
 		return nil, errNotDHCP
 	}
-	// RFC 8415 section 11.1: a type of 2 bytes, then 1 to 128 bytes.
+	// A DUID is a type of 2 bytes, followed by 1 to 128 bytes (RFC 8415 section 11.1).
 	if len(server) < 3 || len(server) > 130 {
 		return nil, errors.New("DHCPv6 message: has no server identifier (option 2)")
 	}
@@ -100,7 +101,7 @@ func parse(b []byte, self identity) (*Reply, error) {
 	return p.r, nil
 }
 
-// split collects the options of a message by code, without decoding them.
+// split adds the options in b to p.options, by code. It does not decode them.
 func (p *parser) split(b []byte) error {
 	for n := 0; len(b) > 0; n++ {
 		if n == maxOptions {
@@ -119,7 +120,7 @@ func (p *parser) split(b []byte) error {
 	return nil
 }
 
-// one returns the first option of a code; nil without an option.
+// one returns the first option with a code; nil if there is none.
 func (p *parser) one(code dhcpv6.OptionCode) []byte {
 	if all := p.options[code]; len(all) > 0 {
 		return all[0]
@@ -127,13 +128,15 @@ func (p *parser) one(code dhcpv6.OptionCode) []byte {
 	return nil
 }
 
+// note adds a line to the notes of the Reply.
 func (p *parser) note(format string, args ...any) {
 	if len(p.r.Notes) < maxNotes {
 		p.r.Notes = append(p.r.Notes, fmt.Sprintf(format, args...))
 	}
 }
 
-// readStatus reads the options about the message itself.
+// readStatus reads the options that describe the message itself: rapid commit, preference,
+// SOL_MAX_RT and status code.
 func (p *parser) readStatus() {
 	_, p.r.Rapid = p.options[dhcpv6.OptionRapidCommit]
 	if b := p.one(dhcpv6.OptionPreference); len(b) == 1 {
@@ -149,7 +152,7 @@ func (p *parser) readStatus() {
 	}
 }
 
-// status acts on a status code of the message or of an association.
+// status records a status code of the message or of an identity association in the Reply.
 func (p *parser) status(code iana.StatusCode, text string) {
 	switch code {
 	case iana.StatusSuccess:
@@ -160,7 +163,8 @@ func (p *parser) status(code iana.StatusCode, text string) {
 	}
 }
 
-// readAssociations reads the addresses and prefixes, and their times.
+// readAssociations reads the addresses and prefixes of the client's identity associations, and
+// their times.
 func (p *parser) readAssociations() {
 	l := &p.r.Lease
 	l.T1, l.T2 = Forever, Forever
@@ -258,8 +262,9 @@ func (p *parser) readPrefixes(ia *dhcpv6.OptIAPD) {
 	}
 }
 
-// times sets T1 and T2 to the earliest values of all associations. 0 leaves both to the client: the
-// shares of the preferred lifetime that RFC 8415 section 21.4 recommends, but at least minRenewal.
+// times sets T1 and T2 of the lease to the earliest values of all identity associations. If the
+// server sends 0 for T1 or T2, the client chooses both: half and four fifths of the preferred
+// lifetime, as RFC 8415 section 21.4 recommends, but at least minRenewal.
 func (p *parser) times(t1, t2, preferred time.Duration) {
 	if t1 == 0 || t2 == 0 {
 		t1, t2 = Forever, Forever
@@ -270,7 +275,7 @@ func (p *parser) times(t1, t2, preferred time.Duration) {
 	p.r.Lease.T1, p.r.Lease.T2 = min(p.r.Lease.T1, t1), min(p.r.Lease.T2, t2)
 }
 
-// readSettings reads the network settings of the server.
+// readSettings reads the network settings of the message.
 func (p *parser) readSettings() {
 	l := &p.r.Lease
 	l.DNS = p.addrs(dhcpv6.OptionDNSRecursiveNameServer, "resolvers")
@@ -288,7 +293,8 @@ func (p *parser) readSettings() {
 	}
 }
 
-// addrs returns the distinct usable addresses of an option, and notes the unusable addresses.
+// addrs returns the distinct usable addresses of an option, at most maxAddresses. It adds a note
+// for each unusable address.
 func (p *parser) addrs(code dhcpv6.OptionCode, what string) (out []netip.Addr) {
 	b := p.one(code)
 	if len(b)%16 != 0 {
@@ -312,8 +318,8 @@ const (
 	timeServerName = 3
 )
 
-// readTimeServers reads option 56 (RFC 5908), else 31 (RFC 4075). Multicast groups are ignored: the
-// machine queries servers.
+// readTimeServers reads option 56 (RFC 5908), else option 31 (RFC 4075). It ignores multicast
+// groups, because the machine queries single servers.
 func (p *parser) readTimeServers() {
 	l := &p.r.Lease
 	add := func(server string) {
@@ -354,11 +360,11 @@ func seconds(b []byte) time.Duration {
 	return time.Duration(uint32(b[0])<<24|uint32(b[1])<<16|uint32(b[2])<<8|uint32(b[3])) * time.Second
 }
 
-// usable reports whether an IPv6 address can belong to a machine, for all machines that reach its
-// link. A link-local address would need a zone.
+// usable reports whether an IPv6 address can be the address of a machine, as seen from this machine
+// and its pods. A link-local address is not usable, because it needs a zone.
 func usable(a netip.Addr) bool {
 	return a.Is6() && !a.Is4In6() && a.IsGlobalUnicast()
 }
 
-// summary joins the notes for the operator.
+// summary returns the notes as a single text for the operator.
 func (r *Reply) summary() string { return strings.Join(r.Notes, "; ") }

@@ -27,7 +27,8 @@ func raw(code dhcpv6.OptionCode, b ...byte) dhcpv6.Option {
 
 func ip(s string) net.IP { return netip.MustParseAddr(s).AsSlice() }
 
-// message makes a Reply with options, after the identifiers.
+// message encodes a message of the server with its DUID, the DUID of the client, and the given
+// options.
 func message(kind dhcpv6.MessageType, options ...dhcpv6.Option) []byte {
 	m := dhcpv6.Message{MessageType: kind, TransactionID: dhcpv6.TransactionID{1, 2, 3}}
 	m.AddOption(raw(dhcpv6.OptionClientID, self.duid...))
@@ -147,7 +148,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestRejected checks messages that are rejected as a whole.
+// TestRejected checks messages that parse rejects completely.
 func TestRejected(t *testing.T) {
 	whole := message(dhcpv6.MessageTypeReply)
 	foreign := dhcpv6.Message{MessageType: dhcpv6.MessageTypeReply}
@@ -177,7 +178,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestEncode checks the packets with the library's decoder.
+// TestEncode decodes the packets of encode with the library and checks their options.
 func TestEncode(t *testing.T) {
 	l := &Lease{Server: hex.EncodeToString(server.ToBytes()), Addresses: granted.Addresses, Prefixes: []Prefix{{Prefix: delegated}}}
 	both := Mode{Addresses: true, Prefix: 56}
@@ -205,7 +206,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// describe lists the options of a message.
+// describe returns the type and the options of a message as text.
 func describe(t *testing.T, m *dhcpv6.Message) string {
 	out := []string{m.Type().String()}
 	for _, o := range m.Options.Options {
@@ -248,7 +249,8 @@ func describe(t *testing.T, m *dhcpv6.Message) string {
 	return strings.Join(out, " ")
 }
 
-// FuzzReply checks that each accepted message has values that are safe to configure.
+// FuzzReply parses arbitrary messages. It checks that each accepted message has values that are
+// safe to configure.
 func FuzzReply(f *testing.F) {
 	f.Add(message(dhcpv6.MessageTypeReply, addresses(0, 0, address("2001:db8::5", time.Hour, 2*time.Hour)), prefixes(prefix("2001:db8:100::/56", time.Hour, time.Hour)), dhcpv6.OptDNS(ip("2001:db8::53"))))
 	f.Add(message(dhcpv6.MessageTypeAdvertise, raw(dhcpv6.OptionNTPServer, 0, 3, 0, 6, 4, 't', 'i', 'm', 'e', 0), raw(dhcpv6.OptionDomainSearchList, 3, 'l', 'a', 'n', 0), raw(dhcpv6.OptionIAPD, make([]byte, 12)...)))

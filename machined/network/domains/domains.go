@@ -1,6 +1,6 @@
-// Package domains reads domain names from foreign hosts. Parse reads a list of names that are not
-// compressed: the DNSSL option of router advertisements (RFC 8106) and options of DHCPv6 (RFC 8415
-// section 10). Valid checks a single name, also for DHCPv4.
+// Package domains decodes and checks domain names from foreign hosts. Parse decodes a list of names
+// that are not compressed: the DNSSL option of router advertisements (RFC 8106) and options of
+// DHCPv6 (RFC 8415 section 10). Valid checks a single name; DHCPv4 uses it, too.
 package domains
 
 import (
@@ -13,9 +13,10 @@ import (
 // Max is the maximum number of names of a list.
 const Max = 32
 
-// Parse parses a list: each name is a sequence of labels with a length byte, and ends with a zero
-// byte. Further zero bytes are padding. It returns the distinct valid names in lower case, at most
-// Max, and an error that describes the first unusable part.
+// Parse decodes a list of names. Each name is a sequence of labels, each with a length byte, and
+// ends with a zero byte. Further zero bytes are padding. Parse returns the distinct valid names in
+// lower case, at most Max. problem describes the first unusable part; the returned names are valid
+// nevertheless.
 func Parse(b []byte) (names []string, problem error) {
 	note := func(err error) {
 		if problem == nil {
@@ -47,7 +48,7 @@ func Parse(b []byte) (names []string, problem error) {
 	return names, problem
 }
 
-// next parses a name, and returns the bytes behind it.
+// next decodes the first name of b, and returns the bytes after it.
 func next(b []byte) (name string, rest []byte, err error) {
 	var labels []string
 	for {
@@ -68,8 +69,8 @@ func next(b []byte) (name string, rest []byte, err error) {
 	}
 }
 
-// Valid reports whether a name is valid in resolv.conf and as a host name. The data of a foreign
-// host is untrusted: a line break in it would add a line to the file.
+// Valid reports whether a name is valid in resolv.conf and as a host name. Names come from foreign
+// hosts, and a line break in a name would add a line to the file.
 func Valid(name string) bool {
 	if name == "" || len(name) > 253 {
 		return false

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// encode encodes names as a foreign host does.
+// encode encodes a list of names without checks, as a foreign host can send it.
 func encode(names ...string) []byte {
 	var out []byte
 	for _, n := range names {
@@ -52,7 +52,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that each accepted name is safe in resolv.conf.
+// FuzzParse parses arbitrary data. It checks that each accepted name is safe in resolv.conf.
 func FuzzParse(f *testing.F) {
 	f.Add(encode("lan.test", "corp.example"))
 	f.Add([]byte{3, 'a', '\n', 'b', 0, 0xc0, 0})

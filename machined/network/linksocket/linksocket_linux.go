@@ -1,5 +1,6 @@
-// Package linksocket opens sockets on a link, and reads their messages on a goroutine. The clients
-// of DHCP (machined/network/dhcp, dhcp6) use it. Its users decode and check the messages.
+// Package linksocket opens UDP sockets on a link, and reads the messages of a socket on a
+// goroutine. The DHCP clients (machined/network/dhcp, dhcp6) use the package. The clients decode
+// and check the messages themselves.
 package linksocket
 
 import (
@@ -21,8 +22,8 @@ type Socket[T any] struct {
 	done     chan struct{}
 }
 
-// Listen opens a UDP socket of network "udp4" or "udp6" that is bound to a port of a link, and not
-// to an address. broadcast permits it to send to the broadcast address of IPv4.
+// Listen opens a UDP socket that is bound to a port of a link, but to no address. network is "udp4"
+// or "udp6". With broadcast, the socket may also send to the broadcast address of IPv4.
 func Listen(network, link string, port int, broadcast bool) (net.PacketConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
@@ -37,16 +38,16 @@ func Listen(network, link string, port int, broadcast bool) (net.PacketConn, err
 	return lc.ListenPacket(context.Background(), network, fmt.Sprintf(":%d", port))
 }
 
-// Read begins to read messages of at most size bytes from conn. task names the goroutine in reports
-// of panics. decode returns whether a message is delivered. It must not retain b, and a panic in it
-// ends the goroutine.
+// Read starts a goroutine that reads messages of at most size bytes from conn. task names the
+// goroutine in reports of panics. decode converts a message; if it returns false, the message is
+// dropped. decode must not retain b. A panic in decode ends the goroutine.
 func Read[T any](conn net.PacketConn, task string, size int, decode func(b []byte, from net.Addr) (T, bool)) *Socket[T] {
 	s := &Socket[T]{conn: conn, messages: make(chan T), done: make(chan struct{})}
 	panics.Go(task, func() { s.read(size, decode) })
 	return s
 }
 
-// Messages delivers the decoded messages; nil for a nil socket.
+// Messages returns the channel of decoded messages. For a nil Socket, it returns nil.
 func (s *Socket[T]) Messages() <-chan T {
 	if s == nil {
 		return nil
@@ -54,13 +55,13 @@ func (s *Socket[T]) Messages() <-chan T {
 	return s.messages
 }
 
-// Send sends a message. gone reports that the link of the socket does not exist any more.
+// Send sends a message. gone is true if the link of the socket does not exist any more.
 func (s *Socket[T]) Send(b []byte, to net.Addr) (gone bool, err error) {
 	_, err = s.conn.WriteTo(b, to)
 	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV), err
 }
 
-// Close closes the socket and ends its reader. A nil socket is closed already.
+// Close closes the socket and ends its goroutine. For a nil Socket, it does nothing.
 func (s *Socket[T]) Close() {
 	if s == nil {
 		return
@@ -74,8 +75,8 @@ func (s *Socket[T]) read(size int, decode func([]byte, net.Addr) (T, bool)) {
 	buf := make([]byte, size)
 	for {
 		n, from, err := s.conn.ReadFrom(buf)
-		// The kernel reports a link that is down, or an answer to a closed port, once; the socket
-		// stays usable.
+		// If the link goes down, or if a message to a closed port is rejected, the kernel returns
+		// an error once. The socket remains usable.
 		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
 			continue
 		}

@@ -1,7 +1,7 @@
-// Package ra holds the resolvers and search domains of router advertisements (RFC 8106). The kernel
-// itself receives and checks advertisements, and takes addresses and routes from them; it passes
-// the options to user space (RTM_NEWNDUSEROPT). The package parses their content and tracks their
-// lifetimes. It is pure: it has no clock and no socket.
+// Package ra tracks the resolvers and search domains of router advertisements (RFC 8106). The
+// kernel receives and checks router advertisements, and configures addresses and routes from them.
+// It passes the other options to user space (RTM_NEWNDUSEROPT). The package parses these options
+// and tracks their lifetimes. It is pure: it has no clock and no socket.
 package ra
 
 import (
@@ -21,26 +21,27 @@ const (
 	typeDomains = 31 // DNSSL
 )
 
-// Limits of a table, which any host on the link can fill: the list is then replaced from its entry
-// with the shortest remaining lifetime (RFC 8106 section 6.3).
+// Limits of a table, because any host on the link can advertise values. In a full table, a new
+// value replaces the value with the shortest remaining lifetime (RFC 8106 section 6.3).
 const (
 	maxServers = 16
 	maxDomains = domains.Max
 )
 
-// forever is the lifetime without an end, in seconds.
+// forever is the number of seconds that means a lifetime without an end.
 const forever = 0xffffffff
 
 // Option is a parsed option.
 type Option struct {
-	Servers  []netip.Addr // of an RDNSS option
-	Domains  []string     // of a DNSSL option
+	Servers  []netip.Addr // resolvers of an RDNSS option
+	Domains  []string     // search domains of a DNSSL option
 	Lifetime time.Duration
 	Forever  bool // the lifetime has no end
 }
 
-// Parse parses an option with its header. An unknown type is an empty Option. The error describes
-// the first unusable part; the rest is valid nevertheless.
+// Parse parses an option, including its header. An option of an unknown type becomes an empty
+// Option. The error describes the first unusable part of the option; the returned Option has the
+// usable parts.
 func Parse(b []byte) (o Option, err error) {
 	if len(b) < 8 || len(b) != int(b[1])*8 {
 		return Option{}, errors.New("router advertisement: an option has a wrong length")
@@ -72,27 +73,29 @@ func Parse(b []byte) (o Option, err error) {
 	return o, err
 }
 
-// usable reports whether an address can be that of a resolver of this machine and its pods. A
-// link-local address needs a zone, which pods do not have.
+// usable reports whether a resolver with this address can serve the machine and its pods. It
+// returns false for a link-local address, which needs a zone: pods do not have the zone.
 func usable(a netip.Addr) bool {
 	return a.Is6() && !a.Is4In6() && a.IsGlobalUnicast()
 }
 
-// entry is a value of a router with its end.
+// entry is a value that a router advertises, with the end of its lifetime.
 type entry[T comparable] struct {
 	value   T
 	router  netip.Addr
-	expires time.Time // zero: never
+	expires time.Time // zero if the value never expires
 }
 
-// Table holds the current values of a link, in the order of their arrival. The zero Table is empty.
-// Several routers can advertise the same value: it stays until the last router withdraws it.
+// Table has the current values of a link, in the order of their arrival. The zero Table is empty.
+// If several routers advertise the same value, the value remains until the last of these routers
+// withdraws it.
 type Table struct {
 	servers []entry[netip.Addr]
 	domains []entry[string]
 }
 
-// Add returns the table after an option of a router. A lifetime of 0 withdraws the values.
+// Add returns the table with an option of a router added. An option with a lifetime of 0 withdraws
+// its values.
 func (t Table) Add(o Option, router netip.Addr, now time.Time) Table {
 	expires := now.Add(o.Lifetime)
 	if o.Forever {
@@ -108,7 +111,8 @@ func (t Table) Add(o Option, router netip.Addr, now time.Time) Table {
 	return t
 }
 
-// set adds, refreshes or removes an entry. The list has at most limit entries.
+// set returns the list after an entry is added, refreshed or removed. In a list of limit entries, e
+// replaces the entry that ends first. If e itself ends first, the list does not change.
 func set[T comparable](list []entry[T], e entry[T], remove bool, limit int) []entry[T] {
 	i := slices.IndexFunc(list, func(o entry[T]) bool { return o.value == e.value && o.router == e.router })
 	switch {
@@ -130,7 +134,7 @@ func set[T comparable](list []entry[T], e entry[T], remove bool, limit int) []en
 	return append(list, e)
 }
 
-// earlier compares the ends of two entries.
+// earlier compares the ends of two entries. It returns a negative number if a ends before b.
 func earlier[T comparable](a, b entry[T]) int {
 	switch {
 	case a.expires.Equal(b.expires):
@@ -143,11 +147,13 @@ func earlier[T comparable](a, b entry[T]) int {
 	return a.expires.Compare(b.expires)
 }
 
-// Expire returns the table without the entries that have ended. The result shares no memory with t.
+// Expire returns the table without the entries that have expired. The result shares no memory with
+// t.
 func (t Table) Expire(now time.Time) Table {
 	return Table{servers: alive(t.servers, now), domains: alive(t.domains, now)}
 }
 
+// alive returns the entries that have not expired.
 func alive[T comparable](list []entry[T], now time.Time) (out []entry[T]) {
 	for _, e := range list {
 		if e.expires.IsZero() || now.Before(e.expires) {
@@ -157,7 +163,7 @@ func alive[T comparable](list []entry[T], now time.Time) (out []entry[T]) {
 	return out
 }
 
-// Next returns the time at which the next entry ends; the zero time if none ends.
+// Next returns the time at which the next entry expires; the zero time if no entry expires.
 func (t Table) Next() (next time.Time) {
 	earliest := func(at time.Time) {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
@@ -173,7 +179,7 @@ func (t Table) Next() (next time.Time) {
 	return next
 }
 
-// Info are the values of a link in use.
+// Info has the values of a link that are in use.
 type Info struct {
 	Servers []netip.Addr `json:"servers,omitempty"` // resolvers (RDNSS)
 	Search  []string     `json:"search,omitempty"`  // search domains (DNSSL)

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// t0 is the start of every test.
+// t0 is the time at which each test starts.
 var t0 = time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 
 var one, two = netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
 
-// option encodes an option of a router.
+// option encodes an option of a router advertisement.
 func option(kind byte, seconds uint32, content []byte) []byte {
 	for len(content)%8 != 0 {
 		content = append(content, 0)
@@ -43,7 +43,7 @@ func dnssl(seconds uint32, names ...string) []byte {
 	return option(typeDomains, seconds, content)
 }
 
-// say formats a table.
+// say returns the values of a table as text.
 func say(t Table) string {
 	i := t.Info()
 	return fmt.Sprintf("%v %v by %v", i.Servers, i.Search, i.Routers)
@@ -51,21 +51,21 @@ func say(t Table) string {
 
 func TestTable(t *testing.T) {
 	type event struct {
-		after  time.Duration // since the event before
+		after  time.Duration // time since the previous event
 		router netip.Addr
 		option []byte
 		want   string
-		next   time.Duration // until the next end, since t0; 0: none
+		next   time.Duration // time from t0 to the next expiry; 0 if no value expires
 	}
 	now, table := t0, Table{}
 	for i, e := range []event{
 		{0, one, rdnss(600, "2001:db8::53", "2001:db8::54"), "[2001:db8::53 2001:db8::54] [] by [fe80::1]", 10 * time.Minute},
 		{0, one, dnssl(300, "lan.test"), "[2001:db8::53 2001:db8::54] [lan.test] by [fe80::1]", 5 * time.Minute},
-		// another router with one of the resolvers
+		// a second router advertises a resolver of the first router
 		{time.Minute, two, rdnss(120, "2001:db8::53"), "[2001:db8::53 2001:db8::54] [lan.test] by [fe80::1 fe80::2]", 3 * time.Minute},
-		// the first router withdraws its resolvers: that of the second one stays
+		// the first router withdraws its resolvers; the resolver of the second router remains
 		{0, one, rdnss(0, "2001:db8::53", "2001:db8::54"), "[2001:db8::53] [lan.test] by [fe80::2 fe80::1]", 3 * time.Minute},
-		// the lifetime of the second router is over
+		// the resolver of the second router has expired
 		{2 * time.Minute, one, nil, "[] [lan.test] by [fe80::1]", 5 * time.Minute},
 		{0, one, dnssl(forever, "lan.test"), "[] [lan.test] by [fe80::1]", 0},
 		{24 * time.Hour, one, nil, "[] [lan.test] by [fe80::1]", 0},
@@ -88,8 +88,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestFull checks that a full table replaces the entry that ends first, and never an entry by
-// another with a shorter lifetime.
+// TestFull checks a full table: a new value replaces the value that ends first, but only if the new
+// value ends later.
 func TestFull(t *testing.T) {
 	var table Table
 	add := func(seconds uint32, addr string) {
@@ -135,7 +135,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzOption checks that any option leaves a table within its limits.
+// FuzzOption parses arbitrary options and checks that the table stays within its limits.
 func FuzzOption(f *testing.F) {
 	f.Add(rdnss(600, "2001:db8::53"))
 	f.Add(dnssl(600, "lan.test"))

@@ -5,9 +5,9 @@
 //		providertest.Run(t, providertest.Subject{Machine: machine, Medium: url})
 //	}
 //
-// The checks switch the machine on and off, several times and without a shutdown, and change its
-// boot device and its medium. So run them on a machine without data. The machine is off at the
-// end, boots in the order of its firmware, and has no medium.
+// The checks cut the power of the machine several times, and change its boot device and its medium.
+// So run them on a machine without data. At the end the machine is off, has no medium, and boots in
+// the order of its firmware.
 package providertest
 
 import (
@@ -23,33 +23,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineprovider"
 )
 
-// Subject is the implementation with a machine for the checks.
+// Subject is an implementation of machineprovider.Machine, with the facts that the checks need.
 type Subject struct {
 	Machine machineprovider.Machine
-	// Serial is the serial number of the machine; "": any.
+	// Serial is the expected serial number of the machine. If it is empty, the checks accept any.
 	Serial string
-	// Secrets are the passwords that no error may contain.
+	// Secrets are passwords. A check fails if an error contains any of them.
 	Secrets []string
-	// Medium is the URL of a medium that the provider can read. It is necessary if the machine has
-	// a CD drive.
+	// Medium is the URL of an image that the provider can read. A machine with a CD drive needs it.
 	Medium string
-	// Shutdown reports whether a system runs on the machine and reacts to the power button.
+	// Shutdown reports whether the machine runs a system that shuts down after a press of the power
+	// button.
 	Shutdown bool
-	// Denied is a client of the same machine with a wrong password, Foreign a client that trusts
-	// another controller, Dead a client of an address that does not answer. Each is nil if the
-	// implementation has no such configuration.
+	// Denied is a client of the same machine with a wrong password. Foreign is a client that trusts
+	// another controller than that of the machine. Dead is a client of an address at which no
+	// server listens. A field is nil if the implementation has no such configuration.
 	Denied, Foreign, Dead machineprovider.Machine
-	// Settle is the longest time from a change until Describe shows it; 0 is two minutes.
+	// Settle is the time limit for a change to appear in Describe; 0 means two minutes.
 	Settle time.Duration
 }
 
 // pollInterval is the time between two calls of Describe.
 const pollInterval = 50 * time.Millisecond
 
-// Check is a check of the interface.
+// Check is a check of an implementation.
 type Check struct {
 	Name string
-	// Run returns the difference between the implementation and the interface.
+	// Run returns an error that describes the difference between the implementation and the
+	// interface.
 	Run func(context.Context, Subject) error
 }
 
@@ -85,7 +86,8 @@ func Checks() []Check {
 	}
 }
 
-// wait polls the state until it has the property, and returns it.
+// wait polls Describe until has returns true, and returns that description. After s.Settle it
+// returns an error, which begins with what.
 func (s Subject) wait(ctx context.Context, what string, has func(machineprovider.Description) bool) (machineprovider.Description, error) {
 	limit := s.Settle
 	if limit == 0 {
@@ -108,7 +110,7 @@ func (s Subject) wait(ctx context.Context, what string, has func(machineprovider
 	}
 }
 
-// power operates the switch and waits for the state.
+// power operates the power switch and waits until Describe shows the state want.
 func (s Subject) power(ctx context.Context, p machineprovider.Power, want machineprovider.State) error {
 	if err := s.Machine.SetPower(ctx, p); err != nil {
 		return fmt.Errorf("SetPower(%s): %w", p, err)
@@ -117,7 +119,8 @@ func (s Subject) power(ctx context.Context, p machineprovider.Power, want machin
 	return err
 }
 
-// checkError checks the form of an error.
+// checkError returns nil if err is a complete machineprovider.Error of the kind want, and contains
+// no password.
 func (s Subject) checkError(what string, err error, want machineprovider.Kind) error {
 	if err == nil {
 		return fmt.Errorf("%s: succeeded, want an error of kind %s", what, want)
@@ -185,9 +188,9 @@ func checkPower(ctx context.Context, s Subject) error {
 		want  machineprovider.State
 	}{
 		{machineprovider.Off, machineprovider.StateOff},
-		{machineprovider.Off, machineprovider.StateOff}, // has no effect
+		{machineprovider.Off, machineprovider.StateOff}, // already off: no effect
 		{machineprovider.On, machineprovider.StateOn},
-		{machineprovider.On, machineprovider.StateOn}, // has no effect
+		{machineprovider.On, machineprovider.StateOn}, // already on: no effect
 		{machineprovider.Off, machineprovider.StateOff},
 	} {
 		if err := s.power(ctx, step.power, step.want); err != nil {
@@ -223,11 +226,11 @@ func checkShutdown(ctx context.Context, s Subject) error {
 	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
 		return err
 	}
-	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // has no effect
+	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // no effect
 }
 
-// selected waits until the selection of the boot device is b. Its URL is not compared, because a
-// provider may forget it.
+// selected waits until Describe shows the selection b. It does not compare the URL, because a
+// provider may not report it.
 func (s Subject) selected(ctx context.Context, b machineprovider.Boot) error {
 	_, err := s.wait(ctx, fmt.Sprintf("SetBoot(%+v)", b), func(d machineprovider.Description) bool {
 		return d.Boot.Device == b.Device && (b.Device == "" || d.Boot.Once == b.Once)
@@ -253,7 +256,7 @@ func checkBoot(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// checkBootOnce checks that a selection for one boot ends with this boot.
+// checkBootOnce checks that a selection for a single boot is gone after that boot.
 func checkBootOnce(ctx context.Context, s Subject) error {
 	d, err := s.Machine.Describe(ctx)
 	if err != nil || len(d.BootDevices) == 0 {
@@ -305,7 +308,8 @@ func checkMedium(ctx context.Context, s Subject) error {
 	if s.Medium == "" {
 		return errors.New("the machine has a CD drive: set Subject.Medium")
 	}
-	for _, url := range []string{s.Medium, s.Medium, "", ""} { // the second time has no effect
+	// the repetition of each call has no effect
+	for _, url := range []string{s.Medium, s.Medium, "", ""} {
 		if err := s.Machine.InsertMedium(ctx, url); err != nil {
 			return fmt.Errorf("InsertMedium(%q): %w", url, err)
 		}
@@ -320,7 +324,7 @@ func checkInvalid(ctx context.Context, s Subject) error {
 	return s.checkError(`SetPower("explode")`, s.Machine.SetPower(ctx, "explode"), machineprovider.Invalid)
 }
 
-// checkCanceled checks that a call ends with its context, and without an effect.
+// checkCanceled checks that a call with an ended context fails and has no effect.
 func checkCanceled(ctx context.Context, s Subject) error {
 	if err := s.power(ctx, machineprovider.Off, machineprovider.StateOff); err != nil {
 		return err
@@ -341,7 +345,8 @@ func checkCanceled(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// checkKind checks the error of another client.
+// checkKind checks the kind of the errors of another client, which of selects. It checks nothing if
+// the client is nil.
 func checkKind(of func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
 	return func(ctx context.Context, s Subject) error {
 		client := of(s)
@@ -356,7 +361,7 @@ func checkKind(of func(Subject) machineprovider.Machine, want machineprovider.Ki
 	}
 }
 
-// leave restores the state that the package comment promises.
+// leave restores the state that the package comment promises: off, no boot selection, no medium.
 func leave(ctx context.Context, s Subject) error {
 	err := errors.Join(s.power(ctx, machineprovider.Off, machineprovider.StateOff), s.Machine.SetBoot(ctx, machineprovider.Boot{}))
 	if d, failed := s.Machine.Describe(ctx); failed == nil && d.Drive {

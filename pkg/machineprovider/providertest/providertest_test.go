@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineprovider"
 )
 
-// memory is an implementation in memory. A defect makes it wrong in one way.
+// memory is an implementation in memory. Its defect names a violation of the interface; "" means
+// none.
 type memory struct {
 	defect string
 
@@ -104,6 +105,7 @@ func (m *memory) InsertMedium(_ context.Context, url string) error {
 	return nil
 }
 
+// subject returns a Subject with an implementation in memory that has a defect.
 func subject(defect string) Subject {
 	return Subject{Machine: newMemory(defect), Serial: "SN-1", Secrets: []string{secret}, Medium: "https://example.com/a.iso", Shutdown: true, Settle: 200 * time.Millisecond}
 }
@@ -113,7 +115,7 @@ func TestConforming(t *testing.T) {
 	Run(t, subject("no drive"))
 }
 
-// TestDefects checks that each defect fails the check that is for it.
+// TestDefects checks that the check for a defect is the first to fail.
 func TestDefects(t *testing.T) {
 	for defect, want := range map[string]string{
 		"upper case":              "describe",
@@ -144,7 +146,7 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// TestKinds checks the checks of other clients.
+// TestKinds checks that the checks denied, foreign and dead fail if the client succeeds.
 func TestKinds(t *testing.T) {
 	for _, c := range Checks() {
 		if !slices.Contains([]string{"denied", "foreign", "dead"}, c.Name) {

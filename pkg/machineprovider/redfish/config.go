@@ -17,42 +17,45 @@ import (
 
 // Bounds of the communication with a controller.
 const (
-	// defaultTimeout bounds an operation, requestTimeout a request.
+	// defaultTimeout is for an operation, requestTimeout for each of its requests.
 	defaultTimeout = 2 * time.Minute
 	requestTimeout = 30 * time.Second
 	maxAnswer      = 4 << 20 // bytes
 	maxRequests    = 64      // of an operation
 	maxRedirects   = 3
-	maxText        = 300 // characters of a text of the controller
+	maxText        = 300 // characters of a text from the controller
 )
 
-// Config is the access to a controller.
+// Config is the address of a controller and the credentials for it.
 type Config struct {
-	// Name is the name of the machine in errors; default: the host of Endpoint.
+	// Name is the name of the machine in errors. If it is empty, the host of Endpoint is the name.
 	Name string
 	// Endpoint is https://HOST or https://HOST:PORT.
 	Endpoint string
-	// System is the ID of the system, the last part of its path; "": the controller has one system.
+	// System is the ID of the system: the last part of its path. It may be empty if the controller
+	// has a single system.
 	System         string
 	User, Password string
-	// Fingerprint is the fingerprint of the controller's key (sha256:…), CA a certificate in PEM
-	// that has signed the controller's. Exactly one of them is set.
+	// Fingerprint (sha256:…) is the fingerprint of the key of the controller. CA (PEM) is the
+	// certificate that has signed the certificate of the controller. Exactly one of the two must be
+	// set.
 	Fingerprint string
 	CA          []byte
-	// Timeout bounds an operation; 0 is 2 minutes.
+	// Timeout is the time limit of an operation; 0 means 2 minutes.
 	Timeout time.Duration
 }
 
-// Machine is a machine behind a controller. It is a machineprovider.Machine.
+// Machine implements machineprovider.Machine for a machine with a controller.
 type Machine struct {
 	config    Config
-	host      string // of Endpoint
+	host      string // host of Endpoint, with its port
 	transport *http.Transport
 }
 
 var _ machineprovider.Machine = (*Machine)(nil)
 
-// New checks a configuration. It makes no request.
+// New returns the machine of a configuration. It makes no request. For an invalid configuration it
+// returns an error of kind Invalid.
 func New(c Config) (*Machine, error) {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
@@ -76,10 +79,10 @@ func invalid(name, reason, remedy string, err error) error {
 	return &machineprovider.Error{Kind: machineprovider.Invalid, Machine: name, Operation: "use the configuration of its controller", Reason: reason, Remedy: remedy, Err: err}
 }
 
-// errUntrusted is the cause of an error because of another key.
+// errUntrusted is the cause of an error if the key of the controller has another fingerprint.
 var errUntrusted = errors.New("the controller has another key")
 
-// trusted returns the TLS configuration that accepts the configured controller alone.
+// trusted returns a TLS configuration that accepts only the configured controller.
 func trusted(c Config) (*tls.Config, error) {
 	if (c.Fingerprint == "") == (len(c.CA) == 0) {
 		return nil, errors.New("expected either a fingerprint or a CA")
@@ -103,19 +106,20 @@ func trusted(c Config) (*tls.Config, error) {
 	}}, nil
 }
 
-// client returns the HTTP client of an operation.
+// client returns an HTTP client for a single operation. Its guard counts the requests of the
+// operation.
 func (m *Machine) client() *http.Client {
 	guard := &guard{host: m.host, next: m.transport}
 	return &http.Client{Transport: guard, Timeout: requestTimeout, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
 			return fmt.Errorf("the controller redirects more than %d times", maxRedirects)
 		}
-		return nil // the guard checks the host
+		return nil // guard checks the host
 	}}
 }
 
-// guard limits the requests of an operation and the size of their answers. It rejects requests to
-// other hosts, because links and redirects of a controller can name any address.
+// guard limits the number of requests of an operation and the size of each answer. It rejects a
+// request to another host, because a link or a redirect of the controller can name any address.
 type guard struct {
 	host string
 	next http.RoundTripper

@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// text makes a text of a controller safe for logs and terminals.
+// text makes a text of a controller safe for logs and terminals, and limits its length.
 func text(s string) string { return sanitize.ASCII(s, maxText) }
 
 func decode(body io.Reader, into any) error {
@@ -31,8 +31,9 @@ func (o *operation) fail(kind machineprovider.Kind, reason, remedy string) error
 	return &machineprovider.Error{Kind: kind, Machine: o.config.Name, Operation: o.what, Reason: reason, Remedy: remedy}
 }
 
-// explain returns the error of an operation with its reason and remedy. The error of a collection
-// has a cause per member, which it does not unwrap.
+// explain returns err as a machineprovider.Error with kind, reason and remedy. It does not change a
+// machineprovider.Error. A CollectionError has an error per member, but does not unwrap these
+// errors, so explain joins them.
 func (o *operation) explain(ctx context.Context, err error) error {
 	var done *machineprovider.Error
 	if errors.As(err, &done) {
@@ -71,7 +72,7 @@ func (o *operation) explain(ctx context.Context, err error) error {
 	return out
 }
 
-// explainAnswer explains an error of the controller.
+// explainAnswer fills in the kind, the reason and the remedy for an answer with an error status.
 func (o *operation) explainAnswer(out *machineprovider.Error, answered *schemas.Error) {
 	message := answered.Message
 	for _, more := range answered.ExtendedInfos {
@@ -89,7 +90,7 @@ func (o *operation) explainAnswer(out *machineprovider.Error, answered *schemas.
 	}
 }
 
-// isTransport reports whether no answer has arrived.
+// isTransport reports whether the request failed without an answer.
 func isTransport(err error) bool {
 	var failed *url.Error
 	return errors.As(err, &failed)

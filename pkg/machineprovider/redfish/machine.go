@@ -13,15 +13,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/machineprovider"
 )
 
-// operation is an operation on a machine: its connection, and its name for errors.
+// operation is the state of a single operation on a machine.
 type operation struct {
 	*Machine
-	what   string
+	what   string // name of the operation in errors, in the infinitive
 	client *gofish.APIClient
 	system *schemas.ComputerSystem
 }
 
-// do connects to the controller, reads the system and performs an operation.
+// do connects to the controller, reads the system and calls act. It returns each error as a
+// machineprovider.Error. what names the operation.
 func (m *Machine) do(ctx context.Context, what string, act func(*operation) error) error {
 	ctx, cancel := context.WithTimeout(ctx, m.config.Timeout)
 	defer cancel()
@@ -42,9 +43,10 @@ func (m *Machine) do(ctx context.Context, what string, act func(*operation) erro
 	return o.explain(ctx, err)
 }
 
-// find returns the system of the machine.
+// find returns the configured system of the controller. It fails with kind Invalid if the
+// configuration does not select exactly one system.
 func (o *operation) find() (*schemas.ComputerSystem, error) {
-	// Service.Systems reads each system of a chassis; this needs one of them.
+	// Service.Systems would read every system of the controller, and find needs only one.
 	resp, err := o.client.Get("/redfish/v1/Systems")
 	if err != nil {
 		return nil, err
@@ -86,7 +88,7 @@ var devices = []struct {
 	{schemas.UefiHTTPBootSource, machineprovider.HTTP},
 }
 
-// Describe returns the present state.
+// Describe returns the present state of the machine.
 func (m *Machine) Describe(ctx context.Context) (machineprovider.Description, error) {
 	var d machineprovider.Description
 	err := m.do(ctx, "read its state", func(o *operation) error {
@@ -107,7 +109,7 @@ func (m *Machine) Describe(ctx context.Context) (machineprovider.Description, er
 	return d, nil
 }
 
-// describe returns the description in a system.
+// describe returns the description of a system, without its CD drive.
 func describe(s *schemas.ComputerSystem) machineprovider.Description {
 	d := machineprovider.Description{
 		Serial: text(s.SerialNumber), UUID: strings.ToLower(text(s.UUID)), Manufacturer: text(s.Manufacturer), Model: text(s.Model), Power: power(s.PowerState),
@@ -149,7 +151,7 @@ func (m *Machine) SetPower(ctx context.Context, p machineprovider.Power) error {
 	operations := map[machineprovider.Power]struct {
 		what  string
 		reset schemas.ResetType
-		done  machineprovider.State // the state in which the operation has no effect
+		done  machineprovider.State // state of a machine on which the operation has no effect
 	}{
 		machineprovider.On:       {"switch on", schemas.OnResetType, machineprovider.StateOn},
 		machineprovider.Off:      {"switch off", schemas.ForceOffResetType, machineprovider.StateOff},
@@ -211,7 +213,8 @@ func (m *Machine) SetBoot(ctx context.Context, b machineprovider.Boot) error {
 	})
 }
 
-// checkBoot checks that the machine has a device.
+// checkBoot returns an error if the controller cannot boot from the device, or if the URL does not
+// belong to the device HTTP.
 func (o *operation) checkBoot(b machineprovider.Boot) error {
 	if has := describe(o.system).BootDevices; !slices.Contains(has, b.Device) {
 		return o.fail(machineprovider.Unsupported, fmt.Sprintf("the controller offers no such device, only %v", has), "use one of these devices, or select it in the setup of the firmware")
@@ -222,7 +225,7 @@ func (o *operation) checkBoot(b machineprovider.Boot) error {
 	return nil
 }
 
-// InsertMedium puts a medium into the CD drive.
+// InsertMedium replaces the medium in the CD drive; "" ejects the medium.
 func (m *Machine) InsertMedium(ctx context.Context, url string) error {
 	what := "insert a medium"
 	if url == "" {
@@ -239,7 +242,7 @@ func (m *Machine) InsertMedium(ctx context.Context, url string) error {
 		if url != "" && inserted(drive) && drive.Image == url {
 			return nil
 		}
-		// Many controllers insert into an empty drive only.
+		// Many controllers insert a medium only into an empty drive.
 		if inserted(drive) {
 			if _, err := drive.EjectMedia(); err != nil {
 				return err
@@ -257,8 +260,8 @@ func inserted(drive *schemas.VirtualMedia) bool {
 	return drive.Inserted != nil && *drive.Inserted || drive.Inserted == nil && drive.Image != ""
 }
 
-// drive returns the virtual CD drive: of the system, or (before version 1.13 of its schema) of its
-// manager. It returns nil without a drive.
+// drive returns the virtual CD drive, or nil if there is none. The drive belongs to the system.
+// Before version 1.13 of the schema of ComputerSystem, it belongs to a manager of the system.
 func (o *operation) drive() (*schemas.VirtualMedia, error) {
 	media, err := o.system.VirtualMedia()
 	if err != nil {

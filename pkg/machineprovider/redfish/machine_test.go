@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish/redfishtest"
 )
 
-// machine returns a client with a configuration.
+// machine returns the Machine of a configuration.
 func machine(t *testing.T, c Config) *Machine {
 	t.Helper()
 	m, err := New(c)
@@ -27,7 +27,7 @@ func machine(t *testing.T, c Config) *Machine {
 	return m
 }
 
-// config is the right configuration for a machine of a service.
+// config returns a valid configuration for a system of a service.
 func config(s redfishtest.Service, system string) Config {
 	return Config{Name: system, Endpoint: s.URL, System: system, User: redfishtest.User, Password: redfishtest.Password, Fingerprint: pki.Fingerprint(s.Certificate)}
 }
@@ -43,8 +43,8 @@ func closedPort(t *testing.T) string {
 	return "https://" + l.Addr().String()
 }
 
-// TestConformance checks the implementation against the service of package vm: with a machine that
-// has all devices, and with a machine that has a disk alone.
+// TestConformance runs the checks of providertest against the Redfish service of package vm. The
+// machine w1 has all boot devices, and w2 has only a disk.
 func TestConformance(t *testing.T) {
 	s := redfishtest.Serve(t, redfishtest.NewSystem("w1"), redfishtest.NewBareSystem("w2"))
 	other := redfishtest.Serve(t, redfishtest.NewSystem("w1"))
@@ -61,7 +61,7 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
-	// A controller with a single system needs no ID. A CA is as good as a fingerprint.
+	// A controller with a single system needs no ID. A CA can replace the fingerprint.
 	c := config(other, "")
 	c.Fingerprint, c.CA = "", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate.Raw})
 	if d, err := machine(t, c).Describe(t.Context()); err != nil || d.Serial != "SN-w1" || d.MemoryMiB != 2048 || d.CPUs != 2 || d.Manufacturer != "QEMU" {
@@ -97,7 +97,7 @@ func TestBrokenMachine(t *testing.T) {
 		"machine w1: the power supply is broken: wait until the machine has ended its present operation, and try again" {
 		t.Errorf("%v", err)
 	}
-	// The machines of package vm get the address of their boot image by DHCP alone.
+	// The machines of package vm get the address of their boot image only by DHCP.
 	err = machine(t, config(s, "w1")).SetBoot(t.Context(), machineprovider.Boot{Device: machineprovider.HTTP, URL: "http://10.0.0.1/netboot.efi"})
 	if machineprovider.KindOf(err) != machineprovider.Rejected {
 		t.Errorf("%v", err)
@@ -135,7 +135,8 @@ func TestInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// hostile serves a handler with the service root and one system before it.
+// hostile serves the service root, and passes requests for systems to the handler. It returns a
+// Machine that uses this server.
 func hostile(t *testing.T, handler http.HandlerFunc) *Machine {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -149,7 +150,7 @@ func hostile(t *testing.T, handler http.HandlerFunc) *Machine {
 	return machine(t, Config{Name: "w1", Endpoint: s.URL, User: "admin", Password: "secret", Fingerprint: pki.Fingerprint(s.Certificate()), Timeout: 30 * time.Second})
 }
 
-// TestHostileController checks the bounds against a controller that an attacker has taken over.
+// TestHostileController checks the limits against a controller that an attacker controls.
 func TestHostileController(t *testing.T) {
 	stranger := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("another host got a request")
@@ -199,7 +200,7 @@ func TestHostileController(t *testing.T) {
 	}
 }
 
-// TestSlowController checks that an operation ends at its deadline.
+// TestSlowController checks that an operation fails at its deadline.
 func TestSlowController(t *testing.T) {
 	end := make(chan struct{})
 	m := hostile(t, func(_ http.ResponseWriter, r *http.Request) {

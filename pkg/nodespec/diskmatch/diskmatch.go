@@ -1,6 +1,5 @@
-// Package diskmatch compares disks with the disk selectors of a configuration: that of an
-// installation, and those of volumes. It reads no disk, and leaves it to the caller which of the
-// matching disks are suitable.
+// Package diskmatch compares disks with a disk selector of a configuration, for an installation or
+// for a volume. It reads no disk. The caller decides which of the matching disks are suitable.
 package diskmatch
 
 import (
@@ -14,11 +13,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// Disk has the properties of a disk that a selector can name.
+// Disk has the properties of a disk that a selector can test.
 type Disk = nodespec.DiskMatchDisk
 
-// Mismatches returns the parts of a selector that a disk does not match. matches is the result of
-// the selector's expression for each disk, by path; nil without an expression.
+// Mismatches returns a reason for each part of a selector that a disk does not match; nil if the
+// disk matches. matches is the result of Evaluate for the expression of the selector; nil if the
+// selector has no expression.
 func Mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string {
 	var reasons []string
 	if least := int64(s.Size.Min); d.Size < least {
@@ -39,8 +39,7 @@ func Mismatches(s config.DiskSelector, d Disk, matches map[string]bool) []string
 	return reasons
 }
 
-// identity returns the parts about the model, the serial number and the WWID that a disk does not
-// match.
+// identity returns a reason for each mismatch of the model, the serial number or the WWID.
 func identity(s config.DiskSelector, d Disk) (reasons []string) {
 	for _, p := range []struct{ name, pattern, value string }{{"model", s.Model, d.Model}, {"serial", s.Serial, d.Serial}, {"wwid", s.WWID, d.WWID}} {
 		if p.pattern != "" && !glob.Match(p.pattern, p.value) {
@@ -50,28 +49,30 @@ func identity(s config.DiskSelector, d Disk) (reasons []string) {
 	return reasons
 }
 
-// IdentityMismatches returns the parts of a selector that a disk does not match and that stay the
-// same for the life of a disk: the model, the serial number and the WWID. The path and the bus
-// change when the disk is connected elsewhere.
+// IdentityMismatches returns a reason for each mismatch of the model, the serial number or the
+// WWID. These properties never change. The path and the bus of a disk can change when it is
+// connected to another port.
 func IdentityMismatches(s config.DiskSelector, d Disk) []string { return identity(s, d) }
 
-// ExpressionError is an error in the expression of a disk selector.
+// ExpressionError is the error of an invalid expression in a disk selector.
 type ExpressionError struct{ Reason string }
 
 func (e *ExpressionError) Error() string { return "match: " + e.Reason }
 
-// Problem returns the error with the position of the field in the documents.
+// Problem returns the error as a problem of a configuration, at the position of the field.
 func (e *ExpressionError) Problem(c *config.Config, field string) config.Problem {
 	at := c.Origin(field)
 	return config.Problem{File: at.File, Line: at.Line, Column: at.Column, Field: field, Reason: "the expression " + e.Reason}
 }
 
-// timeout bounds the evaluation of an expression by the orchestrator, which takes less than a
-// second on real hardware.
+// timeout is the time limit for the evaluation of an expression. It takes less than a second on
+// real hardware.
 const timeout = time.Minute
 
-// Evaluate evaluates an expression for each disk; the result is by path. The orchestrator has the
-// compiler; see docs/decisions/0016-disk-expressions.md.
+// Evaluate evaluates an expression for each disk. The keys of the result are the paths of the disks
+// for which the expression is true. It fails with an *ExpressionError for an invalid expression.
+// The orchestrator evaluates it, because only the orchestrator contains the compiler
+// (docs/decisions/0016-disk-expressions.md).
 func Evaluate(ctx context.Context, run nodespec.Command, expression string, disks []Disk) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestMismatches checks each part of a selector, and which parts identify a disk.
+// TestMismatches checks each part of a selector, and which parts belong to the identity of a disk.
 func TestMismatches(t *testing.T) {
 	d := Disk{Path: "/dev/sdb", Size: 100 << 30, Model: "WD Red", Serial: "A1", WWID: "naa.5", Bus: "/pci0000:00/0000:00:1f.2", Transport: "sata"}
 	for name, c := range map[string]struct {

@@ -1,4 +1,5 @@
-// Package otlptest decodes requests of OTLP with the official types of its service, for tests.
+// Package otlptest decodes OTLP requests in tests. It uses the official types of the service, which
+// package otlp does not use.
 package otlptest
 
 import (
@@ -11,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Handler returns a handler of /v1/logs that decodes requests by the types of OTLP. answer returns
-// the answer, or a status of HTTP that is not 200.
+// Handler returns a handler for POST /v1/logs that decodes each request. answer returns the
+// response and the status 200, or another HTTP status.
 func Handler(answer func(*collector.ExportLogsServiceRequest) (*collector.ExportLogsServiceResponse, int)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +34,7 @@ func Handler(answer func(*collector.ExportLogsServiceRequest) (*collector.Export
 			return
 		}
 		w.Header().Set("Content-Type", "application/x-protobuf")
-		_, _ = w.Write(body) // the sender repeats a request without an answer
+		_, _ = w.Write(body) // the sender repeats a request that gets no response
 	})
 	return mux
 }
@@ -51,21 +52,21 @@ func decode(r *http.Request) (*collector.ExportLogsServiceRequest, error) {
 	return request, proto.Unmarshal(text, request)
 }
 
-// Line is a record of OTLP in the form of a JSON line of the machine.
+// Line is a log record with the fields that the machine's own log lines in JSON have.
 type Line struct {
 	Machine  string            `json:"machine"`
 	Boot     string            `json:"boot,omitempty"`
 	Source   string            `json:"source,omitempty"` // empty for a record of a pod
 	Number   uint64            `json:"number,omitempty"`
-	Before   string            `json:"before,omitempty"` // of the chain of an audit log
+	Before   string            `json:"before,omitempty"` // hash of the previous record (audit log)
 	Severity string            `json:"severity,omitempty"`
 	Kind     string            `json:"kind,omitempty"`
 	Missed   uint64            `json:"missed,omitempty"`
 	Text     string            `json:"text"`
-	Pod      map[string]string `json:"pod,omitempty"` // the other attributes of its resource
+	Pod      map[string]string `json:"pod,omitempty"` // resource attributes without host.name
 }
 
-// Lines returns the records of a request.
+// Lines returns the records in a request, in their order.
 func Lines(request *collector.ExportLogsServiceRequest) (all []Line) {
 	for _, resource := range request.GetResourceLogs() {
 		of := texts(resource.GetResource().GetAttributes())

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// TestWrite shows the text format, with values that need an escape or a replacement.
+// TestWrite checks the text format, with values that need an escape or a replacement.
 func TestWrite(t *testing.T) {
 	var f Families
 	f.Counter("b_total", "The\nhelp.", 3, "device", "a\"b\\c", "bad", "x\xff")
@@ -41,7 +41,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestSocket serves on an inherited socket, as a process of the machine does.
+// TestSocket serves on an inherited socket, as the processes of a machine do.
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "directory", "m.sock")
 	socket, err := safefile.Listen(path, 0, 0o755)
@@ -79,7 +79,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestListen checks the owner of a socket for metricsd.
+// TestListen checks the owner and the mode of a socket.
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.sock")
 	socket, err := Listen(path)

@@ -16,21 +16,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Env is the environment variable with the number of the file descriptor of the socket that a
-// process inherits.
+// Env is the environment variable with the descriptor number of the inherited socket.
 const Env = "ORLOP_METRICS_FD"
 
-// Limits of a socket. The only client is metricsd, which has limits for its own callers.
+// Limits of a socket. Its only client is metricsd, which limits its own clients.
 const (
 	maxClients    = 16
 	headerTimeout = 5 * time.Second
-	// The API server may be slow to review a token, and etcd has thousands of lines.
+	// An answer can take long: the API server may be slow to check a token, and etcd has thousands
+	// of lines.
 	writeTimeout = 30 * time.Second
 	idleTimeout  = time.Minute
 )
 
-// Listen creates the socket of a process, to which root and metricsd can connect. The caller closes
-// it.
+// Listen creates the socket for a process. Root and metricsd can connect to the socket. The caller
+// closes the file.
 func Listen(path string) (*os.File, error) {
 	socket, err := safefile.Listen(path, paths.UserMetrics, 0o755)
 	if err != nil {
@@ -39,8 +39,8 @@ func Listen(path string) (*os.File, error) {
 	return socket, nil
 }
 
-// Inherited returns the listener of the socket that this process has inherited; nil without a
-// socket.
+// Inherited returns a listener for the socket that this process has inherited; nil if it has
+// inherited none.
 func Inherited() (net.Listener, error) {
 	socket, err := safefile.Inherited(Env)
 	if err != nil {
@@ -52,7 +52,7 @@ func Inherited() (net.Listener, error) {
 	return Listener(socket)
 }
 
-// Listener returns the listener of a socket, and closes the file.
+// Listener returns a listener for a socket, and closes the file.
 func Listener(socket *os.File) (net.Listener, error) {
 	defer socket.Close()
 	l, err := net.FileListener(socket) // duplicates the descriptor
@@ -62,17 +62,17 @@ func Listener(socket *os.File) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve serves a handler on the listener of a socket until the listener fails. It closes the
-// listener.
+// Serve serves a handler on a listener until the listener fails. It closes the listener and returns
+// its error.
 func Serve(l net.Listener, handler http.Handler) error {
 	server := http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10,
-		ErrorLog: log.New(io.Discard, "", 0), // metricsd reports the end of a connection itself
+		ErrorLog: log.New(io.Discard, "", 0), // metricsd reports a broken connection itself
 	}
 	return server.Serve(netutil.LimitListener(l, maxClients))
 }
 
-// Client returns an HTTP client of a socket. The host in its URLs has no meaning.
+// Client returns an HTTP client for a socket. It ignores the host in a URL.
 func Client(socket string) *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)

@@ -1,7 +1,7 @@
-// Package exposition is how the processes of a machine pass metrics to metricsd: families of
+// Package exposition passes metrics from the processes of a machine to metricsd: families of
 // metrics in the text format of Prometheus (version 0.0.4), over HTTP on a Unix socket.
 //
-// It decides neither on metrics nor on their callers.
+// The package does not decide which metrics exist and who may read them.
 package exposition
 
 import (
@@ -18,21 +18,23 @@ import (
 // ContentType is the content type of the text format.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Families are families of metrics by name. The zero value is ready to use.
+// Families are metric families. The zero value is empty and ready to use.
 type Families struct{ byName map[string]*dto.MetricFamily }
 
-// Gauge adds a value that can rise and fall. labels are pairs of a name and a value; all metrics of
-// a name have the same label names.
+// Gauge adds a metric with a value that can rise and fall. labels are alternating names and values.
+// All metrics with the same name must have the same label names.
 func (f *Families) Gauge(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_GAUGE, &dto.Metric{Label: pairs(labels), Gauge: &dto.Gauge{Value: &value}})
 }
 
-// Counter adds a value that only rises until its source restarts.
+// Counter adds a metric with a value that only rises, until its source restarts. labels are as for
+// Gauge.
 func (f *Families) Counter(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_COUNTER, &dto.Metric{Label: pairs(labels), Counter: &dto.Counter{Value: &value}})
 }
 
-// Untyped adds a value of the kernel that is a counter or a gauge.
+// Untyped adds a metric of the kernel, whose value can be a counter or a gauge. labels are as for
+// Gauge.
 func (f *Families) Untyped(name, help string, value float64, labels ...string) {
 	f.add(name, help, dto.MetricType_UNTYPED, &dto.Metric{Label: pairs(labels), Untyped: &dto.Untyped{Value: &value}})
 }
@@ -57,7 +59,7 @@ func (f *Families) add(name, help string, kind dto.MetricType, m *dto.Metric) {
 	family.Metric = append(family.Metric, m)
 }
 
-// pairs returns the labels. A scrape with a label of invalid UTF-8 would fail as a whole.
+// pairs returns labels. It replaces invalid UTF-8, because the whole scrape would fail otherwise.
 func pairs(labels []string) (out []*dto.LabelPair) {
 	for pair := range slices.Chunk(labels, 2) {
 		name, value := pair[0], strings.ToValidUTF8(pair[1], "�")
@@ -66,10 +68,10 @@ func pairs(labels []string) (out []*dto.LabelPair) {
 	return out
 }
 
-// Names returns the names of the families, sorted.
+// Names returns the sorted names of the families.
 func (f *Families) Names() []string { return slices.Sorted(maps.Keys(f.byName)) }
 
-// Write writes all families, sorted by name.
+// Write writes all families, sorted by name, in the text format.
 func (f *Families) Write(w io.Writer) error {
 	for _, name := range f.Names() {
 		if _, err := expfmt.MetricFamilyToText(w, f.byName[name]); err != nil {

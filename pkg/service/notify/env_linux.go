@@ -6,8 +6,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// FromEnv returns a Writer to the pipe in the environment. Without this variable it returns nil,
-// which is a Writer that sends nothing. Call it once, early.
+// FromEnv returns a Writer to the pipe that this process has inherited. If it has inherited none,
+// FromEnv returns nil; a nil Writer sends nothing. Call FromEnv once, before the process starts
+// children.
 func FromEnv() (*Writer, error) {
 	pipe, err := safefile.Inherited(Env)
 	if err != nil {

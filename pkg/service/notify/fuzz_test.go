@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzRead feeds arbitrary messages to the reader. machined reads them from its services, some of
-// which parse untrusted input.
+// FuzzRead passes arbitrary text to Read. In machined, the text comes from services, and some of
+// them parse untrusted input.
 func FuzzRead(f *testing.F) {
 	f.Add(`{"component":"etcd","ready":true}` + "\n" + "nonsense\n" + strings.Repeat("x", MaxLine+1) + "\n{}\n")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,17 +1,17 @@
-// Package notify defines how a supervised process reports to machined that the process, or a
-// component inside it, is ready.
+// Package notify is the protocol by which a supervised process tells machined that the process, or
+// a component in it, is ready.
 //
-// The process inherits the write end of a pipe, usually as file descriptor 3, and reads its number
-// from the environment variable ORLOP_NOTIFY_FD. It writes a JSON object per line:
+// The process inherits the write end of a pipe, usually as descriptor 3. The environment variable
+// ORLOP_NOTIFY_FD has the number of the descriptor. The process writes a JSON object per line:
 //
 //	{"component":"etcd","ready":true,"detail":"serving on /run/…/etcd.sock"}
 //
-// A line with an empty component describes the process as a whole. The reader (pkg/supervise)
-// regards a process as ready when it has announced a component and all announced components are
-// ready. A component can report that it is unready again. The reader forgets all components when
-// the process exits.
+// A line with an empty component describes the whole process. The reader (pkg/supervise) regards a
+// process as ready when the process has reported at least one component, and all reported
+// components are ready. A component can become unready again. The reader forgets all components
+// when the process exits.
 //
-// The package contains only the lines: no states, no deadlines, no processes.
+// The package contains only the protocol. It has no states, deadlines and processes.
 package notify
 
 import (
@@ -24,27 +24,29 @@ import (
 	"sync"
 )
 
-// Env is the environment variable with the number of the file descriptor for messages.
+// Env is the environment variable with the descriptor number of the pipe.
 const Env = "ORLOP_NOTIFY_FD"
 
-// MaxLine is the maximum length of a line in bytes, newline included. It is PIPE_BUF: the kernel
-// never mixes a write of this length with other writes to the pipe (pipe(7)).
+// MaxLine is the maximum length of a line in bytes, with its newline. It is PIPE_BUF: the kernel
+// writes up to this length to a pipe atomically, so lines of several writers do not mix (pipe(7)).
 const MaxLine = 4096
 
-// maxDetail leaves room for JSON's escapes (at most 6 bytes per byte) and the other fields.
+// maxDetail is the maximum length of a detail in bytes. JSON may escape each byte by 6 bytes, and
+// the line also contains the other fields.
 const maxDetail = 500
 
 // Message is the content of a line.
 type Message struct {
-	// "etcd", "kube-apiserver", …; empty for the process itself; at most 64 bytes
+	// name of the component, at most 64 bytes: "etcd", "kube-apiserver"; empty for the process
+	// itself
 	Component string `json:"component"`
-	Ready     bool   `json:"ready"` // whether it can do its work now
-	// a line for people: its present work, or the reason why it waits
+	Ready     bool   `json:"ready"` // whether it is ready
+	// a line for the operator: what it does at present, or why it waits
 	Detail string `json:"detail,omitempty"`
 }
 
-// Writer sends messages. A nil Writer sends nothing, so an unsupervised process needs no special
-// case.
+// Writer sends messages. A nil Writer sends nothing, so the code also works in a process without
+// supervision.
 type Writer struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -53,9 +55,9 @@ type Writer struct {
 // NewWriter returns a Writer that sends each message to w in a single Write.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Send reports whether a component is ready. It cuts a detail after 500 bytes and replaces line
-// breaks by spaces. An error means that machined no longer reads; the caller may continue all the
-// same.
+// Send sends whether a component is ready. It cuts the detail after 500 bytes, and replaces line
+// breaks by blanks. It fails if the name of the component is too long, or if machined has closed
+// the pipe. A process can continue after an error.
 func (w *Writer) Send(component string, ready bool, detail string) error {
 	if w == nil {
 		return nil
@@ -82,9 +84,9 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// Read calls each for every message from r, until r ends (then it returns nil) or fails. It passes
-// an invalid line to bad with the reason and skips the line, because a process with a bug must not
-// look like a dead process.
+// Read reads messages from r, and calls each for every message. It passes an invalid line with the
+// reason to bad, and continues, because a process that writes invalid lines still runs. Read
+// returns nil at the end of r, or the error of r.
 func Read(r io.Reader, each func(Message), bad func(line string, err error)) error {
 	lines := bufio.NewReaderSize(r, MaxLine)
 	for {

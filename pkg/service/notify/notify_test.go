@@ -56,7 +56,7 @@ func TestFromEnv(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	// A copy, because FromEnv takes ownership of the descriptor.
+	// FromEnv takes over the descriptor and closes it in the end, so it gets a copy.
 	fd, err := unix.Dup(int(w.Fd()))
 	if err != nil {
 		t.Fatal(err)

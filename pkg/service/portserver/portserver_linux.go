@@ -1,7 +1,8 @@
-// Package portserver is the start of a process without privileges that serves a TCP port for other
-// computers: apid and metricsd. It opens the port, drops the privileges, and serves until SIGTERM.
+// Package portserver starts a process that serves a TCP port for other computers without
+// privileges: apid or metricsd. The process opens the port, drops its privileges, and serves until
+// SIGTERM.
 //
-// The package decides neither on callers nor on the remaining privileges.
+// The package does not decide who may connect, and which privileges remain.
 package portserver
 
 import (
@@ -14,16 +15,17 @@ import (
 
 // Process is a process that serves a port.
 type Process struct {
-	Name string // in error texts, and for machined (package notify)
+	Name string // name in error texts and in reports to machined (package notify)
 	Port int
-	// GiveUpPrivileges drops all privileges. The port is open, and the log connected.
+	// GiveUpPrivileges drops all privileges. The port is open before.
 	GiveUpPrivileges func() error
-	// Serve serves on the listener, which is plain TCP, until ctx ends, and closes the listener.
-	// ready reports the readiness with a line for the operator. The log is the standard output.
+	// Serve serves on the listener, which is plain TCP, until ctx ends. Then it closes the
+	// listener. It calls ready to report to machined whether the process is ready, with a line for
+	// the operator. It writes its log to the standard output.
 	Serve func(ctx context.Context, listener net.Listener, ready func(ok bool, detail string)) error
 }
 
-// Main runs the process until SIGTERM. It returns the exit status.
+// Main runs the process until SIGTERM. It returns the exit status: 1 after an error, else 0.
 func (p Process) Main() int {
 	var listener net.Listener
 	return process.Process{

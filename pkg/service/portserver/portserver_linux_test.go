@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/notify"
 )
 
-// TestProcess checks the order of the start, a report of the readiness, and the end by SIGTERM.
+// TestProcess checks the order of the start, a report to machined, and the end by SIGTERM.
 func TestProcess(t *testing.T) {
 	t.Cleanup(func() { panics.OnPanic(nil) })
 	read, write, err := os.Pipe()
@@ -56,7 +56,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestFailures checks that a process without a port keeps its privileges, and that a process that
+// TestFailures checks that a process without its port does not drop its privileges. A process that
 // cannot drop its privileges does not serve.
 func TestFailures(t *testing.T) {
 	taken, err := net.Listen("tcp", ":0")

@@ -1,8 +1,8 @@
-// Package process is the start of a process without privileges that machined supervises: apid,
-// metricsd and podlogd. It connects the reports, the profiles and the signals, drops the
-// privileges, and serves until SIGTERM.
+// Package process starts a process without privileges that machined supervises: apid, metricsd or
+// podlogd. It opens the pipe for reports to machined (package notify), serves profiles, handles
+// signals and drops the privileges. The process serves until SIGTERM.
 //
-// The package does not decide on the remaining privileges.
+// The package does not decide which privileges remain.
 package process
 
 import (
@@ -21,17 +21,18 @@ import (
 
 // Process is a process that machined supervises.
 type Process struct {
-	Name string // in error texts, and for machined (package notify)
-	// Prepare runs with all privileges. After a SIGTERM, its error context.Canceled is status 0.
+	Name string // name in error texts and in reports to machined (package notify)
+	// Prepare runs before the privileges are dropped. If it returns context.Canceled, after
+	// SIGTERM, the exit status is 0.
 	Prepare func(ctx context.Context) error
-	// GiveUpPrivileges drops all privileges. The log is connected.
+	// GiveUpPrivileges drops all privileges.
 	GiveUpPrivileges func() error
-	// Serve serves until ctx ends. ready reports the readiness with a line for the operator. The
-	// log is the standard output.
+	// Serve serves until ctx ends. It calls ready to report to machined whether the process is
+	// ready, with a line for the operator. It writes its log to the standard output.
 	Serve func(ctx context.Context, ready func(ok bool, detail string)) error
 }
 
-// Main runs the process until SIGTERM. It returns the exit status.
+// Main runs the process until SIGTERM. It returns the exit status: 1 after an error, else 0.
 func (p Process) Main() int {
 	if err := p.run(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
@@ -58,12 +59,13 @@ func (p Process) run() error {
 	if err := p.GiveUpPrivileges(); err != nil {
 		return err
 	}
-	// Without this, a panic in a call would end all other calls, and a client could repeat it.
+	// Without a recorder, a panic in a call would end the process with all other calls. A client
+	// could cause this panic again and again.
 	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
 	panics.OnPanic(func(e *panics.Error) { log.Error("panic", "where", e.Where, "value", e.Value, "stack", e.Stack) })
 	return p.Serve(ctx, func(ok bool, detail string) {
-		// If machined no longer reads, it is about to stop the process; the error has no other
-		// receiver.
+		// An error means that machined has closed the pipe, because it is about to stop the
+		// process.
 		_ = reports.Send(p.Name, ok, detail)
 	})
 }

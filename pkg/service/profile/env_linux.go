@@ -7,8 +7,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// FromEnv serves profiles on the socket in the environment until the process exits; without this
-// variable it does nothing. Call it once, early.
+// FromEnv starts a goroutine that serves profiles on the socket that this process has inherited. If
+// it has inherited none, FromEnv does nothing. Call FromEnv once, before the process starts
+// children.
 func FromEnv() error {
 	socket, err := safefile.Inherited(Env)
 	if err != nil {

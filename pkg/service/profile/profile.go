@@ -1,9 +1,9 @@
 // Package profile takes profiles of CPU time and memory, in the format of `go tool pprof`.
 //
-// machined takes its own profiles directly. Each process that machined starts inherits a listening
-// Unix socket: machined creates it (Listen) in a directory that only root can access, and the
-// process serves its profiles on it (FromEnv). So no process opens a port, and even a process
-// without any privilege can serve profiles.
+// machined takes profiles of itself by Profile. For other processes it creates a listening Unix
+// socket in a directory that only root can access (Listen). The process inherits the socket and
+// serves its profiles on it (FromEnv). So no process opens a port, and a process without privileges
+// can serve profiles, too.
 package profile
 
 import (
@@ -24,33 +24,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Env is the environment variable with the number of the file descriptor of the socket.
+// Env is the environment variable with the descriptor number of the inherited socket.
 const Env = "ORLOP_PROFILE_FD"
 
-// Kinds are the supported profiles, with the names of runtime/pprof except "cpu".
+// Kinds are the supported kinds of profiles: "cpu", and names of runtime/pprof.
 var Kinds = []string{"cpu", "heap", "allocs", "goroutine"}
 
-// The sampling time of a CPU profile.
+// Sampling time of a CPU profile.
 const (
 	DefaultDuration = 30 * time.Second
 	MaxDuration     = time.Minute
 )
 
-// maxSize is the maximum size of a profile in bytes. A profile of the API server over a minute has
-// some hundred KiB.
+// maxSize is the maximum size of a profile in bytes. A CPU profile of the API server over a minute
+// has some hundreds of KiB.
 const maxSize = 3 << 20
 
-// timeout is the timeout for a profile, in addition to its sampling time.
+// timeout is the time limit for taking a profile, in addition to its sampling time.
 const timeout = 20 * time.Second
 
 // Request selects a profile.
 type Request struct {
 	Kind     string
-	Duration time.Duration // for cpu
+	Duration time.Duration // sampling time; for cpu only
 }
 
-// Parse completes and checks a request from a client. An empty kind means cpu, and a zero duration
-// the default.
+// Parse returns the Request for the arguments of a client. An empty kind means cpu, and the
+// duration 0 means DefaultDuration. Parse fails for an unknown kind and for a duration that is not
+// permitted.
 func Parse(kind string, duration time.Duration) (Request, error) {
 	if kind == "" {
 		kind = Kinds[0]
@@ -69,7 +70,8 @@ func Parse(kind string, duration time.Duration) (Request, error) {
 	return o, nil
 }
 
-// Profile takes a profile of this process. It ends early, with an error, if the context ends.
+// Profile takes a profile of this process, in the format of pprof. When ctx ends, it stops a CPU
+// profile and returns the error of ctx.
 func Profile(ctx context.Context, o Request) ([]byte, error) {
 	var to bytes.Buffer
 	if o.Kind != "cpu" {
@@ -93,7 +95,7 @@ func Profile(ctx context.Context, o Request) ([]byte, error) {
 	return to.Bytes(), ctx.Err()
 }
 
-// Listen creates a listening socket for a process to inherit. The caller closes it.
+// Listen creates a socket for a process to inherit. The caller closes the file.
 func Listen(path string) (*os.File, error) {
 	socket, err := safefile.Listen(path, 0, 0o700)
 	if err != nil {
@@ -102,7 +104,8 @@ func Listen(path string) (*os.File, error) {
 	return socket, nil
 }
 
-// Serve serves profiles on an inherited socket until that fails. It closes the socket.
+// Serve serves profiles of this process on an inherited socket until the listener fails. It closes
+// the socket.
 func Serve(socket *os.File) error {
 	l, err := net.FileListener(socket) // duplicates the descriptor
 	if err := errors.Join(err, socket.Close()); err != nil {
@@ -122,10 +125,10 @@ func answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write(text) // fails if the client has disconnected
+	_, _ = w.Write(text) // an error means that the client has disconnected
 }
 
-// Fetch takes a profile of the process behind a socket.
+// Fetch takes a profile of the process that serves the socket at path.
 func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Duration+timeout)
 	defer cancel()
@@ -140,7 +143,7 @@ func Fetch(ctx context.Context, path string, o Request) ([]byte, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		// without the placeholder URL
+		// the error of the client has the placeholder URL, its cause has not
 		return nil, fmt.Errorf("it does not answer: %w", errors.Unwrap(err))
 	}
 	defer response.Body.Close()

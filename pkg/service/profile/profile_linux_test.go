@@ -42,7 +42,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// serve serves profiles of this process on an inherited socket.
+// serve serves profiles of this process, as a process does that has inherited its socket. It
+// returns the path of the socket.
 func serve(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "directory", "p.sock")
@@ -68,7 +69,7 @@ func serve(t *testing.T) (path string) {
 	return path
 }
 
-// names reports whether a profile contains a function.
+// names reports whether a profile contains the name of a function.
 func names(t *testing.T, profile []byte, function string) bool {
 	t.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(profile))
@@ -82,7 +83,7 @@ func names(t *testing.T, profile []byte, function string) bool {
 	return bytes.Contains(text, []byte(function))
 }
 
-// spinHere uses a CPU until the context ends.
+// spinHere keeps a CPU busy until the context ends.
 func spinHere(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		runtime.KeepAlive(n * n)
@@ -91,18 +92,18 @@ func spinHere(ctx context.Context) {
 
 var held []byte
 
-// holdHere allocates memory that must appear in a heap profile.
+// holdHere allocates memory that a heap profile must show.
 func holdHere() { held = make([]byte, 8<<20) }
 
-// TestKinds takes each profile over the socket and directly, and finds the activity of the process
-// in it.
+// TestKinds takes a profile of each kind, over the socket and directly. Each profile must contain
+// the name of the function that was active.
 func TestKinds(t *testing.T) {
 	path := serve(t)
 	busy, stop := context.WithCancel(t.Context())
 	defer stop()
 	go spinHere(busy)
 	holdHere()
-	runtime.GC() // a heap profile shows the state of the last collection
+	runtime.GC() // a heap profile shows the state after the last garbage collection
 	takers := map[string]func(context.Context, Request) ([]byte, error){
 		"own":  Profile,
 		"sent": func(ctx context.Context, o Request) ([]byte, error) { return Fetch(ctx, path, o) },
@@ -114,7 +115,7 @@ func TestKinds(t *testing.T) {
 				o.Duration = 300 * time.Millisecond
 			}
 			text, err := take(t.Context(), o)
-			// On a busy computer the process may not run while a CPU profile is taken.
+			// on a busy computer, this process may get no CPU time during a CPU profile
 			for deadline := time.Now().Add(time.Minute); kind == "cpu" && err == nil && !names(t, text, function) && time.Now().Before(deadline); {
 				text, err = take(t.Context(), o)
 			}
@@ -128,8 +129,8 @@ func TestKinds(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
-// TestLeaving: when the client disconnects, the CPU profile ends, and another one can be taken at
-// once.
+// TestLeaving checks that a CPU profile ends when the client disconnects, and that the next CPU
+// profile can begin at once.
 func TestLeaving(t *testing.T) {
 	path := serve(t)
 	leaving, leave := context.WithCancel(t.Context())

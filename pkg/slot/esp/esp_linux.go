@@ -1,7 +1,7 @@
-// Package esp manages the content of the EFI system partition: the boot loader, and the entries of
-// the systems that it can start. A power cut during a write leaves the old content or the new
-// content, although FAT has no journal (docs/decisions/0081-fat-names.md). The package does not
-// decide which system is started: pkg/slot does.
+// Package esp manages the files in the EFI system partition: the boot loader, and the entries that
+// it can start. After a power cut during a write, each file has its old or its new content,
+// although FAT has no journal (docs/decisions/0081-fat-names.md). pkg/slot decides which entry the
+// boot loader starts.
 package esp
 
 import (
@@ -21,49 +21,51 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// Files of the ESP in addition to the entries, relative to its root.
+// Files in the ESP in addition to the entries, relative to its root.
 const (
 	// Loader is the program that the firmware starts by default (UEFI specification, 3.5.1.1).
 	Loader = "EFI/BOOT/BOOTX64.EFI"
 	// LoaderConfig is the configuration file of systemd-boot.
 	LoaderConfig = "loader/loader.conf"
-	// LoaderConfigText makes the loader start the newest system at once, and forbids editing its
-	// command line.
+	// LoaderConfigText makes systemd-boot start the newest entry without a menu. It forbids changes
+	// of the command line in the boot loader.
 	LoaderConfigText = "timeout 0\neditor no\n"
-	// KeysDir is the directory with the keys for Secure Boot that systemd-boot enrolls: PK.auth,
-	// KEK.auth and db.auth. With this name it can do so without a selection in its menu.
+	// KeysDir is the directory with the enrollment files for Secure Boot: PK.auth, KEK.auth and
+	// db.auth. In a directory with the name auto, systemd-boot enrolls them without a selection in
+	// its menu.
 	KeysDir = "loader/keys/auto"
 )
 
-// KeyFiles are the files of KeysDir, in the order in which systemd-boot enrolls them.
+// KeyFiles are the names of the files in KeysDir, in the order in which systemd-boot enrolls them.
 var KeyFiles = []string{"db.auth", "KEK.auth", "PK.auth"}
 
-// statements is the directory of the signed statements (package bundle) of the systems. By the
-// statement, a peer verifies a version that it downloads from this machine.
+// statements is the directory with the signed statement (package bundle) of each version. A peer
+// that downloads a version from this machine verifies it by the statement.
 const statements = "orlop"
 
-// Statement returns the name of the file with the signed statement of a version.
+// Statement returns the path of the signed statement of a version, relative to the root of the ESP.
 func Statement(version string) string { return statements + "/" + version + ".json" }
 
-// Partition is the EFI system partition. It is mounted only during a read or a write, because FAT
-// has no journal.
+// Partition is the EFI system partition. It is mounted only for a read or a write, because FAT has
+// no journal.
 type Partition struct {
-	Device func() (string, error) // returns the path of the partition: "/dev/vda1"
+	Device func() (string, error) // returns the device path: "/dev/vda1"
 	Target string                 // mount point
-	// Modules loads the kernel modules that are necessary to mount it.
+	// Modules loads the kernel modules that the mount needs.
 	Modules func(names ...string) error
-	busy    sync.Mutex
+	busy    sync.Mutex // held while the ESP is in use
 	faults  faults
 }
 
-// mounted mounts the ESP, calls do with its root, and unmounts it, which flushes it.
+// mounted mounts the ESP, calls do with the mount point, and unmounts the ESP, which flushes it. It
+// waits until no other access runs.
 func (e *Partition) mounted(flags mount.Flags, do func(root string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	return e.mount(flags, do)
 }
 
-// mount is mounted for a caller that holds busy.
+// mount is mounted for a caller that already holds busy.
 func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err error) {
 	device, err := e.Device()
 	if err != nil {
@@ -86,8 +88,9 @@ func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err er
 	return err
 }
 
-// mountFresh mounts the ESP. An earlier unmount may have failed, and the kernel does not mount a
-// file system on itself, or writable while it is mounted read-only.
+// mountFresh mounts the ESP. First it unmounts the ESP if an earlier unmount has failed. Otherwise
+// the kernel would reject the second mount, or a writable mount of a file system that is mounted
+// read-only.
 func (e *Partition) mountFresh(m mount.Mount) error {
 	if _, left, err := mount.At(e.Target); err != nil {
 		return err
@@ -99,7 +102,7 @@ func (e *Partition) mountFresh(m mount.Mount) error {
 	return mount.WhileBusy(m.Do)
 }
 
-// Entries lists the entries of the boot loader.
+// Entries returns the boot entries in the ESP.
 func (e *Partition) Entries() (all []slot.Entry, err error) {
 	err = e.mounted(mount.ReadOnly, func(root string) error {
 		all, err = entries(filepath.Join(root, slot.EntriesDir))
@@ -122,8 +125,8 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
-// Version calls take with the UKI and the signed statement of a version; the statement is nil if
-// there is none.
+// Version calls take with the UKI of a version and its signed statement. The statement is nil if
+// the ESP has none. Version fails if the version has no entry.
 func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
 	return e.mounted(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.EntriesDir))
@@ -147,7 +150,8 @@ func (e *Partition) Version(version string, take func(uki *os.File, statement []
 	})
 }
 
-// FreeSpace returns the free space in bytes after the removal of every version except keep.
+// FreeSpace returns the number of bytes that are free after the removal of all versions except
+// keep.
 func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	err = e.mounted(mount.ReadOnly, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
@@ -167,7 +171,8 @@ func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	return room, err
 }
 
-// others calls do for the file of every version except keep, and for files of interrupted writes.
+// others calls do with the path of the entry of each version except keep, and of each unfinished
+// file.
 func others(dir, keep string, do func(name string) error) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -184,10 +189,11 @@ func others(dir, keep string, do func(name string) error) error {
 	return nil
 }
 
-// remove removes a file so that no remaining name ever refers to free clusters. Linux frees the
-// clusters of a file when its last descriptor is closed, and the disk can write that before the
-// removal of the name. Therefore the file stays open until the removal of its name is on disk. A
-// power cut in between leaves clusters that belong to no file.
+// remove removes a file. It holds the file open until the removal of the name is on disk. Linux
+// frees the clusters of a file when its last descriptor is closed. If the file were not open, the
+// disk could free the clusters before it removes the name, and a power cut would leave a name that
+// refers to free clusters. With the open file, a power cut can only leave clusters that belong to
+// no file.
 func remove(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -200,11 +206,11 @@ func remove(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// unfinished is the suffix of an incomplete boot image; the loader reads *.efi only.
+// unfinished is the suffix of a file that is not complete. The boot loader reads only *.efi.
 const unfinished = ".new"
 
-// RemoveOthers removes every version except keep, and leaves space in the directory for a rename by
-// the firmware.
+// RemoveOthers removes all versions except keep. It leaves free space in the directory of entries,
+// so that a rename by the firmware needs no new cluster.
 func (e *Partition) RemoveOthers(keep string) error {
 	if err := e.unmounted(removeDuplicates); err != nil {
 		return fmt.Errorf("ESP: cannot check for duplicate names: %w", err)
@@ -225,7 +231,7 @@ func (e *Partition) RemoveOthers(keep string) error {
 	return nil
 }
 
-// removeStatements removes all files of a directory except keep. A missing directory is empty.
+// removeStatements removes all files in a directory except keep. A missing directory is no error.
 func removeStatements(dir, keep string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -245,7 +251,7 @@ func removeStatements(dir, keep string) error {
 	return safefile.SyncDir(dir)
 }
 
-// unmounted calls do with the directory of entries while the file system is not mounted.
+// unmounted calls do with the device and the directory of entries, while the ESP is not mounted.
 func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error) {
 	e.busy.Lock()
 	defer e.busy.Unlock()
@@ -254,7 +260,7 @@ func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error)
 		return err
 	}
 	defer func() {
-		if err != nil { // a success is no proof: it wrote at most a sector
+		if err != nil { // a success proves nothing: do writes few sectors
 			e.faults.record(true, err)
 		}
 	}()
@@ -265,7 +271,7 @@ func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error)
 	return errors.Join(do(f, slot.EntriesDir), f.Sync(), f.Close())
 }
 
-// AddEntry writes a UKI as a new entry. The file gets the name of an entry after it is complete.
+// AddEntry writes a UKI as a new entry. The file gets the name of the entry when it is complete.
 func (e *Partition) AddEntry(entry slot.Entry, uki io.Reader) error {
 	return e.mounted(0, func(root string) error {
 		dir := filepath.Join(root, slot.EntriesDir)
@@ -273,7 +279,7 @@ func (e *Partition) AddEntry(entry slot.Entry, uki io.Reader) error {
 	})
 }
 
-// Write writes a file of the ESP and creates its parent directories. The file gets its name after
+// Write writes a file in the ESP, and creates its parent directories. The file gets its name when
 // it is complete.
 func (e *Partition) Write(name string, content io.Reader) error {
 	return e.mounted(0, func(root string) error {
@@ -282,7 +288,7 @@ func (e *Partition) Write(name string, content io.Reader) error {
 	})
 }
 
-// write writes a file under a temporary name first. It creates the parent directories.
+// write writes a file under a temporary name, and renames it. It creates the parent directories.
 func write(name, temporary string, content io.Reader) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -302,18 +308,19 @@ func write(name, temporary string, content io.Reader) error {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("ESP: cannot write: %w", err)
 	}
-	// the directory entry and the clusters, before the rename
+	// flush the directory entry and the clusters of the file before the rename
 	if err := safefile.SyncDir(dir); err != nil {
 		return err
 	}
 	return rename(temporary, name)
 }
 
-// rename renames a file in its directory so that at every instant a name refers to it. FAT stores
-// the location of a file in the directory entry of its name. Linux first writes the new entry
-// without the location and adds it with the inode of the file (fs/fat/namei_vfat.c, vfat_rename).
-// Therefore the file is flushed before the directory: the complete new entry is on disk before the
-// old entry is removed, even if they are in different sectors.
+// rename renames a file in its directory. After a power cut, a name refers to the file, because
+// rename flushes the file before the directory. FAT stores the location of a file in its directory
+// entry. At a rename, Linux writes a new directory entry without the location, and adds the
+// location when it writes the inode of the file (fs/fat/namei_vfat.c, vfat_rename). So the complete
+// new directory entry is on disk before Linux removes the old one, even if they are in different
+// sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)
@@ -328,11 +335,11 @@ func rename(from, to string) error {
 	return safefile.SyncDir(filepath.Dir(to))
 }
 
-// ErrNoEntry is returned when a version has no entry, so that the loader cannot start it.
+// ErrNoEntry is the error for a version that has no entry, so the boot loader cannot start it.
 var ErrNoEntry = errors.New("it has no entry")
 
-// Rename renames the entry of a version, or returns ErrNoEntry: without an error, the missing
-// change would stay unnoticed.
+// Rename renames the entry of a version to the name of to. It returns ErrNoEntry if the version has
+// no entry. It fails if entries of both names exist.
 func (e *Partition) Rename(to slot.Entry) error {
 	twins := e.unmounted(removeDuplicates)
 	return e.mounted(0, func(root string) error {
@@ -345,8 +352,8 @@ func (e *Partition) Rename(to slot.Entry) error {
 			if from.Version != to.Version || from == to {
 				continue
 			}
-			// Both names can refer to the same file: the removal of a name would free the clusters
-			// of the other.
+			// Both names can refer to the same file. Then the removal of one name would free the
+			// clusters of the other name.
 			if slices.Contains(all, to) {
 				return errors.Join(fmt.Errorf("ESP: cannot rename %s: %s exists already", from.Name(), to.Name()), twins)
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// TestEntries checks which files of a directory are listed, retained and removed. The same
-// functions work on the mounted ESP.
+// TestEntries checks which files of a directory entries lists and others removes. The same
+// functions run on the mounted ESP.
 func TestEntries(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"orlop-1.0.0.efi", "orlop-1.1.0+0-3.efi", "1.2.0.new", "other.efi"} {
@@ -32,7 +32,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestRemoveStatements checks that the statement of the retained version stays, and that files of
+// TestRemoveStatements checks that only the statement of the retained version stays. Files of
 // interrupted writes are removed.
 func TestRemoveStatements(t *testing.T) {
 	root := t.TempDir()

@@ -14,18 +14,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// errStopped is the error of a write after which the kernel accepts no more writes: vfat makes
-// itself read-only after an inconsistency (vfat, errors=remount-ro). The next mount is writable.
+// errStopped is the error of a write after which the file system is read-only. vfat makes itself
+// read-only if it finds an inconsistency (errors=remount-ro). The next mount is writable again.
 var errStopped = errors.New("ESP: the kernel found an error in the file system and made it read-only")
 
-// faults are the errors of the disk or the file system in the last accesses.
+// faults are the last faults of the disk or the file system: for reads, and for writes.
 type faults struct {
 	mu          sync.Mutex
 	read, write string
 }
 
-// record records the result of an access. Errors of the caller, such as a missing file, change
-// nothing. A read that succeeds says nothing about writes.
+// record records the result of an access. A successful write ends both faults, a successful read
+// only the fault of reads. An error that is no fault, for example of a missing file, changes
+// nothing.
 func (f *faults) record(writes bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,18 +43,20 @@ func (f *faults) record(writes bool, err error) {
 	}
 }
 
+// get returns the fault of writes, or else the fault of reads; empty if there is none.
 func (f *faults) get() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return cmp.Or(f.write, f.read)
 }
 
-// mountError is the error of a mount, which is always a fault: the partition is known to be an ESP.
+// mountError is the error of a mount. It is always a fault, because the device is known to be the
+// ESP.
 type mountError struct{ error }
 
 func (e mountError) Unwrap() error { return e.error }
 
-// isFault reports whether the disk or the file system caused an error.
+// isFault reports whether an error is a fault of the disk or of the file system.
 func isFault(err error) bool {
 	if errors.As(err, new(mountError)) {
 		return true
@@ -61,7 +64,7 @@ func isFault(err error) bool {
 	return slices.ContainsFunc([]error{errStopped, unix.EIO, unix.EROFS, unix.EUCLEAN, unix.ENXIO, unix.ENODEV, unix.ENOMEDIUM}, func(cause error) bool { return errors.Is(err, cause) })
 }
 
-// stopped returns errStopped if a file system that was mounted for writes is read-only.
+// stopped returns errStopped if the file system, mounted for writes, has become read-only.
 func stopped(target string) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(target, &fs); err == nil && fs.Flags&unix.ST_RDONLY != 0 {
@@ -70,12 +73,12 @@ func stopped(target string) error {
 	return nil
 }
 
-// Fault returns the error of the disk or the file system in the last access, or why the kernel has
-// stopped the last write; it is empty if there was no error. It reads no disk.
+// Fault returns the last fault of the disk or the file system that no later access has ended; empty
+// if there is none. It reads no disk.
 func (e *Partition) Fault() string { return e.faults.get() }
 
 // Check reads the file allocation table and the directory of entries, and records the result for
-// Fault. It does nothing while the ESP is in use.
+// Fault. If the ESP is in use, it returns nil at once.
 func (e *Partition) Check() error {
 	if !e.busy.TryLock() {
 		return nil
@@ -83,7 +86,7 @@ func (e *Partition) Check() error {
 	defer e.busy.Unlock()
 	return e.mount(mount.ReadOnly, func(root string) error {
 		var s unix.Statfs_t
-		if err := unix.Statfs(root, &s); err != nil { // counts the free clusters
+		if err := unix.Statfs(root, &s); err != nil { // reads the file allocation table
 			return fmt.Errorf("ESP: cannot read its free space: %w", err)
 		}
 		_, err := entries(filepath.Join(root, slot.EntriesDir))

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFaults checks which errors count as faults of the disk or the file system, and which later
-// access ends a fault.
+// TestFaults checks which errors are faults, and which later access ends a fault.
 func TestFaults(t *testing.T) {
 	broken := &fs.PathError{Op: "read", Path: "/esp/EFI", Err: unix.EIO}
 	rejected := fmt.Errorf("ESP: %w", mountError{errors.New("cannot mount /dev/vda1 (vfat): invalid argument")})
@@ -28,7 +27,7 @@ func TestFaults(t *testing.T) {
 		{false, os.ErrNotExist, "read /esp/EFI: input/output error"},
 		{false, nil, ""},
 		{true, errors.Join(nil, errStopped), errStopped.Error()},
-		{false, nil, errStopped.Error()}, // a read says nothing about writes
+		{false, nil, errStopped.Error()}, // a successful read does not end a fault of writes
 		{false, rejected, errStopped.Error()},
 		{true, nil, ""},
 		{false, rejected, "ESP: cannot mount /dev/vda1 (vfat): invalid argument"},
@@ -41,8 +40,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestCheckIsRecorded checks that an access that fails without a mount is no fault, that a device
-// that cannot be mounted is a fault, and that a check does not wait for a running access.
+// TestCheckIsRecorded checks that an error before the mount is no fault, and that a failed mount is
+// a fault. Check does not wait for a running access.
 func TestCheckIsRecorded(t *testing.T) {
 	e := &Partition{Device: func() (string, error) { return "", errors.New("no system disk") }, Target: t.TempDir(), Modules: func(...string) error { return nil }}
 	if err := e.Check(); err == nil || e.Fault() != "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// FuzzCounted tests the decoder of the loader's variable.
+// FuzzCounted passes arbitrary content of the boot loader's variable to counted.
 func FuzzCounted(f *testing.F) {
 	f.Add([]byte("\x06\x00\x00\x00\\\x00o\x00r\x00l\x00o\x00p\x00-\x001\x00.\x00e\x00f\x00i\x00\x00\x00"))
 	f.Add([]byte{6, 0, 0})
@@ -18,7 +18,7 @@ func FuzzCounted(f *testing.F) {
 	})
 }
 
-// ram is a file system without data after its end.
+// ram is a file system in memory. It rejects access behind its end.
 type ram []byte
 
 func (r ram) ReadAt(p []byte, at int64) (int, error) {
@@ -35,7 +35,7 @@ func (r ram) WriteAt(p []byte, at int64) (int, error) {
 	return copy(r[at:], p), nil
 }
 
-// FuzzDirectory tests the functions that read and modify the unmounted ESP's directory of entries.
+// FuzzDirectory passes arbitrary file systems to the functions that work on the unmounted ESP.
 func FuzzDirectory(f *testing.F) {
 	boot := make([]byte, 8*sectorSize)
 	copy(boot[11:], []byte{0, 2, 1, 1, 0, 1})

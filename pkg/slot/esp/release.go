@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// KubernetesField is the field of a version's os-release with its version of Kubernetes. The boot
-// image contains the os-release, too, and the statement of the version signs the boot image.
+// KubernetesField is the field of os-release with the version of Kubernetes in a version of the
+// system. The boot image contains the os-release, and the signed statement of the version covers
+// the boot image.
 const KubernetesField = "ORLOP_KUBERNETES_VERSION"
 
-// maxOSRelease bounds the os-release of a boot image, in bytes.
+// maxOSRelease is the maximum number of bytes that KubernetesVersion reads of an os-release.
 const maxOSRelease = 16 << 10
 
-// KubernetesVersion returns the version of Kubernetes of the version of a boot image; empty if the
-// image does not name it, as images before this field.
+// KubernetesVersion returns the version of Kubernetes that belongs to a boot image. It returns an
+// empty text for images of old versions, which have no KubernetesField.
 func KubernetesVersion(uki io.ReaderAt) (string, error) {
 	image, err := pe.NewFile(uki)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// bootImage is a PE file with a section .osrel that has a text and is padded.
+// bootImage returns a PE file with a single section, which has a name and contains a text.
 func bootImage(t *testing.T, name, text string) []byte {
 	t.Helper()
 	const headers = 512

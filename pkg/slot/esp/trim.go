@@ -16,25 +16,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// storage is a file system that is not mounted.
+// storage is the device of a file system that is not mounted.
 type storage interface {
 	io.ReaderAt
 	io.WriterAt
 }
 
-// Constants of FAT32 from Microsoft's "FAT: General Overview of On-Disk Format", version 1.03.
+// Constants of FAT32 (Microsoft, "FAT: General Overview of On-Disk Format", version 1.03).
 const (
 	sectorSize = 512
-	slotSize   = 32 // of a directory: a name, or a part of a long name
-	// first byte of a slot that was freed; 0 marks a slot that was never used, like all slots after
-	// it
+	slotSize   = 32 // size of a directory slot: a short name, or a part of a long name
+	// first byte of a slot that was freed; 0 marks a slot that was never used, and all slots after
+	// it were never used either
 	deletedSlot  = 0xe5
-	directoryBit = 0x10
-	longName     = 0x0f
-	endOfChain   = 0x0ffffff8
+	directoryBit = 0x10       // attribute bit of a directory
+	longName     = 0x0f       // attribute value of a part of a long name
+	endOfChain   = 0x0ffffff8 // end of the cluster chain of a file, or any higher value
 )
 
-// Maximum sizes: 2 MiB for a directory (65536 slots), 255 characters for a name.
+// Maximum sizes: 2 MiB (65536 slots) for a directory, 255 characters for a name.
 const (
 	maxDirectory = 2 << 20
 	maxName      = 255
@@ -42,15 +42,16 @@ const (
 
 var errFAT = errors.New("not a FAT32 of Orlop OS, or damaged")
 
-// directory is the content of a directory.
+// directory is a directory in memory.
 type directory struct {
 	fs      storage
 	content []byte
-	places  []int64 // offsets of its clusters
+	places  []int64 // offsets of its clusters on the device
 	cluster int64   // size of a cluster in bytes
 }
 
-// openDirectory reads a directory.
+// openDirectory reads the directory dir from a FAT32. It fails with errFAT if the file system is
+// damaged or has another layout.
 func openDirectory(fs storage, dir string) (directory, error) {
 	boot := make([]byte, sectorSize)
 	if _, err := fs.ReadAt(boot, 0); err != nil {
@@ -96,12 +97,14 @@ func openDirectory(fs storage, dir string) (directory, error) {
 	return d, err
 }
 
-// firstCluster returns the first cluster of the file of a short name's slot; 0 for an empty file.
+// firstCluster returns the number of the first cluster of a file; 0 for an empty file. slot is the
+// slot with its short name.
 func firstCluster(slot []byte) uint32 {
 	return uint32(binary.LittleEndian.Uint16(slot[20:]))<<16 | uint32(binary.LittleEndian.Uint16(slot[26:]))
 }
 
-// write replaces the sector at an offset of the directory, if its content differs.
+// write replaces the sector at offset at of the directory. It writes nothing if the sector is
+// equal.
 func (d directory) write(at int, sector []byte) error {
 	if bytes.Equal(sector, d.content[at:at+sectorSize]) {
 		return nil
@@ -111,18 +114,19 @@ func (d directory) write(at int, sector []byte) error {
 	return err
 }
 
-// trim marks the slots after the last name of a directory as never used. The firmware writes a new
-// name after all slots that were ever used, and adds a cluster to the directory if there is no
-// space, in an order in which a power cut can leave an unreadable directory (edk2,
+// trim marks the slots after the last name of a directory as never used. It writes only free slots,
+// beginning at the end of the directory.
+//
+// The firmware writes a new name after all slots that were ever used. If there is no space, it adds
+// a cluster to the directory, and a power cut at that time can leave an unreadable directory (edk2,
 // FatPkg/EnhancedFatDxe/DirectoryManage.c, FatNewEntryPos; FileSpace.c, FatPhysicalDirSize). A trim
-// before each upgrade keeps the directory short enough. It writes only free slots, from the last
-// one backwards.
+// before each upgrade keeps space free.
 func trim(fs storage, dir string) error {
 	d, err := openDirectory(fs, dir)
 	if err != nil {
 		return err
 	}
-	end := 0 // after the last name
+	end := 0 // offset after the last name
 	for at := 0; at < len(d.content) && d.content[at] != 0; at += slotSize {
 		if d.content[at] != deletedSlot {
 			end = at + slotSize
@@ -138,14 +142,14 @@ func trim(fs storage, dir string) error {
 	return nil
 }
 
-// fileName is a name of a file in a directory.
+// fileName is a long name of a file in a directory.
 type fileName struct {
 	text  string
 	first uint32 // first cluster of the file
-	slots []int  // offsets in the directory; the last is that of the short name
+	slots []int  // offsets in the directory; the last offset is that of the short name
 }
 
-// files returns the long file names of a directory. The names of entries are long.
+// files returns the files of a directory that have a long name. All entries have a long name.
 func (d directory) files() []fileName {
 	var all []fileName
 	var now fileName
@@ -155,14 +159,14 @@ func (d directory) files() []fileName {
 		switch {
 		case s[0] == deletedSlot:
 			now, text = fileName{}, nil
-		case s[11]&longName == longName: // the last part comes first
+		case s[11]&longName == longName: // the last part of the name comes first
 			var part []uint16
 			for _, r := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
 				for c := range slices.Chunk(s[r[0]:r[1]], 2) {
 					part = append(part, binary.LittleEndian.Uint16(c))
 				}
 			}
-			// parts without a short name
+			// too many parts: the short name is missing
 			if now.slots, text = append(now.slots, at), append(part, text...); len(text) > maxName+13 {
 				now, text = fileName{}, nil
 			}
@@ -180,11 +184,11 @@ func (d directory) files() []fileName {
 	return all
 }
 
-// removeDuplicates leaves a single name for each boot image. A power cut during a rename, by Linux
-// or by the firmware, can leave both names on the disk, and the removal of a name would free the
-// clusters of the other. removeDuplicates marks the slots of a name as free and does not modify the
-// file. Of the two names of an entry, the target of the rename stays, so that another rename
-// continues from it.
+// removeDuplicates leaves a single name for each boot image. A rename by Linux or by the firmware
+// can leave both names on the disk after a power cut. Then the removal of a name would free the
+// clusters of the other name. removeDuplicates marks the slots of a name as free, and does not
+// change the file. The name that stays is the target of the rename, so a repeated rename continues
+// from it.
 func removeDuplicates(fs storage, dir string) error {
 	d, err := openDirectory(fs, dir)
 	if err != nil {
@@ -192,7 +196,7 @@ func removeDuplicates(fs storage, dir string) error {
 	}
 	rank := func(f fileName) int { // the name with the highest rank stays
 		switch entry, ours := slot.ParseEntry(f.text); {
-		case !ours: // incomplete
+		case !ours: // the file is not complete
 			return math.MinInt
 		case entry.Failed():
 			return 2
@@ -211,7 +215,8 @@ func removeDuplicates(fs storage, dir string) error {
 	for _, names := range byCluster {
 		slices.SortFunc(names, func(a, b fileName) int { return cmp.Compare(rank(b), rank(a)) })
 		for _, f := range names[1:] {
-			// the short name first: long parts without it are ignored
+			// free the short name first: the parts of a long name without a short name have no
+			// effect
 			for _, at := range slices.Backward(f.slots) {
 				begin := at / sectorSize * sectorSize
 				sector := bytes.Clone(d.content[begin : begin+sectorSize])

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// fatImage makes a FAT32 with two files in its directory of entries: the second is after many
-// removed files, with more removed files after it.
+// fatImage creates a FAT32 with two files in its directory of entries. There are removed files
+// between them (as many as removed), and after the second file. run runs a program.
 func fatImage(t *testing.T, removed int) (image string, run func(argv ...string) string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func fatImage(t *testing.T, removed int) (image string, run func(argv ...string)
 	if err := os.WriteFile(file, bytes.Repeat([]byte("boot image "), 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run("truncate", "-s", "36M", image) // little more than the least of FAT32, 65525 clusters
+	run("truncate", "-s", "36M", image) // a little more than the minimum of FAT32, 65525 clusters
 	run("mkfs.fat", "-F32", "-s1", image)
 	run("mmd", "-i", image, "::EFI", "::EFI/Linux")
 	copyTo := func(name string) { t.Helper(); run("mcopy", "-i", image, file, "::EFI/Linux/"+name) }
@@ -47,8 +47,8 @@ func fatImage(t *testing.T, removed int) (image string, run func(argv ...string)
 	return image, run
 }
 
-// TestTrim checks that a trim preserves the names, leaves no used slot after them, and that
-// fsck.fat finds no error. It also checks a repeated trim, and a power cut after any of its writes.
+// TestTrim checks that trim retains the names and leaves no used slot after them, and that fsck.fat
+// finds no error. It also checks a power cut after each write of trim, and a second trim.
 func TestTrim(t *testing.T) {
 	for _, removed := range []int{0, 3, 20} {
 		image, run := fatImage(t, removed)
@@ -102,7 +102,7 @@ func TestTrimWhatIsNotOurs(t *testing.T) {
 	}
 }
 
-// writes is a disk in memory that records its writes.
+// writes is a disk in memory that records all writes to it.
 type writes struct {
 	content []byte
 	all     []written
@@ -113,8 +113,8 @@ type written struct {
 	data []byte
 }
 
-// cuts returns the disk after none of the writes, after the first, and so on, as a power cut leaves
-// it.
+// cuts yields the disk after a power cut: after none of the writes, after the first write, and so
+// on.
 func (w *writes) cuts(before []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		state := bytes.Clone(before)
@@ -136,16 +136,16 @@ func (w *writes) WriteAt(p []byte, at int64) (int, error) {
 	return copy(w.content[at:], p), nil
 }
 
-// TestRemoveDuplicates checks that of two names of a file the target of the rename stays, at any
-// place in the directory, also after a power cut at any write, and that the file is complete and
-// shares no clusters. Files with one name stay unchanged.
+// TestRemoveDuplicates gives a file two names, at several places in the directory. It checks that
+// the target of the rename stays, also if the power is cut after any write. The file must be
+// complete and share no cluster, and files with a single name must not change.
 func TestRemoveDuplicates(t *testing.T) {
 	for i, c := range []struct{ from, to string }{
 		{"9.0.0.new", "orlop-9.0.0+3-0.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0.efi"}, {"orlop-9.0.0+3-0.efi", "orlop-9.0.0+2-1.efi"},
 		{"orlop-9.0.0.efi", "orlop-9.0.0+0-1.efi"}, {"orlop-9.0.0+2-1.efi", "orlop-9.0.0+0-1.efi"},
 	} {
 		t.Run(c.from+" to "+c.to, func(t *testing.T) {
-			image, run := fatImage(t, i%2) // so that the slots are at other places
+			image, run := fatImage(t, i%2) // moves the slots
 			empty := filepath.Join(t.TempDir(), "empty")
 			if err := os.WriteFile(empty, nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestRemoveDuplicates(t *testing.T) {
 			if of == nil || to == nil {
 				t.Fatalf("%s and %s are not both there", first, second)
 			}
-			copy(to[20:22], of[20:22]) // the first cluster, and the size
+			copy(to[20:22], of[20:22]) // first cluster and size
 			copy(to[26:32], of[26:32])
 			recorded := &writes{content: bytes.Clone(content)}
 			if err := removeDuplicates(recorded, slot.EntriesDir); err != nil || len(recorded.all) == 0 {
@@ -194,7 +194,7 @@ func TestRemoveDuplicates(t *testing.T) {
 					}
 				}
 			}
-			run("fsck.fat", "-n", image) // it would find a cluster of two files
+			run("fsck.fat", "-n", image) // fails if two files share a cluster
 			if list := run("mdir", "-b", "-i", image, "::EFI/Linux"); strings.Count(list, "9.0.0") != 1 || strings.Count(list, "\n") != 3 {
 				t.Errorf("%s and %s: there is left %q", first, second, list)
 			}

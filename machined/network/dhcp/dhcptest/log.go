@@ -11,7 +11,7 @@ import (
 
 // Log records the messages that a server for tests has received, as text.
 type Log struct {
-	server string // its name in failures
+	server string // name of the server in failures
 	news   cell.Signal
 
 	mu   sync.Mutex
@@ -36,7 +36,8 @@ func (l *Log) Seen() []string {
 	return slices.Clone(l.seen)
 }
 
-// Wait waits until ok returns true for the received messages, and fails the test after the limit.
+// Wait waits until ok returns true for the received messages, and returns them. It fails the test
+// after the limit.
 func (l *Log) Wait(t *testing.T, limit time.Duration, ok func(seen []string) bool) []string {
 	t.Helper()
 	deadline := time.NewTimer(limit)

@@ -1,5 +1,5 @@
-// Package dhcptest is a DHCP server for tests, at the other end of a veth pair. It behaves
-// according to a Plan and records its requests.
+// Package dhcptest is a DHCPv4 server for tests, at the other end of a veth pair. It answers
+// according to a Plan and records the messages that it receives.
 package dhcptest
 
 import (
@@ -20,20 +20,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// Plan configures a server. A server with the zero Plan does not answer.
+// Plan configures a server. With the zero Plan, the server does not answer.
 type Plan struct {
-	Offer     netip.Addr    // the address offered to all clients; invalid: no answer
-	Lease     time.Duration // whole seconds
+	// the address that all clients get; if it is invalid, the server does not answer
+	Offer     netip.Addr
+	Lease     time.Duration // duration of the lease, in whole seconds
 	Refuse    bool          // answer requests with a NAK
-	IgnoreAll bool          // answer only discovers, no requests
-	NoRenew   bool          // do not answer unicast requests (RENEWING)
+	IgnoreAll bool          // answer DISCOVER, but no REQUEST
+	NoRenew   bool          // do not answer a unicast REQUEST (phase Renewing)
 	Rapid     bool          // support Rapid Commit
 	Options   []dhcpv4.Option
 }
 
-// Server is a running server. Its log has "DISCOVER", "REQUEST selecting", "REQUEST rebooting",
-// "REQUEST renewing", "REQUEST rebinding" (RFC 2131 table 4), each with the host name if the client
-// sent one.
+// Server is a running server. Its log contains "DISCOVER", "REQUEST selecting", "REQUEST
+// rebooting", "REQUEST renewing" or "REQUEST rebinding" for each message (RFC 2131 table 4),
+// followed by the host name if the client has sent a host name.
 type Server struct {
 	*Log
 	self netip.Prefix
@@ -41,7 +42,8 @@ type Server struct {
 	plan Plan
 }
 
-// Start adds the address self to link in the namespace and runs a server there until the test ends.
+// Start adds the address self to a link of the namespace, and runs a server on the link until the
+// test ends.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, self netip.Prefix, plan Plan) *Server {
 	t.Helper()
 	s := &Server{Log: NewLog("DHCP server"), self: self, plan: plan}
@@ -94,7 +96,7 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// serve answers until the socket is closed.
+// serve answers messages until the socket is closed.
 func (s *Server) serve(conn *ipv4.PacketConn) {
 	buf := make([]byte, 1500)
 	for {
@@ -108,18 +110,20 @@ func (s *Server) serve(conn *ipv4.PacketConn) {
 		}
 		toMe := control != nil && control.Dst.Equal(s.self.Addr().AsSlice())
 		if answer := s.answer(m, toMe); answer != nil {
-			// RFC 2131 section 4.1: to the client's address if it has one; otherwise, and for a
-			// NAK, by broadcast.
+			// The answer goes to the client's address if the client has an address. Otherwise the
+			// server broadcasts it. A NAK is always broadcast (RFC 2131 section 4.1).
 			to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
 			if c := m.ClientIPAddr; !c.IsUnspecified() && answer.MessageType() != dhcpv4.MessageTypeNak {
 				to.IP = c
 			}
-			_, _ = conn.WriteTo(answer.ToBytes(), nil, to) // the client repeats its message
+			// the error is ignored: the client repeats its message
+			_, _ = conn.WriteTo(answer.ToBytes(), nil, to)
 		}
 	}
 }
 
-// answer records a message and returns the answer according to the plan, or nil.
+// answer records a message, and returns the answer according to the plan, or nil. toMe means that
+// the message was sent by unicast.
 func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +160,7 @@ func (s *Server) answer(m *dhcpv4.DHCPv4, toMe bool) *dhcpv4.DHCPv4 {
 	return answer
 }
 
-// classify names a message by the distinctions of RFC 2131 table 4.
+// classify returns the name of a message in the log (RFC 2131 table 4).
 func classify(m *dhcpv4.DHCPv4, toMe bool) string {
 	name := ""
 	switch {
@@ -177,7 +181,7 @@ func classify(m *dhcpv4.DHCPv4, toMe bool) string {
 	return name
 }
 
-// Seconds is an option with a number of seconds, for T1 (58) and T2 (59).
+// Seconds returns an option with a duration in seconds, for T1 (58) and T2 (59).
 func Seconds(code dhcpv4.OptionCode, d time.Duration) dhcpv4.Option {
 	return dhcpv4.OptGeneric(code, binary.BigEndian.AppendUint32(nil, uint32(d/time.Second)))
 }

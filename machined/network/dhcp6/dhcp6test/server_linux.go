@@ -1,5 +1,5 @@
-// Package dhcp6test is a DHCPv6 server for tests, at the other end of a veth pair. It behaves
-// according to a Plan and records its requests.
+// Package dhcp6test is a DHCPv6 server for tests, at the other end of a veth pair. It answers
+// according to a Plan and records the messages that it receives.
 package dhcp6test
 
 import (
@@ -20,36 +20,37 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// Plan configures a server. A server with the zero Plan grants no address and no prefix.
+// Plan configures a server. With the zero Plan, the server grants no address and no prefix.
 type Plan struct {
-	// Addresses are offered to all clients: the first one that no client has declined.
+	// All clients get the first of Addresses that no client has declined.
 	Addresses []netip.Addr
-	Prefix    netip.Prefix // delegated; invalid: none
-	// Times of addresses and prefixes, in whole seconds; T1 and T2 of 0 leave these to the client.
+	Prefix    netip.Prefix // the delegated prefix; invalid for none
+	// Times of addresses and prefixes, in whole seconds. If T1 and T2 are 0, the client chooses
+	// them.
 	Preferred, Valid, T1, T2 time.Duration
 	Silent                   bool // do not answer
 	NoRenew                  bool // do not answer Renew
-	NotOnLink                bool // answer Confirm so
-	Forgot                   bool // answer Renew and Rebind that the lease is unknown
+	NotOnLink                bool // answer Confirm with the status NotOnLink
+	Forgot                   bool // answer Renew and Rebind with the status NoBinding
 	Rapid                    bool // support rapid commit
 	Options                  []dhcpv6.Option
 }
 
-// Server is a running server. Its log has the type of each message, then the addresses and prefixes
-// that it names.
+// Server is a running server. For each message, its log has the type of the message, followed by
+// the addresses and prefixes in the message.
 type Server struct {
 	*dhcptest.Log
 	mu       sync.Mutex
 	plan     Plan
-	clients  []string // identifiers of clients, in hexadecimal
+	clients  []string // DUIDs of the clients, in hexadecimal
 	declined []netip.Addr
 }
 
-// id is the identifier of the server.
+// id is the DUID of the server.
 var id = &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 99}}
 
-// Start runs a server on a link of the namespace until the test ends. The link needs a link-local
-// address to answer; the kernel adds it.
+// Start runs a server on a link of the namespace until the test ends. The server answers from the
+// link-local address of the link, which the kernel adds.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, plan Plan) *Server {
 	t.Helper()
 	s := &Server{Log: dhcptest.NewLog("DHCPv6 server"), plan: plan}
@@ -62,7 +63,7 @@ func Start(t *testing.T, o *rtnltest.Namespace, link string, plan Plan) *Server 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		server.Serve() // ends with an error when the socket is closed
+		server.Serve() // Serve returns an error when the socket is closed
 	}()
 	t.Cleanup(func() {
 		server.Close()
@@ -78,7 +79,7 @@ func (s *Server) Set(p Plan) {
 	s.plan = p
 }
 
-// Clients returns the distinct identifiers of clients, in hexadecimal.
+// Clients returns the distinct DUIDs of the clients, in hexadecimal.
 func (s *Server) Clients() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,12 +93,13 @@ func (s *Server) serve(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
 		return
 	}
 	if answer := s.answer(m); answer != nil {
-		_, _ = conn.WriteTo(answer.ToBytes(), peer) // the client repeats its message
+		// the error is ignored: the client repeats its message
+		_, _ = conn.WriteTo(answer.ToBytes(), peer)
 	}
 }
 
-// answer records a message and returns the answer according to the plan, or nil. It does not use
-// dhcpv6.NewReplyFromMessage, which makes no answer to a Decline.
+// answer records a message, and returns the answer according to the plan, or nil. It does not use
+// dhcpv6.NewReplyFromMessage, because this function fails for a Decline.
 func (s *Server) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +144,7 @@ func (s *Server) answer(m *dhcpv6.Message) *dhcpv6.Message {
 	return out
 }
 
-// grant answers the associations of a message.
+// grant adds the answers to the identity associations of the message m to the message out.
 func (s *Server) grant(m, out *dhcpv6.Message) {
 	p := s.plan
 	unknown := p.Forgot && (m.Type() == dhcpv6.MessageTypeRenew || m.Type() == dhcpv6.MessageTypeRebind)
@@ -174,7 +176,7 @@ func (s *Server) grant(m, out *dhcpv6.Message) {
 	}
 }
 
-// describe returns the type of a message, and the addresses and prefixes that it names.
+// describe returns the line of a message in the log: its type, addresses and prefixes.
 func describe(m *dhcpv6.Message) string {
 	words := []string{m.Type().String()}
 	if ia := m.Options.OneIANA(); ia != nil {

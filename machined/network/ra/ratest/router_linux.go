@@ -1,5 +1,5 @@
 // Package ratest is an IPv6 router for tests, at the other end of a veth pair. It sends router
-// advertisements (RFC 4861 section 4.2) according to a Plan, and forwards nothing.
+// advertisements (RFC 4861 section 4.2) according to a Plan. It does not forward packets.
 package ratest
 
 import (
@@ -18,31 +18,34 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// Plan is an advertisement.
+// Plan describes the router advertisements of a router.
 type Plan struct {
-	Source   netip.Addr // the link-local address of the router; invalid: the kernel's choice
+	// the link-local address of the router; if it is invalid, the kernel chooses
+	Source   netip.Addr
 	Managed  bool
 	Other    bool
-	Lifetime time.Duration // of the default route, in whole seconds
-	Prefix   netip.Prefix  // for addresses and on the link, for ever; invalid: none
-	Servers  []netip.Addr  // RDNSS
-	Domains  []string      // DNSSL
-	// OptionLifetime is that of Servers and Domains, in whole seconds.
+	Lifetime time.Duration // lifetime of the default route, in whole seconds
+	// on-link prefix for autoconfigured addresses, with endless lifetimes; if it is invalid, the
+	// router advertises no prefix
+	Prefix  netip.Prefix
+	Servers []netip.Addr // RDNSS
+	Domains []string     // DNSSL
+	// OptionLifetime is the lifetime of Servers and Domains, in whole seconds.
 	OptionLifetime time.Duration
 }
 
-// Router is a running router.
+// Router is a running server that acts as several routers.
 type Router struct {
 	conn *ipv6.PacketConn
 	link int
 
 	mu    sync.Mutex
-	plans []Plan // of several routers
+	plans []Plan // plans of the routers
 	asked int
 }
 
-// Start runs routers on a link of the namespace until the test ends. Each solicitation is answered
-// by all of them.
+// Start runs routers on a link of the namespace until the test ends. Each of the routers answers
+// each solicitation.
 func Start(t *testing.T, o *rtnltest.Namespace, link string, plans ...Plan) *Router {
 	t.Helper()
 	r := &Router{plans: plans}
@@ -61,7 +64,8 @@ func Start(t *testing.T, o *rtnltest.Namespace, link string, plans ...Plan) *Rou
 	var filter ipv6.ICMPFilter
 	filter.SetAll(true)
 	filter.Accept(ipv6.ICMPTypeRouterSolicitation)
-	// Hosts drop a message that a router could have forwarded.
+	// Hosts drop a router advertisement with a lower hop limit, because another router may have
+	// forwarded it.
 	err = r.conn.SetMulticastHopLimit(255)
 	if err == nil {
 		err = r.conn.SetICMPFilter(&filter)
@@ -94,7 +98,7 @@ func (r *Router) serve() {
 		r.mu.Lock()
 		r.asked++
 		r.mu.Unlock()
-		_ = r.send() // the host repeats its solicitation
+		_ = r.send() // the error is ignored: the host repeats its solicitation
 	}
 }
 
@@ -105,7 +109,8 @@ func (r *Router) Asked() int {
 	return r.asked
 }
 
-// Advertise replaces the plans, and sends them unsolicited.
+// Advertise replaces the plans, and sends a router advertisement for each plan without a
+// solicitation.
 func (r *Router) Advertise(t *testing.T, plans ...Plan) {
 	t.Helper()
 	r.Set(plans...)
@@ -121,6 +126,7 @@ func (r *Router) Set(plans ...Plan) {
 	r.plans = plans
 }
 
+// send sends a router advertisement for each plan.
 func (r *Router) send() error {
 	r.mu.Lock()
 	plans := slices.Clone(r.plans)
@@ -137,7 +143,7 @@ func (r *Router) send() error {
 	return nil
 }
 
-// Encode encodes an advertisement, with a checksum of 0: the kernel computes it.
+// Encode encodes a router advertisement. The checksum is 0, because the kernel computes it.
 func Encode(p Plan) []byte {
 	flags := byte(0)
 	if p.Managed {

@@ -1,5 +1,5 @@
-// Package portservertest has parts of the tests of processes that package portserver starts: a log,
-// connections up to a limit, and a child process that drops its privileges.
+// Package portservertest has helpers for tests of processes that package portserver starts: a log,
+// idle connections, and a child process that drops its privileges.
 package portservertest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Log is a log that a test can read while the process writes. The zero value is empty.
+// Log is a log that a test can read while another goroutine writes. The zero value is empty.
 type Log struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -33,7 +33,7 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Connect opens connections that send nothing. hangUp closes them.
+// Connect opens a number of connections that send nothing. hangUp closes them.
 func Connect(t *testing.T, address string, connections int) (hangUp func()) {
 	t.Helper()
 	var open []net.Conn
@@ -46,16 +46,17 @@ func Connect(t *testing.T, address string, connections int) (hangUp func()) {
 	}
 	return func() {
 		for _, conn := range open {
-			_ = conn.Close() // the process can have closed it
+			_ = conn.Close() // the tested process may have closed it
 		}
 	}
 }
 
-// inside is set in the child process: the directory of the test.
+// inside is an environment variable of the child process. Its value is the directory of the test.
 const inside = "ORLOP_TEST_CONFINED"
 
-// Confined runs the rest of a test in a child process, because the process cannot undo its
-// restrictions: there, it calls do. Every user can write to the directory.
+// Confined calls do in a child process that runs only this test, because a process cannot undo its
+// restrictions. The child runs the test from its beginning to the call of Confined, too. dir is a
+// directory to which every user can write.
 func Confined(t *testing.T, do func(dir string)) {
 	t.Helper()
 	if dir := os.Getenv(inside); dir != "" {
@@ -76,8 +77,8 @@ func Confined(t *testing.T, do func(dir string)) {
 	}
 }
 
-// LeaveRoot changes the user and the group of a process of root, which giveUpPrivileges must
-// reject before. It does nothing in a process of another user.
+// LeaveRoot changes the user and the group of a process that runs as root. Before, it checks that
+// giveUpPrivileges rejects root. It does nothing if the process runs as another user.
 func LeaveRoot(t *testing.T, user int, giveUpPrivileges func() error) {
 	t.Helper()
 	if os.Getuid() != 0 {
