@@ -76,10 +76,11 @@ type Client struct {
 
 	Attestation api.AttestationClient
 
-	calls   grpc.ClientConnInterface // carries the calls of all services
-	address string                   // host:port
-	conn    *grpc.ClientConn         // nil for a client of Over: the caller owns the connection
-	watch   *watchedTLS
+	// carries the calls of all services; a *grpc.ClientConn, unless the caller owns it (Over)
+	calls   grpc.ClientConnInterface
+	address string           // host:port; empty for a client of Over
+	conn    *grpc.ClientConn // nil for a client of Over: the caller owns the connection
+	watch   *watchedTLS      // nil for a client of Over
 }
 
 // maxMessage is the maximum size of a message in bytes, in either direction; apid has the same
@@ -227,7 +228,7 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
 	}
 	c := Over(conn)
-	c.address, c.conn, c.watch = address, conn, watch
+	c.address, c.watch = address, watch
 	if err := c.connect(ctx); err != nil {
 		_ = conn.Close() // no error matters: the connection was never established
 		return nil, fmt.Errorf("machine %s: cannot connect: %w", address, err)
@@ -237,9 +238,10 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 
 // connect waits until the machine has accepted or rejected the connection.
 func (c *Client) connect(ctx context.Context) error {
-	c.conn.Connect()
+	conn := c.own()
+	conn.Connect()
 	for {
-		state := c.conn.GetState()
+		state := conn.GetState()
 		switch state {
 		case connectivity.Ready:
 			return nil
@@ -250,9 +252,9 @@ func (c *Client) connect(ctx context.Context) error {
 			if err := c.watch.seen.get(); err != nil {
 				return reasonOf(err)
 			}
-			c.conn.Connect()
+			conn.Connect()
 		}
-		if !c.conn.WaitForStateChange(ctx, state) {
+		if !conn.WaitForStateChange(ctx, state) {
 			if err := c.watch.seen.get(); err != nil {
 				return reasonOf(err)
 			}
@@ -264,18 +266,29 @@ func (c *Client) connect(ctx context.Context) error {
 // Conn returns the connection, for services without a field in Client (health, reflection).
 func (c *Client) Conn() grpc.ClientConnInterface { return c.calls }
 
+// own returns the connection that the client has established itself. It returns nil for a client of
+// Over.
+func (c *Client) own() *grpc.ClientConn {
+	if c.watch == nil {
+		return nil
+	}
+	return c.calls.(*grpc.ClientConn)
+}
+
 // Connected reports whether the connection is established. The client may not have noticed its loss
 // yet.
 func (c *Client) Connected() bool {
-	return c.conn == nil || c.conn.GetState() == connectivity.Ready
+	conn := c.own()
+	return conn == nil || conn.GetState() == connectivity.Ready
 }
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
-	if c.conn == nil {
+	conn := c.own()
+	if conn == nil {
 		return nil
 	}
-	if err := c.conn.Close(); err != nil {
+	if err := conn.Close(); err != nil {
 		return fmt.Errorf("machine %s: cannot close the connection: %w", c.address, err)
 	}
 	return nil
