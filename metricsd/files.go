@@ -32,7 +32,8 @@ type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // stamp of the files of current; "" before any were valid
+	stamp   string // stamp of the files at the last load
+	failure error  // of the last load
 	current *trusted
 }
 
@@ -47,14 +48,14 @@ func (s *store) get() (*trusted, error) {
 		return s.current, fmt.Errorf("credentials: cannot find: %w", err)
 	}
 	if stamp == s.stamp {
-		return s.current, nil
+		return s.current, s.failure
 	}
 	fresh, err := load(s.dir)
-	if err != nil {
-		return s.current, err
+	s.stamp, s.failure = stamp, err
+	if err == nil {
+		s.current = fresh
 	}
-	s.current, s.stamp = fresh, stamp
-	return fresh, nil
+	return s.current, err
 }
 
 func load(dir string) (*trusted, error) {

@@ -285,6 +285,12 @@ func TestChanges(t *testing.T) {
 	b.want(pod, path, token, http.StatusOK, "node_load1 ")
 	b.write(nodespec.MetricsSettingsFile, []byte("{")) // the previous files stay in use
 	b.want(pod, path, token, http.StatusOK, "node_load1 ")
+
+	s := &store{dir: b.dir} // has never read valid files
+	_, first := s.get()
+	if current, err := s.get(); current != nil || err == nil || err != first {
+		t.Errorf("invalid files that have not changed: %v, %v; want the error of the first load, %v", current, err, first)
+	}
 }
 
 // TestNetworks checks that only the configured networks can connect.

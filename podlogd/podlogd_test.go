@@ -287,6 +287,21 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestTooManyEntries checks that a directory of logs with more entries than podlogd reads is
+// reported.
+func TestTooManyEntries(t *testing.T) {
+	b := newBench(t)
+	for i := range maxEntries {
+		check(t, os.WriteFile(filepath.Join(b.dir, fmt.Sprint(i)), nil, 0o600))
+	}
+	r := b.reader(nodespec.PodLogs{})
+	for range 2 { // one more read of the directory does not clear the problem
+		if _, err := r.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "the others are not read") {
+			t.Errorf("%d entries: %v", maxEntries, err)
+		}
+	}
+}
+
 // TestLongLine checks a huge line without an end, which a pod with a volume in the directory of
 // logs can create by a file with holes. One turn reads only a part of it, and the end of the line
 // is no record.

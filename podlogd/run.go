@@ -110,11 +110,11 @@ func (r *reader) run(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		more, err := r.pass(ctx)
-		if err == nil && r.due() {
-			err = r.flush(ctx)
+		if r.due() { // also after a problem of one log: the other logs have lines
+			err = errors.Join(err, r.flush(ctx))
 		}
 		r.report(err)
-		if !more || err != nil {
+		if !more {
 			_ = backoff.Sleep(ctx, pollTime) // the loop checks ctx
 		}
 	}
@@ -169,13 +169,13 @@ func (r *reader) pass(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("logs of pods: cannot list: %w", err)
 	}
+	var problems []error
 	if tooMany {
-		r.report(fmt.Errorf("logs of pods: there are more than %d containers; the others are not read", maxContainers))
+		problems = append(problems, fmt.Errorf("logs of pods: there are more than %d containers; the others are not read", maxContainers))
 	}
 	if err := r.forget(ctx, list); err != nil {
 		return false, err
 	}
-	var problems []error
 	for _, c := range list {
 		l := r.logs[c]
 		if l == nil {

@@ -21,6 +21,9 @@ import (
 const (
 	maxContainers = 2048
 	maxFiles      = 64 // files of a container
+	// entries of a directory that are read; a directory of a container also contains the files that
+	// the kubelet compresses
+	maxEntries = 4 * maxContainers
 )
 
 // Container identifies a container of a pod.
@@ -38,9 +41,10 @@ var (
 )
 
 // containers returns the containers with logs in the selected namespaces, sorted by directory.
-// Symbolic links are ignored. more is true if there are more than maxContainers.
+// Symbolic links are ignored. more is true if there are more than maxContainers, or
+// if the directory of logs has more than maxEntries entries.
 func containers(root *os.Root, selects func(namespace string) bool) (list []Container, more bool, err error) {
-	pods, err := entries(root, ".")
+	pods, more, err := entries(root, ".")
 	if err != nil {
 		return nil, false, err
 	}
@@ -49,7 +53,7 @@ func containers(root *os.Root, selects func(namespace string) bool) (list []Cont
 		if m == nil || !pod.IsDir() || !selects(m[1]) {
 			continue
 		}
-		of, err := entries(root, pod.Name())
+		of, _, err := entries(root, pod.Name())
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the pod has just been deleted
 		}
@@ -66,22 +70,23 @@ func containers(root *os.Root, selects func(namespace string) bool) (list []Cont
 			list = append(list, Container{m[1], m[2], m[3], c.Name()})
 		}
 	}
-	return list, false, nil
+	return list, more, nil
 }
 
-// entries returns at most four times maxContainers entries of a directory, sorted by name.
-func entries(root *os.Root, name string) ([]fs.DirEntry, error) {
+// entries returns at most four times maxContainers entries of a directory, sorted by name. more is
+// true if the directory may have further entries.
+func entries(root *os.Root, name string) (list []fs.DirEntry, more bool, err error) {
 	d, err := root.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer d.Close()
-	list, err := d.ReadDir(4 * maxContainers)
+	list, err = d.ReadDir(maxEntries)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, false, err
 	}
 	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return list, nil
+	return list, len(list) == maxEntries, nil
 }
 
 // logFile is a log file of a container.
@@ -97,7 +102,7 @@ type logFile struct {
 // uncompressed one. Symbolic and hard links are ignored, because a pod with a volume in the
 // directory of logs could create them.
 func files(root *os.Root, dir string) (list []logFile, err error) {
-	all, err := entries(root, dir)
+	all, _, err := entries(root, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,11 @@ func (p *Floor) SetClock(floor time.Time, what string, console func(line string)
 	before := time.Now()
 	moved, err := Plausible(floor)
 	if moved {
-		console(fmt.Sprintf("the clock was behind, at %s; set it to %s, %s", before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
+		direction := "behind"
+		if before.After(floor) {
+			direction = "ahead"
+		}
+		console(fmt.Sprintf("the clock was %s, at %s; set it to %s, %s", direction, before.UTC().Format(time.RFC3339), what, floor.UTC().Format(time.RFC3339)))
 	}
 	p.Raise(floor, time.Now())
 	return err

@@ -3,6 +3,7 @@
 package transfer
 
 import (
+	"errors"
 	"fmt"
 	"io"
 )
@@ -53,6 +54,9 @@ func (r *resumingReader) Read(p []byte) (int, error) {
 		}
 		if err == nil {
 			continue
+		}
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // io.EOF means to callers that the file is complete
 		}
 		_ = r.body.Close() // broken
 		r.body = nil
