@@ -78,9 +78,8 @@ type Client struct {
 
 	// carries the calls of all services; a *grpc.ClientConn, unless the caller owns it (Over)
 	calls   grpc.ClientConnInterface
-	address string           // host:port; empty for a client of Over
-	conn    *grpc.ClientConn // nil for a client of Over: the caller owns the connection
-	watch   *watchedTLS      // nil for a client of Over
+	address string      // host:port; empty for a client of Over
+	watch   *watchedTLS // nil for a client of Over
 }
 
 // maxMessage is the maximum size of a message in bytes, in either direction; apid has the same
