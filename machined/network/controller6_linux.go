@@ -110,19 +110,34 @@ func (c *Controller) loseAdvertised() {
 }
 
 // latchFlags adds the router flags in have to the recorded flags, and writes the result into have.
-// It forgets the recorded flags of a link that is not ready to send.
+// It forgets the recorded flags of a link that is not ready to send. Only reconcile calls it,
+// because its readings of the kernel are in order.
 func (c *Controller) latchFlags(have Have) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.six.flags = latch(c.six.flags, have)
+}
+
+// peekFlags writes into have what latchFlags would write, and records nothing.
+func (c *Controller) peekFlags(have Have) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	latch(c.six.flags, have)
+}
+
+// latch writes into each ready link of have its router flags together with the recorded flags, and
+// returns these sums by link index. The result has no entry for the other links.
+func latch(recorded map[int]RouterFlags, have Have) map[int]RouterFlags {
+	next := map[int]RouterFlags{}
 	for i, l := range have.Links {
 		if !linkLocalReady(have, l) {
-			delete(c.six.flags, l.Index)
 			continue
 		}
-		f := c.six.flags[l.Index]
+		f := recorded[l.Index]
 		f.Managed, f.Other = f.Managed || l.Router.Managed, f.Other || l.Router.Other
-		c.six.flags[l.Index], have.Links[i].Router = f, f
+		next[l.Index], have.Links[i].Router = f, f
 	}
+	return next
 }
 
 // observe6 returns the active DHCPv6 leases and the advertised values of the links. It also updates

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/orlop-os/orlop/machined/network/dhcp6"
@@ -21,5 +22,30 @@ func TestForgottenClient(t *testing.T) {
 	c.setStatus6(cl, bound)
 	if st, known := c.six.status[2]; known {
 		t.Errorf("the forgotten client has set the status %+v", st)
+	}
+}
+
+// TestLatch checks that the flags of several router advertisements add up, that a link which is not
+// ready loses its flags, and that the recorded flags do not change: a dry run uses the same
+// function.
+func TestLatch(t *testing.T) {
+	ready := func(l Link) Have {
+		l.Index, l.Up, l.Carrier = 2, true, true
+		a := Address{Link: "eth0", Index: 2, Prefix: netip.MustParsePrefix("fe80::1/64")}
+		return Have{Links: []Link{l}, Foreign: []ForeignAddress{{Address: a}}}
+	}
+	recorded := map[int]RouterFlags{2: {Managed: true}, 3: {Other: true}}
+	have := ready(Link{Router: RouterFlags{Other: true}})
+	both := RouterFlags{Managed: true, Other: true}
+	if got := latch(recorded, have); len(got) != 1 || got[2] != both || have.Links[0].Router != both {
+		t.Errorf("got %+v and %+v, want %+v", got, have.Links[0].Router, both)
+	}
+	have = ready(Link{Router: RouterFlags{Other: true}})
+	have.Links[0].Carrier = false
+	if got := latch(recorded, have); len(got) != 0 || have.Links[0].Router != (RouterFlags{Other: true}) {
+		t.Errorf("without a carrier: got %+v and %+v", got, have.Links[0].Router)
+	}
+	if recorded[2] != (RouterFlags{Managed: true}) || len(recorded) != 2 {
+		t.Errorf("the recorded flags have changed: %+v", recorded)
 	}
 }

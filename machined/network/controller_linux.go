@@ -202,7 +202,7 @@ func (c *Controller) handleNotification(n rtnl.Change) {
 
 // reconcile repeats four steps until no operation remains, at most maxRounds times: it reads the
 // kernel, plans, compares, and performs the operations. Then it publishes the state. It returns
-// true if the last reading and its operations succeeded.
+// true if no operation remains: otherwise the caller repeats soon.
 func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
 	old, _ := c.deps.State.Get()
 	o := observation{config: cfg, revision: revision, node: old.Node}
@@ -240,7 +240,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 	if !reflect.DeepEqual(old, state) {
 		c.deps.State.Set(state)
 	}
-	return len(o.failed) == 0
+	return len(o.failed) == 0 && o.left == 0
 }
 
 // do performs operations in order and returns the error texts of the failed operations. After a
@@ -469,7 +469,7 @@ func (c *Controller) DryRun(cfg Config) ([]string, error) {
 		return nil, err
 	}
 	current, _ := c.deps.State.Get()
-	c.latchFlags(have)
+	c.peekFlags(have)
 	facts := Facts{Links: have.Links, Leases: map[string]*dhcp.Lease{}, Leases6: map[string]*dhcp6.Lease{}, Routers: map[string]ra.Info{}, MTUs: c.former(), Hardware: c.memory.formerHardware()}
 	for _, l := range current.Links {
 		if l.DHCP != nil && l.DHCP.Lease != nil {
