@@ -149,7 +149,8 @@ func (Reboot) action()               {}
 // In the table, From and To are fields of the record. The own entry is the entry of the running
 // version. An entry without a try counter is good. The own entry is on trial if it has a try
 // counter, even if no try remains. Any other entry has failed if it has a try counter and no try
-// remains. The usual cause of a row is in parentheses.
+// remains. Open stands for the phases writing, written and trial. The usual cause of a row is in
+// parentheses.
 //
 //	record            event         condition                 new record    actions
 //	done              Started       newer, epoch not below    writing       -
@@ -159,13 +160,13 @@ func (Reboot) action()               {}
 //	writing           WriteFailed                             failed        -
 //	writing           EntryWritten                            written       Reboot
 //	any               Booted        own entry is on trial     trial         Watch
-//	written, trial    Booted        running is To, no entry   trial         Watch
+//	open              Booted        running is To, no entry   trial         Watch
 //	                                (the ESP is damaged)
-//	written, trial    Booted        running is To, own entry  committed     -
+//	open              Booted        running is To, own entry  committed     -
 //	                                is good (a power cut
 //	                                between rename and
 //	                                record)
-//	written, trial    Booted        running is From,          rolled back   RestoreConfiguration
+//	open              Booted        running is From,          rolled back   RestoreConfiguration
 //	                                the entry of To failed
 //	trial             Booted        running is From, no       rolled back   RestoreConfiguration
 //	                                entry of To (a power cut
@@ -173,7 +174,7 @@ func (Reboot) action()               {}
 //	                                it: docs/decisions/0081)
 //	written, writing  Booted        running is From, no       failed        -
 //	                                entry of To
-//	written, trial    Booted        running is From, To has   unchanged     -
+//	open              Booted        running is From, To has   unchanged     -
 //	                                tries left (the operator
 //	                                chose the old version)
 //	trial             ChecksPassed                            committed     Rename to good
@@ -216,6 +217,9 @@ func Step(running string, r Record, e Event) (Record, []Action, error) {
 		r.Phase, r.Reason, r.Ended = Failed, e.Reason, e.At
 		return r, nil, nil
 	case EntryWritten:
+		if r.Phase != Writing {
+			return r, nil, nil
+		}
 		r.Phase = Written
 		return r, []Action{Reboot{Why: fmt.Sprintf("upgrade from %s to %s", r.From, r.To)}}, nil
 	case Booted:
