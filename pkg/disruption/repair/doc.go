@@ -1,5 +1,5 @@
 // Package repair decides which unhealthy machines of a cluster must perform a step of a repair now
-// (docs/decisions/0108-health-and-repair.md).
+// (docs/decisions/0108-health-and-repair.md, 0124-power-and-fencing.md).
 //
 // A machine gets an order, which names a step and expires. The steps escalate:
 //
@@ -7,6 +7,11 @@
 //	RestartServices   2          5 minutes
 //	Reboot            2          10 minutes
 //	OtherSlot         1          20 minutes
+//	PowerCycle        2          10 minutes
+//
+// The machine performs the first three steps. The controllers perform PowerCycle, and only for a
+// machine with a power switch that they can operate. Such a machine gets no other step while its
+// Node does not report, because it would not read the order.
 //
 // The decisions follow these rules:
 //

@@ -13,7 +13,11 @@ const (
 	RestartServices Step = "RestartServices" // of the container runtime and process "node"
 	Reboot          Step = "Reboot"          // like a reboot by an operator, never forced
 	OtherSlot       Step = "OtherSlot"       // like a rollback by an operator, never forced
+	PowerCycle      Step = "PowerCycle"      // off and on by the controller (BMC) of the machine
 )
+
+// ByMachine reports whether the machine itself performs a step. The controllers perform the others.
+func (s Step) ByMachine() bool { return s != PowerCycle }
 
 // stage is a row of the table in the package comment.
 type stage struct {
@@ -22,7 +26,9 @@ type stage struct {
 	wait     time.Duration
 }
 
-var stages = []stage{{RestartServices, 2, 5 * time.Minute}, {Reboot, 2, 10 * time.Minute}, {OtherSlot, 1, 20 * time.Minute}}
+var stages = []stage{
+	{RestartServices, 2, 5 * time.Minute}, {Reboot, 2, 10 * time.Minute}, {OtherSlot, 1, 20 * time.Minute}, {PowerCycle, 2, 10 * time.Minute},
+}
 
 const (
 	// Life is how long a machine may begin to act on an order. It is shorter than each stage.wait,
@@ -58,23 +64,6 @@ func (o Order) Ends() time.Time {
 	return o.Given // a step of another version of the system
 }
 
-// next returns the order that follows o; false if o is the last.
-func (o Order) next(now time.Time) (Order, bool) {
-	at := -1
-	for i, s := range stages {
-		if s.step == o.Step {
-			if o.Attempt < s.attempts {
-				return Order{s.step, o.Attempt + 1, now}, true
-			}
-			at = i
-		}
-	}
-	if at+1 == len(stages) {
-		return Order{}, false
-	}
-	return Order{stages[at+1].step, 1, now}, true
-}
-
 // Machine is a machine of the cluster.
 type Machine struct {
 	Name         string
@@ -94,6 +83,37 @@ type Machine struct {
 	// empty if it can.
 	Busy  string
 	Order Order // the last order
+	// Power means that the controllers can operate the power switch of the machine. Otherwise the
+	// step PowerCycle is left out.
+	Power bool
+	// Silent means that the Node of the machine does not report, so the machine does not read its
+	// order. If Power is true, too, the steps of the machine itself are left out.
+	Silent bool
+}
+
+// next returns the order that follows the last order of the machine; false if it was the last.
+func (m Machine) next(now time.Time) (Order, bool) {
+	at, attempts := 0, 0
+	for i, s := range stages {
+		if s.step == m.Order.Step {
+			at, attempts = i, m.Order.Attempt
+		}
+	}
+	for _, s := range stages[at:] {
+		if attempts < s.attempts && m.can(s.step) {
+			return Order{s.step, attempts + 1, now}, true
+		}
+		attempts = 0
+	}
+	return Order{}, false
+}
+
+// can reports whether a step is possible.
+func (m Machine) can(s Step) bool {
+	if s.ByMachine() {
+		return !m.Silent || !m.Power
+	}
+	return m.Power
 }
 
 // World is the input of Decide.
@@ -199,7 +219,7 @@ func (m Machine) verdict(now time.Time) Verdict {
 	case m.runs(now):
 		return Verdict{State: Repairing, Message: fmt.Sprintf("step %s, attempt %d, until %s", m.Order.Step, m.Order.Attempt, m.Order.Ends().UTC().Format(time.RFC3339))}
 	}
-	next, more := m.Order.next(now)
+	next, more := m.next(now)
 	switch {
 	case !more:
 		return Verdict{State: Exhausted, Message: "all steps of the repair have failed: repair or replace the machine; then remove spec.repair of its OrlopMachine"}

@@ -24,6 +24,10 @@ func TestDecide(t *testing.T) {
 		m.Unhealthy, m.Ready, m.Since = "", true, since
 		return m
 	}
+	power := func(m Machine, silent bool) Machine {
+		m.Power, m.Silent = true, silent
+		return m
+	}
 	plane := func(name string, m Machine) Machine {
 		m.Name, m.ControlPlane = name, true
 		return m
@@ -47,6 +51,13 @@ func TestDecide(t *testing.T) {
 		{"the next step", []Machine{ordered(RestartServices, 2, ago(10*time.Minute))}, 1, Ordered, Order{Reboot, 1, noon}, ""},
 		{"the last step", []Machine{ordered(Reboot, 2, ago(20*time.Minute))}, 1, Ordered, Order{OtherSlot, 1, noon}, ""},
 		{"no step is left", []Machine{ordered(OtherSlot, 1, ago(20*time.Minute))}, 1, Exhausted, Order{}, "repair or replace the machine"},
+		{"the power switch", []Machine{power(ordered(OtherSlot, 1, ago(20*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
+		{"the power switch, again", []Machine{power(ordered(PowerCycle, 1, ago(10*time.Minute)), false)}, 1, Ordered, Order{PowerCycle, 2, noon}, ""},
+		{"the power switch did not help", []Machine{power(ordered(PowerCycle, 2, ago(20*time.Minute)), false)}, 1, Exhausted, Order{}, "repair or replace the machine"},
+		{"the power switch is not configured any more", []Machine{ordered(PowerCycle, 1, ago(10*time.Minute))}, 1, Exhausted, Order{}, ""},
+		{"a silent machine with a power switch", []Machine{power(sick, true)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
+		{"a silent machine between two attempts", []Machine{power(ordered(Reboot, 1, ago(10*time.Minute)), true)}, 1, Ordered, Order{PowerCycle, 1, noon}, ""},
+		{"a silent machine without a power switch", []Machine{with(func(m *Machine) { m.Silent = true })}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
 		{"a step of another version", []Machine{ordered("Replace", 1, ago(time.Minute))}, 1, Ordered, Order{RestartServices, 1, noon}, ""},
 		{"recovered", []Machine{well(ordered(Reboot, 1, ago(5*time.Minute)), ago(time.Minute))}, 1, Recovered, Order{}, "after step Reboot"},
 		{"recovered, and unhealthy again", []Machine{ordered(Reboot, 1, ago(50*time.Minute))}, 1, Ordered, Order{Reboot, 2, noon}, ""},

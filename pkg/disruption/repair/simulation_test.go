@@ -10,8 +10,8 @@ import (
 
 // TestSimulation repairs 5000 random clusters, and checks the promises of the package at each tick:
 // the limit of workers, a single control-plane machine at a time while the others are well, no
-// order while too many machines are unhealthy, the back-off, at most five orders for a failure, and
-// that each repair ends.
+// order while too many machines are unhealthy, the back-off, at most seven orders for a failure,
+// and that each repair ends.
 func TestSimulation(t *testing.T) {
 	const worlds = 5_000
 	var total counts
@@ -56,7 +56,6 @@ type simulated struct {
 	heals   Step          // the step that heals its failure; empty: none does
 	broken  bool          // it has a failure
 	flaps   int           // how often it fails again some minutes after it has been healed
-	silent  bool          // it does not read its order
 	acted   time.Time     // on the order that was given at this time
 	away    time.Time     // until then, it acts on its order
 	clock   time.Duration // its clock minus the controllers' clock
@@ -89,7 +88,7 @@ func newWorld(seed uint64) *world {
 
 func (w *world) join(name string, plane bool) {
 	skew := time.Duration(w.rand.IntN(2*int(ClockSkew/time.Second))) * time.Second
-	w.all = append(w.all, &simulated{Machine: Machine{Name: name, ControlPlane: plane, Checked: true, Ready: true, Since: noon.Add(-time.Hour)}, clock: skew - ClockSkew})
+	w.all = append(w.all, &simulated{Machine: Machine{Name: name, ControlPlane: plane, Checked: true, Ready: true, Since: noon.Add(-time.Hour), Power: w.maybe(0.5)}, clock: skew - ClockSkew})
 }
 
 func (w *world) maybe(p float64) bool { return w.rand.Float64() < p }
@@ -151,7 +150,7 @@ func (w *world) disturb() {
 	for _, m := range w.all {
 		if !m.broken && w.maybe(0.004) {
 			w.fail(m)
-			m.flaps, m.silent = w.rand.IntN(3)*w.rand.IntN(3), w.maybe(0.2)
+			m.flaps, m.Silent = w.rand.IntN(3)*w.rand.IntN(3), w.maybe(0.2)
 		}
 	}
 	if w.maybe(0.001) {
@@ -165,7 +164,7 @@ func (w *world) disturb() {
 }
 
 func (w *world) fail(m *simulated) {
-	m.broken, m.heals = true, []Step{RestartServices, Reboot, OtherSlot, ""}[w.rand.IntN(4)]
+	m.broken, m.heals = true, []Step{RestartServices, Reboot, OtherSlot, PowerCycle, ""}[w.rand.IntN(5)]
 	w.set(m, false)
 }
 
@@ -182,7 +181,7 @@ func (w *world) live(m *simulated) {
 		w.counts.flapped++
 		w.fail(m)
 	}
-	if m.Order.Step != "" && !m.silent && m.acted != m.Order.Given && m.Order.Valid(w.now.Add(m.clock)) && w.maybe(0.7) {
+	if m.Order.Step != "" && (!m.Silent || !m.Order.Step.ByMachine()) && m.acted != m.Order.Given && m.Order.Valid(w.now.Add(m.clock)) && w.maybe(0.7) {
 		m.acted, m.away = m.Order.Given, w.now.Add(time.Duration(1+w.rand.IntN(3))*tick)
 		if m.Order.Step != RestartServices {
 			w.set(m, false)
@@ -275,8 +274,11 @@ func (w *world) checkOrder(in World, m *simulated, o Order) error {
 	if last := m.Order; last.Step != "" && w.now.Before(last.Ends()) {
 		return fmt.Errorf("%s: the order %+v follows %+v too early", m.Name, o, last)
 	}
-	if slices.ContainsFunc(m.orders, func(past Order) bool { return past.Step == o.Step && past.Attempt == o.Attempt }) || len(m.orders) > 4 {
+	if slices.ContainsFunc(m.orders, func(past Order) bool { return past.Step == o.Step && past.Attempt == o.Attempt }) || len(m.orders) > 6 {
 		return fmt.Errorf("%s: the order %+v after %+v", m.Name, o, m.orders)
+	}
+	if o.Step == PowerCycle && !m.Power || o.Step.ByMachine() && m.Silent && m.Power {
+		return fmt.Errorf("%s: the order %+v is impossible", m.Name, o)
 	}
 	for _, other := range in.Machines {
 		if o.Step != RestartServices && m.ControlPlane && other.ControlPlane && other.Name != m.Name && !other.Ready {

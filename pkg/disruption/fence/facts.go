@@ -1,0 +1,139 @@
+package fence
+
+import "time"
+
+const (
+	// Silence is how long the kubelet must not have renewed the Lease of its Node before a fence.
+	// The kubelet renews the Lease every 10 seconds.
+	Silence = time.Minute
+	// Fresh is the maximum age of a reading of the power on which a decision relies. It is shorter
+	// than the boot of a machine, so a machine that was switched on meanwhile runs no pods yet.
+	Fresh = 20 * time.Second
+	// ReturnTime is how long a machine may take from the switch-on until it is Ready. Afterwards
+	// the verdict asks for an operator, and a repair may continue.
+	ReturnTime = 15 * time.Minute
+	// GiveUp is how long a power switch may take to report the machine as off. Then the fence
+	// fails, so that another machine can be fenced, and begins again after RetryAfter.
+	GiveUp     = 10 * time.Minute
+	RetryAfter = 5 * time.Minute
+)
+
+// Power is the power state of a machine.
+type Power string
+
+// The power states. An empty Power means that the power was not read yet.
+const (
+	On      Power = "on"
+	Off     Power = "off"
+	Unclear Power = "unclear" // between the two, or unknown
+)
+
+// Reading is the last answer of a power switch.
+type Reading struct {
+	Power Power
+	At    time.Time // when the request for Power was sent
+	// Problem is the reason why the last request failed; empty if it did not fail.
+	Problem string
+}
+
+// Phase is a phase of a fence or of a power cycle. The empty phase means that nothing runs.
+type Phase string
+
+// The phases. The first four are those of a fence, in their order. Failed follows SwitchOff after
+// GiveUp. A power cycle has SwitchOff, SwitchOn and Done.
+const (
+	SwitchOff Phase = "SwitchOff"
+	Release   Phase = "Release"
+	SwitchOn  Phase = "SwitchOn"
+	Return    Phase = "Return"
+	Failed    Phase = "Failed"
+	Done      Phase = "Done"
+)
+
+// Operation is the stored state of a fence. The zero value means that no fence runs.
+type Operation struct {
+	Phase  Phase
+	Since  time.Time // begin of the phase
+	BootID string    // of the Node before the fence
+	// StayOff is the reason why the controllers do not switch the machine on again; empty if they
+	// do.
+	StayOff string
+}
+
+// Cycle is the step PowerCycle of a repair. The zero value means that there is no such step.
+type Cycle struct {
+	Given time.Time
+	Valid bool  // it may begin now
+	Phase Phase // the stored phase; empty if the step has not begun
+}
+
+// Runs reports whether the step has begun and has not ended, or may begin now.
+func (c Cycle) Runs() bool {
+	return !c.Given.IsZero() && (c.Phase == SwitchOff || c.Phase == SwitchOn || c.Phase == "" && c.Valid)
+}
+
+// Machine is what the controllers know about a machine.
+type Machine struct {
+	Name         string
+	ControlPlane bool
+	Own          bool // the controllers that decide run on this machine
+
+	Care
+	Node
+	Switch
+	Pods
+
+	Operation Operation
+	Cycle     Cycle
+}
+
+// Care is the result of the health check of a machine.
+type Care struct {
+	Checked bool // a check covers the machine
+	// Unhealthy is the reason why the check finds the machine unhealthy; empty if it does not.
+	Unhealthy string
+	// Available means that the Node is ready and that the checks of the machine itself pass.
+	Available bool
+	// Stopped is the reason why the check repairs no machine at present, such as too many unhealthy
+	// machines; Busy is the reason why an operator has excluded this machine. Both are empty if
+	// there is no such reason.
+	Stopped, Busy string
+	// NoLimit means that the check states no maximum of unhealthy machines. Without a maximum, a
+	// failure of the network would fence all machines, one after another.
+	NoLimit bool
+}
+
+// Node is the state of the Node of a machine.
+type Node struct {
+	Exists bool
+	Ready  bool // condition Ready is True
+	// Silent means that condition Ready is Unknown, and that the Lease was not renewed for Silence.
+	Silent bool
+	BootID string
+	// Taint is the boot ID in the taint of a fence; empty if the Node does not have this taint.
+	Taint string
+}
+
+// Switch is the power switch of a machine.
+type Switch struct {
+	// Access is the reason why the controllers cannot operate the power switch, with the remedy;
+	// empty if they can.
+	Access  string
+	Reading Reading
+	// KeepOff means that the operator wants that the machine stays off after a fence.
+	KeepOff bool
+}
+
+// Pods are the pods of a Node that a fence releases.
+type Pods struct {
+	Left int // their number
+	// Offline is a pod of them that starts after a boot even without an API server; empty if there
+	// is none.
+	Offline string
+}
+
+// World is the input of Decide.
+type World struct {
+	Now      time.Time
+	Machines []Machine
+}

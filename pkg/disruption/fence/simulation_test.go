@@ -1,0 +1,608 @@
+package fence
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestSimulation fences machines in random clusters, and checks the promises of the package at each
+// tick: no pod of a StatefulSet runs twice, one machine is fenced at a time, the control plane
+// keeps its quorum, no fence begins while too many machines are unhealthy, and each fence ends.
+func TestSimulation(t *testing.T) {
+	worlds := uint64(1000)
+	if testing.Short() {
+		worlds = 200
+	}
+	var total counts
+	for seed := range worlds {
+		w := newWorld(seed)
+		if err := w.run(); err != nil {
+			t.Fatalf("world %d: %v\n%s", seed, err, w)
+		}
+		total.add(w.counts)
+	}
+	t.Logf("%+v", total)
+	for name, n := range map[string]int{
+		"fenced": total.fenced, "moved": total.moved, "returned": total.returned, "aborted": total.aborted, "failed": total.failed, "withdrawn": total.withdrawn,
+		"cycled": total.cycled, "held": total.held, "waited": total.waited, "stays off": total.staysOff, "new leader": total.leaders, "late calls": total.late,
+	} {
+		if n == 0 {
+			t.Errorf("this event never happened: %s", name)
+		}
+	}
+}
+
+// TestUnsafe checks that the simulation finds a pod that runs twice if a taint is set without a
+// reading.
+func TestUnsafe(t *testing.T) {
+	for seed := range uint64(200) {
+		w := newWorld(seed)
+		w.unsafe = true
+		if w.run() != nil {
+			return
+		}
+	}
+	t.Error("no pod runs twice, although machines are released while they run")
+}
+
+// counts are the numbers of events in a world.
+type counts struct {
+	fenced, moved, returned, aborted, failed, withdrawn, cycled, held, waited, staysOff, leaders, late int
+}
+
+func (c *counts) add(o counts) {
+	c.fenced += o.fenced
+	c.moved += o.moved
+	c.returned += o.returned
+	c.aborted += o.aborted
+	c.failed += o.failed
+	c.withdrawn += o.withdrawn
+	c.cycled += o.cycled
+	c.held += o.held
+	c.waited += o.waited
+	c.staysOff += o.staysOff
+	c.leaders += o.leaders
+	c.late += o.late
+}
+
+const (
+	tick = 5 * time.Second
+	// turmoil is the time in which machines fail. settled is the time after which each fence must
+	// have ended.
+	turmoil, settled = 90 * time.Minute, 3 * time.Hour
+	graceOfNode      = 50 * time.Second // until the Node of a silent machine is not ready
+	toUnhealthy      = time.Minute      // the timeout of the check
+	toEviction       = 3 * time.Minute  // of the pods of a Node that is not ready
+)
+
+// pod is an object of the API server.
+type pod struct {
+	name, node string
+	uid        int
+	offline    bool // it starts without an API server
+	ending     bool // it has a deletion timestamp
+}
+
+// simulated is a machine: its real state, its Node, and what the controllers have stored and read.
+type simulated struct {
+	name         string
+	plane        bool
+	on           bool
+	boots        int
+	booted       time.Time // the kubelet runs from then on
+	hung, cut    bool      // its pods run on; its kubelet does not reach the API server
+	dead         bool      // its kubelet does not start
+	deaf         bool      // its power switch does not answer
+	goesOff      time.Time // the power is cut then
+	running      map[string]int
+	record       map[string]int // the pods that start without an API server, on its disk
+	offlineTried bool
+
+	seen   time.Time // the last contact of the kubelet
+	bootID string    // in the Node
+	ready  bool
+	since  time.Time // ready has its value
+	taint  string
+
+	operation Operation
+	cycle     Cycle
+	keepOff   bool
+	reading   Reading
+	call      *call
+	verdict   Verdict
+}
+
+// call is a request to a power switch.
+type call struct {
+	action    Action
+	sent, end time.Time
+	late      bool // its leader has lost the lease, so no one reads the result
+}
+
+type world struct {
+	rand     *rand.Rand
+	now      time.Time
+	start    time.Time
+	machines []*simulated
+	pods     []*pod
+	names    []string // of the pods
+	offline  bool     // some pods start without an API server
+	uid      int
+	most     int // the maximum of unhealthy machines
+	leader   *simulated
+	absent   time.Time // no leader until then
+	late     []lateCall
+	unsafe   bool
+	counts   counts
+}
+
+// lateCall is a request of a former leader.
+type lateCall struct {
+	m *simulated
+	*call
+}
+
+func newWorld(seed uint64) *world {
+	r := rand.New(rand.NewPCG(seed, 23))
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	w := &world{rand: r, now: start, start: start, most: 1 + r.IntN(4), offline: r.IntN(3) == 0}
+	for i := range 1 + r.IntN(5) {
+		w.join(fmt.Sprintf("c%d", i), true)
+	}
+	for i := range 1 + r.IntN(4) {
+		w.join(fmt.Sprintf("w%d", i), false)
+	}
+	for i := range 1 + r.IntN(6) {
+		w.names = append(w.names, fmt.Sprintf("db-%d", i))
+	}
+	return w
+}
+
+func (w *world) join(name string, plane bool) {
+	m := &simulated{name: name, plane: plane, running: map[string]int{}, record: map[string]int{}, since: w.now, keepOff: w.maybe(0.1)}
+	w.machines = append(w.machines, m)
+	w.powerOn(m)
+	m.booted = w.now
+}
+
+func (w *world) maybe(p float64) bool { return w.rand.Float64() < p }
+
+// within returns a random number of ticks.
+func (w *world) within(d time.Duration) time.Duration {
+	return time.Duration(w.rand.IntN(int(d/tick)+1)) * tick
+}
+
+func (w *world) String() string {
+	text := fmt.Sprintf("after %v\n", w.now.Sub(w.start))
+	for _, m := range w.machines {
+		text += fmt.Sprintf("%+v\n", *m)
+	}
+	for _, p := range w.pods {
+		text += fmt.Sprintf("%+v\n", *p)
+	}
+	return text
+}
+
+func (w *world) run() error {
+	for ; w.now.Before(w.start.Add(settled)); w.now = w.now.Add(tick) {
+		if w.now.Before(w.start.Add(turmoil)) {
+			w.disturb()
+		} else {
+			w.calm()
+		}
+		for _, m := range w.machines {
+			w.live(m)
+		}
+		w.kubernetes()
+		if err := w.twice(); err != nil {
+			return err
+		}
+		if err := w.control(); err != nil {
+			return err
+		}
+	}
+	facts := w.facts()
+	for i, m := range w.machines {
+		ended := facts.Machines[i].Stopped != "" || m.ready && m.operation.Phase == "" && m.taint == ""
+		if !ended && !m.dead && !slices.Contains([]State{TooMany, NoQuorum, Held, StaysOff}, m.verdict.State) && w.leader != nil && w.quorum() {
+			return fmt.Errorf("%s: its fence has not ended: %+v", m.name, m.verdict)
+		}
+	}
+	return nil
+}
+
+// disturb lets machines, networks, power switches and the leader fail.
+func (w *world) disturb() {
+	for _, m := range w.machines {
+		switch {
+		case w.maybe(0.0008):
+			m.hung = true
+		case w.maybe(0.0008):
+			m.cut = true
+		case m.cut && w.maybe(0.01):
+			m.cut = false
+		case w.maybe(0.0004):
+			w.powerOff(m)
+		case w.maybe(0.0003):
+			m.dead, m.hung = true, true
+		case w.maybe(0.001):
+			m.deaf = true
+		case m.deaf && w.maybe(0.003):
+			m.deaf = false
+		case !m.on && !w.offline && w.maybe(0.004): // by another person
+			w.powerOn(m)
+		case m.verdict.Busy() == "" && !m.cycle.Runs() && w.maybe(0.0004):
+			m.cycle = Cycle{Given: w.now}
+		}
+	}
+	if w.maybe(0.004) {
+		w.loseLeader()
+		w.absent = w.now.Add(w.within(10 * time.Minute))
+	}
+}
+
+// calm ends the failures that nothing else ends.
+func (w *world) calm() {
+	for _, m := range w.machines {
+		m.deaf, m.cut = false, false
+		if m.verdict.State == Missing && w.now.Sub(m.cycle.Given) > 10*time.Minute { // a repair
+			m.cycle = Cycle{Given: w.now}
+		}
+		if !m.on && m.operation.Phase == "" && w.maybe(0.01) {
+			w.powerOn(m)
+		}
+	}
+}
+
+func (w *world) powerOn(m *simulated) {
+	if m.on {
+		return
+	}
+	m.on, m.hung, m.offlineTried = true, m.dead, false
+	m.boots++
+	m.booted, m.goesOff = w.now.Add(20*time.Second+w.within(40*time.Second)), time.Time{}
+}
+
+func (w *world) powerOff(m *simulated) {
+	m.on, m.running, m.goesOff = false, map[string]int{}, time.Time{}
+}
+
+// live lets a machine do its work for a tick.
+func (w *world) live(m *simulated) {
+	if !m.goesOff.IsZero() && !w.now.Before(m.goesOff) {
+		w.powerOff(m)
+	}
+	if !m.on || m.hung || m.dead || w.now.Before(m.booted) {
+		return
+	}
+	if m.cut {
+		if !m.offlineTried && len(m.running) == 0 && m.bootID != m.boot() {
+			for name, uid := range m.record {
+				m.running[name] = uid
+			}
+		}
+		m.offlineTried = true
+		return
+	}
+	m.seen, m.bootID, m.offlineTried = w.now, m.boot(), true
+	if !m.ready {
+		m.ready, m.since = true, w.now
+	}
+	w.kubelet(m)
+}
+
+func (m *simulated) boot() string { return fmt.Sprintf("%s-%d", m.name, m.boots) }
+
+// kubelet compares the pods of a machine with the API server.
+func (w *world) kubelet(m *simulated) {
+	for name, uid := range m.running {
+		p := w.find(name)
+		if p == nil || p.uid != uid || p.ending {
+			delete(m.running, name)
+		}
+	}
+	m.record = map[string]int{}
+	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool {
+		if p.node != m.name {
+			return false
+		}
+		_, runs := m.running[p.name]
+		switch {
+		case p.ending, m.taint != "" && !runs: // the kubelet does not admit it
+			return true
+		case !runs:
+			m.running[p.name] = p.uid
+		}
+		if p.offline {
+			m.record[p.name] = p.uid
+		}
+		return false
+	})
+}
+
+func (w *world) find(name string) *pod {
+	for _, p := range w.pods {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (w *world) of(node string) (all []*pod) {
+	for _, p := range w.pods {
+		if p.node == node {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// kubernetes does the work of the controllers of Nodes, of pods and of the StatefulSet.
+func (w *world) kubernetes() {
+	released := map[string]bool{}
+	for _, m := range w.machines {
+		if m.ready && w.now.Sub(m.seen) > graceOfNode {
+			m.ready, m.since = false, w.now
+		}
+		evicted := m.taint != "" || !m.ready && w.now.Sub(m.since) > toEviction
+		for _, p := range w.of(m.name) {
+			p.ending = p.ending || evicted
+			if p.ending && m.taint != "" && !m.ready && w.maybe(0.3) {
+				released[p.name] = true
+			}
+		}
+	}
+	w.counts.moved += len(released)
+	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return released[p.name] })
+	var open []*simulated
+	for _, m := range w.machines {
+		if m.ready && m.taint == "" {
+			open = append(open, m)
+		}
+	}
+	for _, name := range w.names {
+		if len(open) > 0 && w.find(name) == nil {
+			w.uid++
+			w.pods = append(w.pods, &pod{name: name, uid: w.uid, node: open[w.rand.IntN(len(open))].name, offline: w.offline && w.maybe(0.5)})
+		}
+	}
+}
+
+// twice returns an error if a pod runs on two machines. The pods of a machine that hangs, or that
+// has no network, run on.
+func (w *world) twice() error {
+	at := map[string]string{}
+	for _, m := range w.machines {
+		for name := range m.running {
+			if at[name] != "" {
+				return fmt.Errorf("pod %s runs on %s and on %s", name, at[name], m.name)
+			}
+			at[name] = m.name
+		}
+	}
+	return nil
+}
+
+// loseLeader ends the leader. Its requests to power switches may still arrive.
+func (w *world) loseLeader() {
+	for _, m := range w.machines {
+		if m.call != nil {
+			m.call.late, m.call.end = true, w.now.Add(w.within(2*time.Minute))
+			w.late = append(w.late, lateCall{m, m.call})
+		}
+		m.call, m.reading = nil, Reading{}
+	}
+	w.leader = nil
+}
+
+// works reports whether the controllers on a machine can reach the API server.
+func (w *world) works(m *simulated) bool {
+	return m.plane && m.on && !m.hung && !m.cut && !m.dead && !w.now.Before(m.booted)
+}
+
+// control is a pass of the controllers.
+func (w *world) control() error {
+	w.late = slices.DeleteFunc(w.late, func(l lateCall) bool {
+		if w.now.Before(l.end) {
+			return false
+		}
+		if !l.m.deaf {
+			w.operate(l.m, l.action)
+			w.counts.late++
+		}
+		return true
+	})
+	if w.leader != nil && !w.works(w.leader) {
+		w.loseLeader()
+		w.absent = w.now.Add(w.within(time.Minute))
+	}
+	if w.leader == nil && !w.now.Before(w.absent) {
+		for _, m := range w.machines {
+			if w.works(m) && w.quorum() {
+				w.leader = m
+				w.counts.leaders++
+			}
+		}
+	}
+	if w.leader == nil {
+		return nil
+	}
+	for _, m := range w.machines {
+		w.answer(m)
+	}
+	return w.decide()
+}
+
+// quorum reports whether etcd works.
+func (w *world) quorum() bool {
+	all, up := 0, 0
+	for _, m := range w.machines {
+		if m.plane {
+			if all++; w.works(m) {
+				up++
+			}
+		}
+	}
+	return up > all/2
+}
+
+// answer ends a request to a power switch.
+func (w *world) answer(m *simulated) {
+	c := m.call
+	if c == nil || w.now.Before(c.end) {
+		return
+	}
+	m.call = nil
+	if m.deaf {
+		m.reading.Problem = "no answer"
+		return
+	}
+	power := Off
+	if m.on {
+		power = On
+	}
+	if !m.goesOff.IsZero() {
+		power = Unclear
+	}
+	// The answer is older than its arrival.
+	m.reading = Reading{Power: power, At: w.now.Add(-min(tick, w.now.Sub(c.sent)))}
+}
+
+// operate does what a power switch does.
+func (w *world) operate(m *simulated, a Action) {
+	switch {
+	case a == TurnOn:
+		w.powerOn(m)
+	case a == TurnOff && m.on && m.goesOff.IsZero():
+		m.goesOff = w.now.Add(w.within(30 * time.Second))
+	}
+}
+
+// facts is the input of the decision.
+func (w *world) facts() World {
+	in := World{Now: w.now}
+	unhealthy := 0
+	sick := func(m *simulated) bool { return !m.ready && w.now.Sub(m.since) >= toUnhealthy }
+	for _, m := range w.machines {
+		if sick(m) {
+			unhealthy++
+		}
+	}
+	for _, m := range w.machines {
+		out := Machine{Name: m.name, ControlPlane: m.plane, Own: m == w.leader, Operation: m.operation, Cycle: m.cycle}
+		out.Checked, out.Available = true, m.ready
+		if sick(m) {
+			out.Unhealthy = "not ready"
+		}
+		if unhealthy > w.most {
+			out.Stopped = "too many"
+		}
+		out.Cycle.Valid = w.now.Sub(m.cycle.Given) < 4*time.Minute
+		out.Node = Node{Exists: true, Ready: m.ready, Silent: !m.ready && w.now.Sub(m.seen) >= Silence, BootID: m.bootID, Taint: m.taint}
+		out.Reading, out.KeepOff = m.reading, m.keepOff
+		for _, p := range w.of(m.name) {
+			if out.Left++; p.offline {
+				out.Offline = p.name
+			}
+		}
+		in.Machines = append(in.Machines, out)
+	}
+	return in
+}
+
+// decide makes a decision, checks it, stores it and acts on it.
+func (w *world) decide() error {
+	in := w.facts()
+	fenced := 0
+	for i, v := range Decide(in) {
+		m, f := w.machines[i], in.Machines[i]
+		if w.unsafe && v.Operation.Phase == SwitchOff && m.operation.Phase == SwitchOff && v.Action == TurnOff {
+			v.Operation.Phase, v.Action, v.Taint = Release, Read, m.bootID
+		}
+		if v.Operation.Phase == SwitchOff || v.Operation.Phase == Release {
+			fenced++
+		}
+		if err := w.check(in, f, v); err != nil {
+			return fmt.Errorf("%s: %w: %+v", m.name, err, v)
+		}
+		w.count(m, v)
+		stored := v.Operation == m.operation && v.Cycle == m.cycle.Phase
+		m.operation, m.cycle.Phase, m.taint, m.verdict = v.Operation, v.Cycle, v.Taint, v
+		if v.Action == Nothing || m.call != nil {
+			continue
+		}
+		if !stored && v.Action != Read {
+			return fmt.Errorf("%s: an action before its phase is stored: %+v", m.name, v)
+		}
+		if !m.deaf {
+			w.operate(m, v.Action)
+		}
+		m.call = &call{action: v.Action, sent: w.now, end: w.now.Add(w.within(3 * tick))}
+	}
+	if fenced > 1 {
+		return fmt.Errorf("%d machines are fenced", fenced)
+	}
+	return nil
+}
+
+// check checks a verdict.
+func (w *world) check(in World, f Machine, v Verdict) error {
+	if v.Taint != "" && f.Taint == "" && !w.unsafe && (f.Reading.Power != Off || w.now.Sub(f.Reading.At) > Fresh || f.Ready) {
+		return fmt.Errorf("a taint without a reading")
+	}
+	if v.Taint == "" && f.Taint != "" && !(f.Ready && f.BootID != f.Taint) && f.Reading.Power != On {
+		return fmt.Errorf("the taint is removed too early")
+	}
+	if v.Action != TurnOff {
+		return nil
+	}
+	if f.Own {
+		return fmt.Errorf("the controllers switch off their own machine")
+	}
+	if f.Stopped != "" {
+		return fmt.Errorf("too many machines are unhealthy")
+	}
+	all, ready := 0, 0
+	for _, o := range in.Machines {
+		if o.ControlPlane {
+			if all++; o.Name != f.Name && o.Ready {
+				ready++
+			}
+		}
+	}
+	if f.ControlPlane && ready <= all/2 {
+		return fmt.Errorf("%d of %d control-plane machines are left", ready, all)
+	}
+	return nil
+}
+
+func (w *world) count(m *simulated, v Verdict) {
+	before, now := m.operation.Phase, v.Operation.Phase
+	switch {
+	case before == SwitchOff && now == Release:
+		w.counts.fenced++
+	case before == Release && now == SwitchOff:
+		w.counts.withdrawn++
+	case before == SwitchOff && now == Failed:
+		w.counts.failed++
+	case before == SwitchOff && now == "":
+		w.counts.aborted++
+	case before == Return && now == "":
+		w.counts.returned++
+	}
+	if m.cycle.Phase == SwitchOn && v.Cycle == Done {
+		w.counts.cycled++
+	}
+	switch v.State {
+	case TooMany, NoQuorum:
+		w.counts.held++
+	case Waiting:
+		w.counts.waited++
+	case StaysOff:
+		w.counts.staysOff++
+	}
+}
