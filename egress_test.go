@@ -37,7 +37,7 @@ var ownConnections = map[string]string{
 	"pkg/egress/dial.go":                     "the proxy itself",
 	"pkg/egress/egress.go":                   "it is package egress",
 	"pkg/egress/forward.go":                  "it is package egress",
-	"pkg/machineprovider/redfish/config.go":  "a library for programs on other computers",
+	"pkg/machineprovider/redfish/config.go":  "management controllers, in a network of the site",
 	"pkg/pki/server.go":                      "servers of the cluster",
 	"pkg/service/exposition/socket_linux.go": "sockets of this machine",
 	"pkg/service/profile/profile.go":         "a socket of this machine",

@@ -35,7 +35,7 @@ func orderOf(m *machineapi.OrlopMachine) repair.Order {
 // now. The first row of the table that applies decides:
 //
 //	order                                        answer     step
-//	none                                         none       none
+//	none, or a step of the controllers           none       none
 //	was started, and machined has refused it     Refused    none
 //	was started                                  Started    none
 //	is not valid (any more)                      the same   none
@@ -44,7 +44,7 @@ func orderOf(m *machineapi.OrlopMachine) repair.Order {
 //	any other                                    Started    the step
 func (in input) repairStep(next *machineapi.OrlopMachineStatus, changing bool) repair.Step {
 	order, before := orderOf(in.object), next.Repair
-	if order.Step == "" {
+	if order.Step == "" || !order.Step.ByMachine() {
 		next.Repair = nil
 		return ""
 	}

@@ -35,6 +35,7 @@ func TestRepairStep(t *testing.T) {
 		{"no order", nil, nil, repairAttempt{}, false, "", ""},
 		{"the order was removed", nil, answer(given, started), repairAttempt{}, false, "", ""},
 		{"a new order", order(given), nil, repairAttempt{}, false, started, repair.Reboot},
+		{"a step of the controllers", &machineapi.RepairOrder{Step: string(repair.PowerCycle), Attempt: 1, Given: metav1.NewTime(given)}, answer(given.Add(-time.Hour), started), repairAttempt{}, false, "", ""},
 		{"after another order", order(given), answer(given.Add(-time.Hour), started), repairAttempt{given: given.Add(-time.Hour)}, false, started, repair.Reboot},
 		{"started, also before a reboot", order(given), answer(given, started), repairAttempt{}, false, started, ""},
 		{"started, and accepted", order(given), answer(given, started), repairAttempt{given: given, ended: now}, false, started, ""},

@@ -148,6 +148,8 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		case Permit:
 		case Repair:
 			field = map[string]any{"repair": o.Spec.Repair}
+		case Fence:
+			field = map[string]any{"fence": o.Spec.Fence}
 		default:
 			return write(ctx, c.own, o, change.Verb)
 		}
@@ -155,7 +157,11 @@ func (c *clients) do(ctx context.Context, change Change) error {
 	case *batchv1.Job:
 		return write(ctx, c.nodes.BatchV1().Jobs(o.Namespace), o, change.Verb)
 	case *corev1.Node:
-		return patchObject(ctx, c.nodes.CoreV1().Nodes(), o, map[string]any{"spec": map[string]any{"providerID": o.Spec.ProviderID}})
+		spec := map[string]any{"providerID": o.Spec.ProviderID}
+		if change.Verb == Taint {
+			spec = map[string]any{"taints": o.Spec.Taints}
+		}
+		return patchObject(ctx, c.nodes.CoreV1().Nodes(), o, map[string]any{"spec": spec})
 	}
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
 }

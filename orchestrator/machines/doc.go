@@ -11,6 +11,9 @@
 // machined of its own machine (package overview). It serves metrics of the machines
 // (docs/decisions/0108-health-and-repair.md).
 //
+// It also operates the power switches of lost and of hung machines through their management
+// controllers (packages fence and power, docs/decisions/0124-power-and-fencing.md).
+//
 // Plan is pure: it computes the changes from a snapshot of all objects. run.go reads the objects,
 // and client.go performs the changes.
 package machines

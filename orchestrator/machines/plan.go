@@ -16,6 +16,7 @@ import (
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
 	"github.com/orlop-os/orlop/orchestrator/machines/claims"
+	"github.com/orlop-os/orlop/orchestrator/machines/power"
 	"github.com/orlop-os/orlop/pkg/disruption/rollout"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
@@ -51,6 +52,8 @@ type Snapshot struct {
 	CronJobs []*batchv1.CronJob
 	// Checks are the MachineHealthChecks of this cluster.
 	Checks []*clusterv1.MachineHealthCheck
+	// Power has the facts about the machines whose power switch a decision needs, by name.
+	Power map[string]power.Facts
 }
 
 // Verb is the kind of a change.
@@ -62,6 +65,8 @@ const (
 	Status   Verb = "write status" // write the status of the object
 	Permit   Verb = "permit"       // write spec.permit of an OrlopMachine; nil removes it
 	Repair   Verb = "repair"       // write spec.repair of an OrlopMachine; nil removes it
+	Fence    Verb = "fence"        // write spec.fence of an OrlopMachine; nil removes it
+	Taint    Verb = "taint"        // write spec.taints of a Node
 	Identify Verb = "identify"     // write spec.providerID of a Node
 )
 
@@ -80,9 +85,11 @@ type Result struct {
 	Changes []Change
 	// Summary is a line for operators.
 	Summary string
-	// Permits reports whether a change gives a permit or an order. The snapshot of such a plan must
-	// not be stale (packages rollout and repair).
+	// Permits reports whether a change gives a permit or an order, or whether a power switch is
+	// operated. The snapshot of such a plan must not be stale (packages rollout, repair and fence).
 	Permits bool
+	// Calls are the requests to power switches. They follow the changes.
+	Calls []powerCall
 }
 
 // machine is a machine with all objects that describe it.

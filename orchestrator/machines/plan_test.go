@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/orlop-os/orlop/orchestrator/bootstrap"
+	"github.com/orlop-os/orlop/orchestrator/machines/power"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 )
@@ -65,7 +69,7 @@ func (w *world) apply(c Change) {
 		object.SetUID(types.UID(fmt.Sprintf("u%d", w.uid)))
 		object.SetGeneration(1)
 	}
-	if c.Verb == Permit || c.Verb == Repair {
+	if c.Verb == Permit || c.Verb == Repair || c.Verb == Fence {
 		object.SetGeneration(object.GetGeneration() + 1)
 	}
 	same := func(o metav1.Object) bool { return o.GetName() == object.GetName() }
@@ -108,6 +112,9 @@ func (w *world) settle() []string {
 	for range 10 {
 		r := w.plan()
 		if len(r.Changes) == 0 {
+			for _, call := range r.Calls {
+				lines = append(lines, fmt.Sprintf("switch %s %s: %s", call.machine, call.uuid, call.action))
+			}
 			return append(lines, r.Summary)
 		}
 		for _, c := range r.Changes {
@@ -126,7 +133,7 @@ func line(c Change) string {
 	case *clusterv1.Machine:
 		if c.Verb == Status {
 			text += ": " + o.Status.Phase + conditions(o.Status.Conditions, clusterv1.MachineReadyCondition, clusterv1.MachineUpToDateCondition, clusterv1.MachineUpdatingCondition,
-				clusterv1.MachineHealthCheckSucceededCondition, clusterv1.MachineOwnerRemediatedCondition)
+				clusterv1.MachineHealthCheckSucceededCondition, clusterv1.MachineOwnerRemediatedCondition, machineapi.ConditionFenced)
 		}
 	case *machineapi.OrlopMachine:
 		if p := o.Spec.Permit; c.Verb == Permit && p != nil {
@@ -135,8 +142,13 @@ func line(c Change) string {
 			text += ": none"
 		}
 		if p := o.Spec.Repair; c.Verb == Repair && p != nil {
-			text += fmt.Sprintf(": %s, attempt %d, at %s", p.Step, p.Attempt, p.Given.UTC().Format("15:04:05"))
+			text += strings.TrimSpace(fmt.Sprintf(": %s, attempt %d, at %s %s", p.Step, p.Attempt, p.Given.UTC().Format("15:04:05"), p.Phase))
 		} else if c.Verb == Repair {
+			text += ": none"
+		}
+		if f := o.Spec.Fence; c.Verb == Fence && f != nil {
+			text += strings.TrimSpace(fmt.Sprintf(": %s since %s, boot %s %s", f.Phase, f.Since.UTC().Format("15:04:05"), f.BootID, f.StayOff))
+		} else if c.Verb == Fence {
 			text += ": none"
 		}
 	case *clusterv1.MachineHealthCheck:
@@ -148,7 +160,9 @@ func line(c Change) string {
 	case *batchv1.Job:
 		text = fmt.Sprintf("%s Job of gate %s with image %s", c.Verb, o.Labels[gateLabel], o.Spec.Template.Spec.Containers[0].Image)
 	case *corev1.Node:
-		text += ": " + o.Spec.ProviderID
+		if text += ": " + o.Spec.ProviderID; c.Verb == Taint {
+			text = fmt.Sprintf("%s: %v", c, o.Spec.Taints)
+		}
 	}
 	return text
 }
@@ -184,6 +198,12 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	check NAME                   an operator applies a MachineHealthCheck with the input
 //	condition NODE TYPE STATUS   a condition of a Node changes now
 //	answer NAME REASON           the machine refuses its order
+//	power NAME SECRET            an operator sets OrlopMachine.spec.power
+//	switch NAME POWER [PROBLEM]  the answer of its power switch: on, off or unclear
+//	access NAME REASON           the power switch cannot be operated
+//	pods NAME NUMBER             the pods of its Node
+//	lease NAME AGE               the kubelet renewed its Lease before this time
+//	boot NAME ID                 the kubelet reports another boot ID
 //	wait DURATION                the time passes
 //	settle                       the output is all changes until there are none
 //	show KIND NAME               the output is an object
@@ -253,6 +273,13 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	case "answer":
 		m := find(w.t, w.Own, args[0])
 		m.Status.Repair = &machineapi.RepairStatus{Step: m.Spec.Repair.Step, Given: m.Spec.Repair.Given, Phase: machineapi.RepairRefused, Message: strings.Join(args[1:], " ")}
+	case "power":
+		find(w.t, w.Own, args[0]).Spec.Power = &machineapi.MachinePower{Secret: args[1]}
+	case "switch", "access", "pods", "lease":
+		w.facts(d.Cmd, args)
+	case "boot":
+		n := find(w.t, w.Nodes, args[0])
+		n.Status.NodeInfo.BootID, n.Status.NodeInfo.SystemUUID = args[1], "uuid-of-"+args[0]
 	case "wait":
 		length, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -269,7 +296,35 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	return ""
 }
 
-// check creates or replaces a MachineHealthCheck.
+// facts changes the facts about the power switch and the Node of a machine.
+func (w *world) facts(command string, args []string) {
+	if w.Power == nil {
+		w.Power = map[string]power.Facts{}
+	}
+	f := w.Power[args[0]]
+	switch command {
+	case "switch":
+		f.Switch = fence.Switch{Reading: fence.Reading{Power: fence.Power(args[1]), At: w.Now, Problem: strings.Join(args[2:], " ")}}
+	case "access":
+		f.Switch = fence.Switch{Access: strings.Join(args[1:], " ")}
+	case "pods":
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		f.Pods.Left = n
+	case "lease":
+		age, err := time.ParseDuration(args[1])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		renewed := metav1.NewMicroTime(w.Now.Add(-age))
+		f.Lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
+	}
+	w.Power[args[0]] = f
+}
+
+// check creates a MachineHealthCheck, or replaces it.
 func (w *world) check(name, spec string) {
 	c := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: machineapi.Namespace, Generation: 1}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &c.Spec); err != nil {

@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/power"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
 	"github.com/orlop-os/orlop/pkg/disruption/repair"
 	"github.com/orlop-os/orlop/pkg/disruption/rollout"
 	"github.com/orlop-os/orlop/pkg/machineapi"
@@ -23,9 +26,11 @@ import (
 type care struct {
 	check   string // name of its MachineHealthCheck; empty: no check selects the machine
 	stopped string // why the check permits no repair at present, or empty
+	noLimit bool   // the check states no maximum of unhealthy machines
 	// reason and problem state why the machine is unhealthy. They are empty if it is healthy.
 	reason, problem string
 	verdict         repair.Verdict
+	fence           fence.Verdict
 }
 
 // startupTimeout is the default time after which a machine without a Node is unhealthy. A check can
@@ -44,11 +49,13 @@ func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 	for _, check := range checks {
 		s.check(r, check, all)
 	}
-	w := repair.World{Now: s.Now, MaxInFlight: maxUnavailable}
+	s.fences(r, all)
+	w := repair.World{Now: s.Now, MaxInFlight: maxUnavailable, Machines: make([]repair.Machine, 0, len(all))}
 	for _, m := range all {
 		in := repair.Machine{
 			Name: m.name, ControlPlane: m.controlPlane, Checked: m.care.check != "", Unhealthy: m.care.problem, Stopped: m.care.stopped,
-			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now), Busy: s.busy(m),
+			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now), Busy: cmp.Or(m.care.fence.Busy(), s.busy(m)),
+			Power: m.own != nil && m.own.Spec.Power != nil && m.name != s.Settings.Own, Silent: power.NodeOf(m.node, s.Power[m.name].Lease, s.Now).Silent,
 		}
 		if m.own != nil && m.own.Spec.Repair != nil {
 			o := m.own.Spec.Repair
@@ -107,7 +114,7 @@ func (s Snapshot) check(r *Result, check *clusterv1.MachineHealthCheck, all []*m
 	}
 	var names []string
 	for _, m := range targets {
-		m.care.stopped = allowed.Message
+		m.care.stopped, m.care.noLimit = allowed.Message, check.Spec.Remediation.TriggerIf.UnhealthyLessThanOrEqualTo == nil && check.Spec.Remediation.TriggerIf.UnhealthyInRange == ""
 		names = append(names, m.name)
 	}
 	next := check.DeepCopy()
@@ -158,14 +165,26 @@ func (s Snapshot) unhealthy(m *machine, checks clusterv1.MachineHealthCheckCheck
 
 // busy returns why a machine can get no order at present, or "" if it can get one.
 func (s Snapshot) busy(m *machine) string {
-	has := func(name string) bool { _, there := m.object.Annotations[name]; return there }
 	switch {
 	case m.object == nil || m.own == nil || m.own.Status.Release == nil:
 		return "the machine does not act on its object"
+	case m.own.Spec.Power != nil && power.Away(m.node, s.Now) != "":
+		return power.Away(m.node, s.Now)
 	case m.verdict.State == rollout.Updating || m.verdict.State == rollout.Permitted:
 		return "the machine changes its release"
 	case m.own.Status.Drain != nil && slices.Contains(emptyPhases, nodespec.DrainPhase(m.own.Status.Drain.Phase)):
 		return "the machine evicts its pods before its " + m.own.Status.Drain.Operation
+	}
+	return s.excluded(m)
+}
+
+// excluded returns the reason for which an operator has excluded a machine from repairs; empty:
+// none.
+func (s Snapshot) excluded(m *machine) string {
+	has := func(name string) bool { _, there := m.object.Annotations[name]; return there }
+	switch {
+	case m.object == nil:
+		return ""
 	case ptr.Deref(s.Cluster.Spec.Paused, false):
 		return "the Cluster is paused (spec.paused)"
 	case has(clusterv1.PausedAnnotation) || has(clusterv1.MachineSkipRemediationAnnotation):
@@ -174,9 +193,10 @@ func (s Snapshot) busy(m *machine) string {
 	return ""
 }
 
-// repairConditions sets the conditions of a Machine about its check and its repair. It removes them
-// if no check selects the machine.
+// repairConditions sets the conditions of a Machine about its check, its repair and its power
+// switch. It removes the conditions that do not apply.
 func (s Snapshot) repairConditions(m *machine, conditions *[]metav1.Condition, generation int64) {
+	s.fenceCondition(m, conditions, generation)
 	if m.care.check == "" {
 		meta.RemoveStatusCondition(conditions, clusterv1.MachineHealthCheckSucceededCondition)
 		meta.RemoveStatusCondition(conditions, clusterv1.MachineOwnerRemediatedCondition)
@@ -198,6 +218,9 @@ func (s Snapshot) repairConditions(m *machine, conditions *[]metav1.Condition, g
 	}
 	if why := m.refusedRepair(); why != "" && v.State == repair.Repairing {
 		repaired.Message += "; the machine has refused it: " + why
+	}
+	if f := m.care.fence; powerCycle(m.own) != nil && v.State == repair.Repairing && f.Message != "" {
+		repaired.Message = machineapi.ConditionMessage(repaired.Message + "; " + f.Message)
 	}
 	s.setCondition(conditions, generation, repaired)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/dirs"
 	"github.com/orlop-os/orlop/orchestrator/kubeconfig"
 	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
+	"github.com/orlop-os/orlop/orchestrator/machines/power"
 	"github.com/orlop-os/orlop/orchestrator/nodecontrollers"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/backoff"
@@ -114,6 +115,14 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	}
 	c.hostsFile, c.claimsFile = filepath.Join(env.Dirs.Controllers, nodespec.HostsFile), filepath.Join(env.Dirs.Controllers, nodespec.ClaimsFile)
 	c.overviews = newOverviews(from, settings, env, watches, acts)
+	// No role is necessary for these reads: the controllers may read all objects.
+	reading := rest.CopyConfig(as.own)
+	reading.Timeout, reading.QPS, reading.Burst = timeout, 50, 100
+	reads, err := component.NewClient(reading)
+	if err != nil {
+		return err
+	}
+	c.switches = power.New(ctx, reads, c.changed.Wake)
 	defer metrics.serve(c)()
 	return c.run(ctx, report)
 }
@@ -193,6 +202,7 @@ type controller struct {
 	hostsFile  string // file of machined with the waiting machines and the members
 	claimsFile string // file for machined with the claims
 	overviews  *overviews
+	switches   *power.Switches
 }
 
 // caches are the informers of the watched objects.
@@ -275,6 +285,9 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	}
 	defer func() { c.ended = time.Now() }()
 	snapshot := c.cached()
+	if err := c.readPower(ctx, &snapshot); err != nil {
+		return "", err
+	}
 	result, err := Plan(snapshot)
 	if err != nil {
 		return "", err
@@ -288,6 +301,9 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		}
 	}
 	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
+	for _, call := range result.Calls {
+		c.switches.Call(call.machine, call.uuid, call.action)
+	}
 	listing, err := hosts.Read(c.hostsFile)
 	if err != nil {
 		return result.Summary, cmp.Or(failed, err)
@@ -397,12 +413,18 @@ func relevant(object any) *corev1.Node {
 		meta.Labels = map[string]string{bootstrap.ControlPlaneKey: role}
 	}
 	ready := nodeReady(n)
+	conditions := []corev1.NodeCondition{{Type: ready.Type, Status: ready.Status, Message: ready.Message}}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeMaintenanceInProgress {
+			conditions = append(conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		}
+	}
 	return &corev1.Node{
 		ObjectMeta: meta,
-		Spec:       corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
+		Spec:       corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints},
 		Status: corev1.NodeStatus{
 			Addresses: n.Status.Addresses, NodeInfo: n.Status.NodeInfo,
-			Conditions: []corev1.NodeCondition{{Type: ready.Type, Status: ready.Status, Message: ready.Message}},
+			Conditions: conditions,
 		},
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,9 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/power"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
@@ -144,5 +148,81 @@ func TestServed(t *testing.T) {
 	const want = "waiting for the kinds of machines: the server could not find the requested resource (get orlopclusters.infrastructure.cluster.x-k8s.io)"
 	if !slices.Equal(reports, []string{want}) {
 		t.Errorf("%q, want %q", reports, want)
+	}
+}
+
+// TestPowerChanges checks that a fence and a taint are written to the version of the object that
+// Plan has seen, and that they change no other field.
+func TestPowerChanges(t *testing.T) {
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got = append(got, r.Method+" "+r.URL.Path+" "+string(body))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	t.Cleanup(server.Close)
+	c, err := newClients(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Name: "w1", UID: "u1", ResourceVersion: "7"}
+	own := &machineapi.OrlopMachine{ObjectMeta: meta}
+	node := &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}, ProviderID: "x"}}
+	for _, change := range []Change{{Fence, own}, {Taint, node}} {
+		if err := c.do(t.Context(), change); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []string{
+		`PATCH /apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"fence":null}}`,
+		`PATCH /api/v1/nodes/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestReadPower checks for which machines the facts about the power switch are read.
+func TestReadPower(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	own := func(name string, spec machineapi.OrlopMachineSpec) *machineapi.OrlopMachine {
+		return &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	}
+	cycle := func(phase string, age time.Duration) machineapi.OrlopMachineSpec {
+		return machineapi.OrlopMachineSpec{Repair: &machineapi.RepairOrder{Step: "PowerCycle", Attempt: 1, Given: metav1.NewTime(now.Add(-age)), Phase: phase}}
+	}
+	s := Snapshot{Now: now, Checks: []*clusterv1.MachineHealthCheck{{}}}
+	for _, c := range []struct {
+		name  string
+		ready corev1.ConditionStatus
+		spec  machineapi.OrlopMachineSpec
+	}{
+		{"healthy", corev1.ConditionTrue, machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "s"}}},
+		{"unready", corev1.ConditionFalse, machineapi.OrlopMachineSpec{}},
+		{"lost", corev1.ConditionUnknown, machineapi.OrlopMachineSpec{}},
+		{"fenced", corev1.ConditionTrue, machineapi.OrlopMachineSpec{Fence: &machineapi.MachineFence{Phase: "Return"}}},
+		{"ordered", corev1.ConditionTrue, cycle("", time.Minute)},
+		{"expired", corev1.ConditionTrue, cycle("", time.Hour)},
+		{"cycled", corev1.ConditionTrue, cycle("SwitchOn", time.Hour)},
+		{"done", corev1.ConditionTrue, cycle("Done", time.Minute)},
+	} {
+		s.Nodes, s.Own = append(s.Nodes, node(c.name, c.ready)), append(s.Own, own(c.name, c.spec))
+	}
+	c := &controller{switches: power.New(t.Context(), fake.NewClientset(), func() {})}
+	for _, want := range []string{"cycled fenced lost ordered", "cycled fenced ordered"} {
+		if err := c.readPower(t.Context(), &s); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(s.Power)), " "); got != want || s.Power["fenced"].Lease == nil || !strings.Contains(s.Power["fenced"].Switch.Access, "set spec.power") {
+			t.Errorf("%q, want %q: %+v", got, want, s.Power)
+		}
+		s.Checks = nil // without a check, no fence begins
 	}
 }

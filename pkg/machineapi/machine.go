@@ -3,7 +3,8 @@ package machineapi
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // An OrlopMachine describes a machine of the cluster. The machine, its Node and its Machine have
-// the same name as this object. The system creates the object. An operator changes spec.release.
+// the same name as this object. The system creates the object. An operator changes spec.release
+// and spec.power.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopmachines,shortName=om,scope=Namespaced,categories=cluster-api
@@ -17,6 +18,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Updating",type=string,JSONPath=`.status.conditions[?(@.type=="Updating")].reason`
 // +kubebuilder:printcolumn:name="Failed",type=string,JSONPath=".status.failed.release.version",description="Version that the machine rolled back"
 // +kubebuilder:printcolumn:name="Repair",type=string,JSONPath=".spec.repair.step",description="Last step of a repair"
+// +kubebuilder:printcolumn:name="Fence",type=string,JSONPath=".spec.fence.phase",description="Phase of a fence by the power switch"
 // +kubebuilder:printcolumn:name="Provider-ID",type=string,JSONPath=".spec.providerID",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a machine has at most 63 characters"
@@ -63,6 +65,52 @@ type OrlopMachineSpec struct {
 	// by hand, an operator removes the field, and the steps begin again with the first step.
 	// +optional
 	Repair *RepairOrder `json:"repair,omitempty"`
+	// power is the access of the controllers to the power switch of the machine. An operator writes
+	// it. With it, a MachineHealthCheck power-cycles the machine as the last step of a repair. A
+	// check with a maximum (triggerIf) also fences the machine when its Node does not report: the
+	// machine is switched off before its pods and volumes are released.
+	// +optional
+	Power *MachinePower `json:"power,omitempty"`
+	// fence is the state of a fence. The controllers write it. An operator removes it to end a
+	// fence by hand.
+	// +optional
+	Fence *MachineFence `json:"fence,omitempty"`
+}
+
+// MachinePower is the access to the power switch of a machine.
+type MachinePower struct {
+	// secret is the name of a Secret of the namespace kube-system, of type orlop.dev/power-switch,
+	// with the access to the management controller (BMC) of the machine by Redfish. Its keys are
+	// machine (the name of this machine), endpoint (https://HOST), username, password, either
+	// fingerprint (sha256:…, of the key of the controller) or ca.crt, and optionally system (the
+	// ID of the system, if the controller has several).
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Secret string `json:"secret"`
+	// afterFencing is On or Off: whether the controllers switch the machine on again after its pods
+	// and volumes are released. The default is On.
+	// +optional
+	// +kubebuilder:validation:Enum=On;Off
+	AfterFencing string `json:"afterFencing,omitempty"`
+}
+
+// MachineFence is the state of a fence.
+type MachineFence struct {
+	// phase is SwitchOff, Release, SwitchOn or Return; Failed if the power switch has not reported
+	// the machine as off.
+	// +kubebuilder:validation:MaxLength=64
+	Phase string `json:"phase"`
+	// since is the begin of the phase.
+	Since metav1.Time `json:"since"`
+	// bootID is the boot ID of the Node before the fence. The fence ends when the Node is Ready
+	// with another boot ID.
+	// +kubebuilder:validation:MaxLength=64
+	BootID string `json:"bootID"`
+	// stayOff is the reason why the controllers do not switch the machine on again.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	StayOff string `json:"stayOff,omitempty"`
 }
 
 // MachineClaim says how a claimed machine came from the inventory into the cluster.
@@ -113,9 +161,10 @@ type Permit struct {
 
 // A RepairOrder orders a step of the repair of a machine.
 type RepairOrder struct {
-	// step is RestartServices (restart the container runtime and the node), Reboot, or OtherSlot
-	// (boot the version in the other slot). The cluster can refuse Reboot and OtherSlot, like the
-	// same command of an operator.
+	// step is RestartServices (restart the container runtime and the node), Reboot, OtherSlot
+	// (boot the version in the other slot), or PowerCycle (off and on by the power switch). The
+	// cluster can refuse Reboot and OtherSlot, like the same command of an operator. The
+	// controllers perform PowerCycle, and the machine performs the other steps.
 	// +kubebuilder:validation:MaxLength=64
 	Step string `json:"step"`
 	// attempt is the number of the attempt of this step, beginning with 1.
@@ -123,6 +172,11 @@ type RepairOrder struct {
 	Attempt int32 `json:"attempt"`
 	// given is the time of the order.
 	Given metav1.Time `json:"given"`
+	// phase is the state of the step PowerCycle: SwitchOff, SwitchOn or Done. The controllers write
+	// it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Phase string `json:"phase,omitempty"`
 }
 
 // RepairStatus is the answer of a machine to a RepairOrder.

@@ -59,6 +59,18 @@ const (
 	RepairRefused = "Refused"
 )
 
+// ConditionFenced is the condition of a Machine that the controllers fence, or would fence. It is
+// true from the confirmation that the machine is off until the machine has returned. A machine that
+// needs no fence does not have it.
+const ConditionFenced = "Fenced"
+
+// PowerSecretType is the type of a Secret with the access to a power switch, in namespace
+// kube-system. The controllers use no Secret of another type for this purpose.
+const PowerSecretType = "orlop.dev/power-switch"
+
+// PowerOff is the value of MachinePower.AfterFencing with which a fenced machine stays off.
+const PowerOff = "Off"
+
 // The types of the conditions of an OrlopHost, which the controllers write.
 const (
 	// ConditionWaiting is true if the machine sends its inventory at present.

@@ -180,6 +180,7 @@ type story struct {
 	proxy    *egresstest.Proxy
 	bucket   *s3test.Store
 	transit  *transittest.Server
+	boards   map[string]*board // the machines with a management controller; nil: none
 	secure   *secureServer
 	bgp      *vm.BGPRouter // nil: the gateway does not speak BGP
 	env      []string      // of the programs that the story runs, from its setup on

@@ -136,6 +136,13 @@ import (
 //	    $LEADER becomes the machine with the leader of etcd, $FOLLOWER another machine
 //	powercut NAME, poweron NAME
 //	    operate the power switch
+//	hang NAME
+//	    stop its processors, until its power is cut
+//	bmc start FILE NAME…
+//	    a host in the network is the management controller of these machines, by Redfish; FILE
+//	    becomes their Secrets, NAME-power
+//	bmc did NAME
+//	    prints the operations of its power switch: on, off, button, restart
 //	damage NAME WHAT
 //	    while it is off: flip PARTITION, one byte of it; fill MIB, its ESP except for this space;
 //	    variables, erase the firmware's; disk, replace it by a new disk with only the image
@@ -286,6 +293,8 @@ func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, arg
 		"leader":        s.leaderVerb,
 		"powercut":      s.powercutVerb,
 		"poweron":       s.poweronVerb,
+		"hang":          s.hangVerb,
+		"bmc":           s.bmcVerb,
 		"bucket":        s.bucketVerb,
 		"secure":        s.secureVerb,
 		"receiver":      s.receiverVerb,

@@ -1,0 +1,122 @@
+package power
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/orlop-os/orlop/orchestrator/offlineapi"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
+)
+
+// taintPrefix begins the value of the taint of a fence. The boot ID of the Node before the fence
+// follows. An operator who releases a machine by hand uses another value.
+const taintPrefix = "fenced-"
+
+// away is how long a machine may be away for an operation that returns it, for example an upgrade.
+const away = 30 * time.Minute
+
+// comingBack are the reasons of condition MaintenanceInProgress for operations after which the
+// machine boots by itself (orchestrator/drain).
+var comingBack = []string{"OrlopReboot", "OrlopUpgrade", "OrlopRollback"}
+
+// NodeOf returns the facts about a Node; nil means that it does not exist. lease is the Lease of
+// its kubelet; nil means that the Lease was not read. A Lease without a time was never renewed.
+func NodeOf(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) fence.Node {
+	if n == nil {
+		return fence.Node{}
+	}
+	out := fence.Node{Exists: true, BootID: n.Status.NodeInfo.BootID}
+	ready := condition(n, corev1.NodeReady)
+	out.Ready = ready.Status == corev1.ConditionTrue
+	out.Silent = ready.Status == corev1.ConditionUnknown && lease != nil && (lease.Spec.RenewTime == nil || now.Sub(lease.Spec.RenewTime.Time) >= fence.Silence)
+	if t := taintOf(n); t != nil {
+		out.Taint = strings.TrimPrefix(t.Value, taintPrefix)
+	}
+	return out
+}
+
+// condition returns a condition of a Node; the zero value if the Node does not have it.
+func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// Away returns the reason why a machine is away in order, so that nothing may operate its power
+// switch; empty if it is not. An upgrade or a reboot that lasts for more than 30 minutes has
+// failed.
+func Away(n *corev1.Node, now time.Time) string {
+	if n == nil {
+		return ""
+	}
+	c := condition(n, corev1.NodeMaintenanceInProgress)
+	if c.Status != corev1.ConditionTrue || slices.Contains(comingBack, c.Reason) && now.Sub(c.LastTransitionTime.Time) > away {
+		return ""
+	}
+	return "the machine was shut down in order (condition MaintenanceInProgress of its Node, " + c.Reason + "): start it, or release its pods yourself (task 87)"
+}
+
+// taintOf returns the taint of a fence; nil if the Node does not have it.
+func taintOf(n *corev1.Node) *corev1.Taint {
+	for i, t := range n.Spec.Taints {
+		if isOurs(t) {
+			return &n.Spec.Taints[i]
+		}
+	}
+	return nil
+}
+
+func isOurs(t corev1.Taint) bool {
+	return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute && strings.HasPrefix(t.Value, taintPrefix)
+}
+
+// ByHand reports whether an operator has set the taint with which pods are released.
+func ByHand(n *corev1.Node) bool {
+	return n != nil && slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute && !isOurs(t)
+	})
+}
+
+// Taints returns the taints of a Node with the taint of a fence for a boot ID; without this taint
+// if the boot ID is empty. The taint that an operator has set for the same purpose stays.
+func Taints(n *corev1.Node, bootID string) []corev1.Taint {
+	all := slices.DeleteFunc(slices.Clone(n.Spec.Taints), isOurs)
+	byHand := slices.ContainsFunc(all, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute
+	})
+	if bootID == "" || byHand {
+		return all
+	}
+	return append(all, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: taintPrefix + bootID, Effect: corev1.TaintEffectNoExecute})
+}
+
+// PodsOf returns the facts about the pods of a Node. A pod that tolerates the taint, has ended or
+// is static is not released.
+func PodsOf(all []corev1.Pod) fence.Pods {
+	var out fence.Pods
+	for _, p := range all {
+		_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if static || ended || slices.ContainsFunc(p.Spec.Tolerations, tolerates) {
+			continue
+		}
+		if out.Left++; p.Annotations[offlineapi.Annotation] == "true" {
+			out.Offline = p.Namespace + "/" + p.Name
+		}
+	}
+	return out
+}
+
+// tolerates reports whether a toleration keeps a pod on a Node with the taint of a fence.
+func tolerates(t corev1.Toleration) bool {
+	key := t.Key == corev1.TaintNodeOutOfService || t.Key == ""
+	effect := t.Effect == corev1.TaintEffectNoExecute || t.Effect == ""
+	return key && effect && t.Operator == corev1.TolerationOpExists && t.TolerationSeconds == nil
+}

@@ -1,0 +1,348 @@
+package power
+
+import (
+	"context"
+	"encoding/pem"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
+	"github.com/orlop-os/orlop/pkg/machineapi"
+	"github.com/orlop-os/orlop/pkg/machineprovider"
+	"github.com/orlop-os/orlop/pkg/machineprovider/redfish"
+	"github.com/orlop-os/orlop/vm/redfish/redfishtest"
+)
+
+const (
+	password = "hunter2-hunter2"
+	uuid     = "6f1f6c2e-0102-4000-8000-000000000001"
+)
+
+// secretOf returns the Secret of machine w1 with changes; an empty value removes a key.
+func secretOf(changes map[string]string) *corev1.Secret {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "w1-power", UID: "u1", ResourceVersion: "1"},
+		Type:       machineapi.PowerSecretType,
+		Data: map[string][]byte{
+			"machine": []byte("w1"), "endpoint": []byte("https://192.0.2.1\n"), "username": []byte("orlop"), "password": []byte(password),
+			"fingerprint": []byte("sha256:" + strings.Repeat("0", 64)),
+		},
+	}
+	for key, value := range changes {
+		if key == "type" {
+			s.Type = corev1.SecretType(value)
+			continue
+		}
+		if s.Data[key] = []byte(value); value == "" {
+			delete(s.Data, key)
+		}
+	}
+	return s
+}
+
+// TestSecret checks that a wrong Secret is explained, without its values, and that it names its
+// machine.
+func TestSecret(t *testing.T) {
+	for _, c := range []struct {
+		changes map[string]string
+		want    string // part of the explanation; empty: the Secret is right
+	}{
+		{nil, ""},
+		{map[string]string{"system": "1"}, ""},
+		{map[string]string{"type": "Opaque"}, "its type is not orlop.dev/power-switch"},
+		{map[string]string{"machine": "w2"}, "key machine is not w1"},
+		{map[string]string{"machine": ""}, "key machine is not w1"},
+		{map[string]string{"endpoint": ""}, "key endpoint is missing"},
+		{map[string]string{"username": ""}, "key username is missing"},
+		{map[string]string{"password": ""}, "key password is missing"},
+		{map[string]string{"passwort": password}, `unknown key "passwort"`},
+		{map[string]string{"endpoint": "http://192.0.2.1"}, "the endpoint is not https://HOST"},
+		{map[string]string{"fingerprint": ""}, "set the fingerprint"},
+		{map[string]string{"ca.crt": "x"}, "expected either a fingerprint or a CA"},
+	} {
+		s := New(t.Context(), fake.NewClientset(secretOf(c.changes)), func() {})
+		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+		facts, err := s.Facts(t.Context(), own, true)
+		if got := facts.Switch.Access; err != nil || (got != "") != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, password) {
+			t.Errorf("%v: %q (%v), want %q", c.changes, got, err, c.want)
+		}
+	}
+}
+
+// TestAccess checks the facts of a machine without a Secret, and that a machine that is forgotten
+// has no reading.
+func TestAccess(t *testing.T) {
+	s := New(t.Context(), fake.NewClientset(), func() {})
+	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+	if f, err := s.Facts(t.Context(), own, true); err != nil || !strings.Contains(f.Switch.Access, "set spec.power of its OrlopMachine") {
+		t.Errorf("%+v, %v", f, err)
+	}
+	own.Spec.Power = &machineapi.MachinePower{Secret: "w1-power"}
+	if f, err := s.Facts(t.Context(), own, true); err != nil || !strings.Contains(f.Switch.Access, "Secret kube-system/w1-power does not exist: create it") {
+		t.Errorf("%+v, %v", f, err)
+	}
+	s.Call("w1", "", fence.TurnOff) // nothing to call
+}
+
+// board is a power switch in memory.
+type board struct {
+	mu    sync.Mutex
+	uuid  string
+	state machineprovider.State
+	fails error
+	slow  time.Duration // of a switch-off
+	calls []string
+}
+
+func (b *board) Describe(context.Context) (machineprovider.Description, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, "describe")
+	return machineprovider.Description{UUID: b.uuid, Power: b.state}, b.fails
+}
+
+func (b *board) SetPower(_ context.Context, p machineprovider.Power) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = append(b.calls, string(p))
+	switch {
+	case p == machineprovider.Off && b.slow > 0:
+		b.state = machineprovider.StateChanging
+		time.AfterFunc(b.slow, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.state = machineprovider.StateOff
+		})
+	case p == machineprovider.Off:
+		b.state = machineprovider.StateOff
+	case p == machineprovider.On:
+		b.state = machineprovider.StateOn
+	}
+	return nil
+}
+
+func (b *board) SetBoot(context.Context, machineprovider.Boot) error   { return nil }
+func (b *board) InsertMedium(ctx context.Context, medium string) error { return nil }
+
+// TestCall checks the requests to a power switch, and their readings.
+func TestCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(secretOf(nil))
+		woken := 0
+		s := New(t.Context(), client, func() { woken++ })
+		b := &board{uuid: uuid, state: machineprovider.StateOn, slow: time.Minute}
+		s.open = func(c redfish.Config) (machineprovider.Machine, error) {
+			if c.Name != "w1" || c.Endpoint != "https://192.0.2.1" || c.User != "orlop" || c.Password != password {
+				t.Errorf("%+v", c)
+			}
+			return b, nil
+		}
+		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power", AfterFencing: "Off"}}}
+		facts := func() fence.Switch {
+			f, err := s.Facts(t.Context(), own, true)
+			if err != nil || f.Switch.Access != "" || !f.Switch.KeepOff {
+				t.Fatalf("%+v, %v", f, err)
+			}
+			return f.Switch
+		}
+		call := func(uuid string, a fence.Action) {
+			s.Call("w1", uuid, a)
+			synctest.Wait()
+		}
+		if r := facts().Reading; r != (fence.Reading{}) {
+			t.Errorf("before a request: %+v", r)
+		}
+		call(uuid, fence.TurnOff)
+		if r := facts().Reading; r.Power != fence.Unclear || !r.At.Equal(time.Now()) {
+			t.Errorf("while it switches off: %+v", r)
+		}
+		call(uuid, fence.Read) // too early
+		time.Sleep(time.Minute + time.Second)
+		call(uuid, fence.Read)
+		if r := facts().Reading; r.Power != fence.Off || !r.At.Equal(time.Now()) {
+			t.Errorf("off: %+v", r)
+		}
+		b.fails = &machineprovider.Error{Kind: machineprovider.Unreachable, Machine: "w1", Operation: "read its state", Reason: "no answer", Remedy: "try again"}
+		time.Sleep(minInterval)
+		call(uuid, fence.Read)
+		before := time.Now().Add(-minInterval)
+		if r := facts().Reading; r.Power != fence.Off || !r.At.Equal(before) || r.Problem != "machine w1: cannot read its state: no answer: try again" {
+			t.Errorf("a failure must not renew the reading: %+v", r)
+		}
+		b.fails = nil
+		time.Sleep(maxInterval)
+		call("00000000-0000-0000-0000-000000000000", fence.TurnOn)
+		if r := facts().Reading; !strings.Contains(r.Problem, "the controller is that of another machine") || !r.At.Equal(before) {
+			t.Errorf("another machine: %+v", r)
+		}
+		time.Sleep(maxInterval)
+		call(uuid, fence.TurnOn)
+		if r := facts().Reading; r.Power != fence.On || r.Problem != "" {
+			t.Errorf("on: %+v", r)
+		}
+		const want = "describe off describe describe describe describe describe on describe"
+		if got := strings.Join(b.calls, " "); got != want || woken != 5 {
+			t.Errorf("%d answers of %q, want %q", woken, got, want)
+		}
+		s.Retain(nil)
+		if r := facts().Reading; r != (fence.Reading{}) {
+			t.Errorf("after it was forgotten: %+v", r)
+		}
+	})
+}
+
+// TestRedfish switches a machine off and on through a Redfish service, with the Secret as an
+// operator writes it.
+func TestRedfish(t *testing.T) {
+	system := redfishtest.NewSystem("w1")
+	if err := system.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	service := redfishtest.Serve(t, system)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: service.Certificate.Raw})
+	secret := secretOf(map[string]string{"endpoint": service.URL, "username": redfishtest.User, "password": redfishtest.Password, "fingerprint": "", "ca.crt": string(ca)})
+	answers := make(chan struct{})
+	s := New(t.Context(), fake.NewClientset(secret), func() { answers <- struct{}{} })
+	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+	for _, step := range []struct {
+		action fence.Action
+		want   fence.Power
+	}{{fence.Read, fence.On}, {fence.TurnOff, fence.Off}, {fence.Read, fence.Off}, {fence.TurnOn, fence.On}} {
+		if f, err := s.Facts(t.Context(), own, true); err != nil || f.Switch.Access != "" {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		s.all["w1"].next = time.Time{}
+		s.Call("w1", "6F1F6C2E-0000-4000-8000-000000000001", step.action)
+		<-answers
+		f, err := s.Facts(t.Context(), own, true)
+		if r := f.Switch.Reading; err != nil || r.Power != step.want || r.Problem != "" || system.Running() != (step.want == fence.On) {
+			t.Errorf("%s: %+v, %v, want %s", step.action, r, err, step.want)
+		}
+	}
+}
+
+// TestReads checks the facts from the API server.
+func TestReads(t *testing.T) {
+	s := New(t.Context(), fake.NewClientset(
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "w1"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-0"}, Spec: corev1.PodSpec{NodeName: "w1"}},
+	), func() {})
+	leases, err := s.Leases(t.Context())
+	if err != nil || len(leases) != 1 || leases["w1"] == nil {
+		t.Errorf("%v, %v", leases, err)
+	}
+	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+	for pods, want := range map[bool]int{true: 1, false: 0} {
+		if f, err := s.Facts(t.Context(), own, pods); err != nil || f.Pods.Left != want {
+			t.Errorf("%+v, %v", f, err)
+		}
+	}
+}
+
+// TestUUID checks the comparison of the UUID of a controller with that of a Node.
+func TestUUID(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{uuid, uuid, true}, {uuid, strings.ToUpper(uuid), true}, {"", uuid, true}, {uuid, "", true},
+		{"2e6c1f6f-0201-0040-8000-000000000001", uuid, true},
+		{"6f1f6c2e-0102-4000-8000-000000000002", uuid, false}, {"x", uuid, false},
+	} {
+		if got := sameUUID(c.a, c.b); got != c.same {
+			t.Errorf("%q and %q: %t", c.a, c.b, got)
+		}
+	}
+}
+
+// TestFacts checks the facts of a Node and of its pods.
+func TestFacts(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	lease := func(age time.Duration) *coordinationv1.Lease {
+		at := metav1.NewMicroTime(now.Add(-age))
+		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &at}}
+	}
+	node := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
+		return &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{
+			NodeInfo: corev1.NodeSystemInfo{BootID: "b1"}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
+		}}
+	}
+	ours := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "fenced-b1", Effect: corev1.TaintEffectNoExecute}
+	theirs := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
+	other := corev1.Taint{Key: "example.com/x", Effect: corev1.TaintEffectNoSchedule}
+	for name, c := range map[string]struct {
+		node  *corev1.Node
+		lease *coordinationv1.Lease
+		want  fence.Node
+	}{
+		"no Node":          {nil, lease(time.Hour), fence.Node{}},
+		"ready":            {node(corev1.ConditionTrue), lease(time.Second), fence.Node{Exists: true, Ready: true, BootID: "b1"}},
+		"unready":          {node(corev1.ConditionFalse), lease(time.Hour), fence.Node{Exists: true, BootID: "b1"}},
+		"silent":           {node(corev1.ConditionUnknown), lease(time.Minute), fence.Node{Exists: true, Silent: true, BootID: "b1"}},
+		"a moment ago":     {node(corev1.ConditionUnknown), lease(time.Second), fence.Node{Exists: true, BootID: "b1"}},
+		"Lease not read":   {node(corev1.ConditionUnknown), nil, fence.Node{Exists: true, BootID: "b1"}},
+		"no Lease":         {node(corev1.ConditionUnknown), &coordinationv1.Lease{}, fence.Node{Exists: true, Silent: true, BootID: "b1"}},
+		"the taint":        {node(corev1.ConditionTrue, other, ours), nil, fence.Node{Exists: true, Ready: true, BootID: "b1", Taint: "b1"}},
+		"that of a person": {node(corev1.ConditionTrue, theirs), nil, fence.Node{Exists: true, Ready: true, BootID: "b1"}},
+	} {
+		if got := NodeOf(c.node, c.lease, now); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	if got := Taints(node("", other), "b1"); len(got) != 2 || got[1] != ours {
+		t.Errorf("set: %v", got)
+	}
+	if got := Taints(node("", ours, other), ""); len(got) != 1 || got[0] != other {
+		t.Errorf("removed: %v", got)
+	}
+	for _, bootID := range []string{"", "b1"} {
+		if n := node("", theirs); !ByHand(n) || len(Taints(n, bootID)) != 1 || Taints(n, bootID)[0] != theirs {
+			t.Errorf("the taint of a person does not stay: %v", Taints(n, bootID))
+		}
+	}
+	pod := func(change func(*corev1.Pod)) corev1.Pod {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db-0", Annotations: map[string]string{}}}
+		change(&p)
+		return p
+	}
+	got := PodsOf([]corev1.Pod{
+		pod(func(*corev1.Pod) {}),
+		pod(func(p *corev1.Pod) { p.Annotations["orlop.dev/start-without-api-server"] = "true" }),
+		pod(func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = "x" }),
+		pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+		pod(func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }),
+	})
+	if want := (fence.Pods{Left: 2, Offline: "shop/db-0"}); got != want {
+		t.Errorf("pods: %+v, want %+v", got, want)
+	}
+}
+
+// TestAway checks for how long an orderly shutdown prevents the use of the power switch.
+func TestAway(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		reason string
+		age    time.Duration
+		away   bool
+	}{
+		{"OrlopShutdown", 24 * time.Hour, true}, {"OrlopUpgrade", away, true}, {"OrlopUpgrade", away + time.Second, false}, {"OrlopReboot", time.Hour, false}, {"Site", time.Hour, true},
+	} {
+		n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeMaintenanceInProgress, Status: corev1.ConditionTrue, Reason: c.reason, LastTransitionTime: metav1.NewTime(now.Add(-c.age))},
+		}}}
+		if got := Away(n, now); (got != "") != c.away {
+			t.Errorf("%s since %v: %q", c.reason, c.age, got)
+		}
+	}
+	if Away(nil, now) != "" || Away(&corev1.Node{}, now) != "" {
+		t.Error("away without the condition")
+	}
+}
