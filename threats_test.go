@@ -13,7 +13,7 @@ var attackers = []string{
 	"Pod without privileges", "Pod with privileges", "Hostile image", "Hostile registry or mirror",
 	"Cluster-admin", "Stolen worker", "Stolen control-plane machine",
 	"Operator with role reader", "Stolen operator certificate",
-	"Stolen release key", "Compromised Go module", "Compromised Debian package", "Exploited service process",
+	"Stolen release key", "BMC credentials", "Compromised Go module", "Compromised Debian package", "Exploited service process",
 }
 
 // TestThreatsTable checks docs/threats.md: each attacker has a row with position, gain and advice,
