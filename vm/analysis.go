@@ -16,8 +16,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Flow is the frames of a capture with the same addresses, protocol and destination port. It
-// ignores source ports, because a repeated connection uses another source port.
+// Flow summarizes the frames of a capture with the same addresses, protocol and destination port.
+// Source ports do not distinguish flows, because each new connection has another source port.
 type Flow struct {
 	Src      netip.Addr `json:"src"`
 	Dst      netip.Addr `json:"dst"`
@@ -25,7 +25,8 @@ type Flow struct {
 	DstMAC   string     `json:"dstMAC"`
 	Protocol string     `json:"protocol"` // "arp", "tcp", "udp", "icmp", … or the number
 	DstPort  uint16     `json:"dstPort,omitempty"`
-	// Packets and Bytes count frames; First is the time of the first frame.
+	// Packets is the number of frames, Bytes the sum of their lengths, and First the time of the
+	// first frame.
 	Packets int       `json:"packets"`
 	Bytes   int       `json:"bytes"`
 	First   time.Time `json:"first"`
@@ -43,20 +44,21 @@ func (f Flow) String() string {
 // CaptureReport sorts the frames of a capture by destination.
 type CaptureReport struct {
 	Frames int `json:"frames"`
-	// Inside is the number of frames to a unicast address inside.
+	// Inside is the number of frames to unicast addresses in the ranges inside (AnalyseCapture).
 	Inside int `json:"inside"`
-	// Outside are the flows to unicast addresses that are not inside, including ARP requests for
-	// such addresses. In a closed network the list is empty.
+	// Outside are the flows to all other unicast addresses, with the ARP requests for these
+	// addresses. Each flow shows an attempt to reach an address outside the closed network.
 	Outside []Flow `json:"outside"`
-	// Group are the flows to multicast and broadcast addresses: they do not leave the link.
+	// Group are the flows to multicast and broadcast addresses. These frames do not leave the link.
 	Group []Flow `json:"group"`
-	// Other counts frames that are neither IP nor ARP, by EtherType.
+	// Other is the number of frames of each EtherType other than IP and ARP, and of malformed
+	// frames.
 	Other map[string]int `json:"other,omitempty"`
 }
 
-// AnalyseCapture reads a capture. inside are the allowed ranges: the network's subnet and, if they
-// can be on the wire, the ranges of pods and services. Link-local IPv6 addresses are always inside:
-// no router forwards them.
+// AnalyseCapture reads the capture in the file path. inside are the ranges of the closed network:
+// its subnet and, if frames for them can be in the capture, the ranges of pods and services.
+// Link-local IPv6 addresses always count as inside, because no router forwards them.
 func AnalyseCapture(path string, inside ...netip.Prefix) (*CaptureReport, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -89,8 +91,8 @@ type analysis struct {
 	report         *CaptureReport
 }
 
-// frame sorts one frame. It decodes only the necessary headers, so a truncated payload does not
-// matter.
+// frame adds a frame to the report. It decodes only the necessary headers, so the payload may be
+// truncated.
 func (a *analysis) frame(data []byte, info gopacket.CaptureInfo) {
 	a.report.Frames++
 	packet := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
@@ -162,7 +164,7 @@ func (a *analysis) place(dst netip.Addr) place {
 	return placeOutside
 }
 
-// broadcast returns the last address of an IPv4 network.
+// broadcast returns the broadcast address of an IPv4 network, which is its last address.
 func broadcast(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().As4()
 	for i := p.Bits(); i < 32; i++ {

@@ -25,7 +25,8 @@ type inherited struct {
 	channels     []int
 }
 
-// arguments returns QEMU's command line. It is pure; the golden file shows its result.
+// arguments returns QEMU's arguments. It has no side effects; testdata/arguments.golden shows
+// examples.
 func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 	a := []string{
 		"-name", s.Name, "-nodefaults", "-no-user-config", "-display", "none",
@@ -43,16 +44,17 @@ func (s MachineSpec) arguments(fds inherited, macs []macAddr) []string {
 	for _, d := range s.Disks {
 		device := string(d.Bus)
 		if d.Record {
-			// QEMU merges writes up to the host's maximum (IOV_MAX), and blklogwrites adds to them,
-			// so writes would fail (7.2).
+			// QEMU merges writes until they have the maximum number of buffers of the host
+			// (IOV_MAX). The driver blklogwrites adds a buffer, so a merged write would fail (QEMU
+			// 7.2).
 			device += ",request-merging=off"
 		}
 		if isCD(d) {
 			device += ",id=" + driveID(d.Name)
 		}
-		if isHardDisk(d) || d.Image != "" { // else the drive is empty
-			// Flushes need not reach the host's disk: data that QEMU wrote survives the end of
-			// QEMU, and the host does not lose power in the tests.
+		if isHardDisk(d) || d.Image != "" { // a CD drive without an image is empty
+			// The drive drops the flushes of the guest. Data that QEMU has written survives the end
+			// of QEMU, and the host does not lose its power in the tests.
 			a = append(a, s.drive(d)...)
 			device += ",drive=" + d.Name
 		}
@@ -92,9 +94,10 @@ func (s MachineSpec) bootArguments() []string {
 	if s.Kernel.Image == "" {
 		var secure []string
 		if s.secure() {
-			// Only code in System Management Mode may write the flash, so the kernel cannot change
-			// keys. The 64-bit firmware with this mode does not start if it can suspend to memory
-			// (S3; OvmfPkg/PlatformPei).
+			// The first option lets only code in System Management Mode write the flash, so the
+			// kernel cannot change the keys. The second option disables suspend to memory (S3),
+			// because with S3 the 64-bit firmware with System Management Mode does not start
+			// (OvmfPkg/PlatformPei).
 			secure = []string{"-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1"}
 		}
 		return append(secure, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+comma(s.Firmware.Code),
@@ -120,13 +123,14 @@ func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {
 		if i == 0 {
 			boot = s.bootIndex(BootPXE, BootHTTP)
 		}
-		// Without a ROM, the firmware uses its own driver and network stack. Without a duplex mode,
-		// Linux uses no LACP (drivers/net/bonding/bond_3ad.c).
+		// With an empty romfile, the firmware uses its own driver and network stack. LACP needs
+		// duplex=full: Linux uses no LACP on a link without a duplex mode
+		// (drivers/net/bonding/bond_3ad.c).
 		a = append(a, "-netdev", fmt.Sprintf("stream,id=net%d,server=off,addr.type=fd,addr.str=%d", i, fd),
 			"-device", fmt.Sprintf("virtio-net-pci,id=nic%d,netdev=net%d,mac=%s,speed=10000,duplex=full,romfile=%s", i, i, macs[i], boot))
 	}
-	// The firmware tries all its network boot methods one after the other, each for a minute
-	// without an answer.
+	// The firmware tries its network boot methods one after the other, and waits a minute for the
+	// server of each method. So the PXE methods that the machine does not need are disabled.
 	six := s.NIC.Network != nil && s.NIC.Network.spec.IPv6.Only
 	network, http := s.bootsFrom(BootHTTP) || s.bootsFrom(BootPXE), s.bootsFrom(BootHTTP) && !s.bootsFrom(BootPXE)
 	if http || network && six {
@@ -141,8 +145,8 @@ func (s MachineSpec) nicArguments(fds inherited, macs []macAddr) (a []string) {
 // drive returns QEMU's options for a disk.
 func (s MachineSpec) drive(d Disk) []string {
 	if d.Record {
-		// The driver must receive the guest's flushes, and cache=unsafe would drop them before; the
-		// files below need no flushes.
+		// The driver blklogwrites records the guest's flushes, so the drive must not drop them
+		// (cache=unsafe). The files below the driver need no flushes.
 		return []string{"-blockdev", fmt.Sprintf("driver=blklogwrites,node-name=%s,discard=unmap,log-sector-size=%d,"+
 			"file.driver=file,file.cache.no-flush=on,file.discard=unmap,file.filename=%s,log.driver=file,log.cache.no-flush=on,log.filename=%s",
 			d.Name, writelog.SectorSize, comma(s.diskPath(d)), comma(s.logPath(d)))}
@@ -158,7 +162,7 @@ func isCD(d Disk) bool { return d.Bus == BusCD }
 
 func isHardDisk(d Disk) bool { return !isCD(d) }
 
-// driveID is the name of a CD drive in QEMU's monitor.
+// driveID returns the ID of a CD drive for commands of QEMU's monitor.
 func driveID(disk string) string { return "drive-" + disk }
 
 func (s MachineSpec) smbios() string {
@@ -176,11 +180,11 @@ func (s MachineSpec) smbios() string {
 }
 
 // bootIndex returns QEMU's option for the position of a device in the firmware's boot order; empty
-// if the device is not in it.
+// if Firmware.Boot contains none of the names of the device.
 func (s MachineSpec) bootIndex(names ...string) string {
 	for i, b := range s.Firmware.Boot {
 		if slices.Contains(names, b) {
-			return fmt.Sprintf(",bootindex=%d", i+1) // 0 is a directly booted kernel
+			return fmt.Sprintf(",bootindex=%d", i+1) // 0 is for a kernel that QEMU boots
 		}
 	}
 	return ""

@@ -14,25 +14,26 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// routerHoldTime is the hold time of the router; the machines have smaller ones.
+// routerHoldTime is the hold time of the router. The machines have lower hold times, and a session
+// uses the lower value of its two ends.
 const routerHoldTime = 90 * time.Second
 
-// BGPRouter is the router of a network with BGP: the gateway accepts sessions of any machine, and
-// sends its own connections by the routes of the machines. If several machines announce an address,
-// it distributes the connections (ECMP).
+// BGPRouter is the router of a network with BGP. The gateway accepts sessions from all machines,
+// and sends its own connections over the routes that the machines announce. If several machines
+// announce an address, the gateway distributes its connections among these machines (ECMP).
 type BGPRouter struct {
 	network *Network
 	asn     uint32
-	dialing sync.Mutex // held while the stack has the route of a connection to come
+	dialing sync.Mutex // held while a connection starts and needs its route in the stack
 
 	mu       sync.Mutex
 	sessions map[net.Conn]map[netip.Prefix]netip.Addr // next hops by session and route
 	seen     []netip.Prefix
-	turn     int // of the next connection
+	turn     int // selects the next hop of the next connection
 }
 
-// StartBGP starts the router with an AS number on port 179 of the gateway, until the network is
-// closed.
+// StartBGP starts the router with the AS number asn on port 179 of the gateway. The router ends
+// when the network is closed.
 func StartBGP(n *Network, asn uint32) (*BGPRouter, error) {
 	l, err := n.Listen(179)
 	if err != nil {
@@ -57,12 +58,12 @@ func StartBGP(n *Network, asn uint32) (*BGPRouter, error) {
 	return r, nil
 }
 
-// serve runs the session of a machine. Its routes end with it.
+// serve runs the BGP session of a machine. The routes of the session end with the session.
 func (r *BGPRouter) serve(ctx context.Context, conn net.Conn) {
 	c := bgp.Config{ASN: r.asn, RouterID: r.network.gateway.addr, HoldTime: routerHoldTime, Receives: true}
 	_ = bgp.Serve(ctx, conn, c, cell.New([]netip.Prefix(nil)).Watch(), bgp.Hooks{
 		Clock: r.network.clock, Update: func(_ bgp.Open, u bgp.Update) { r.update(conn, u) },
-	}) // the reason of the end is in the log of the machine
+	}) // the machine logs why the session ended
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sessions, conn)
@@ -87,7 +88,8 @@ func (r *BGPRouter) update(from net.Conn, u bgp.Update) {
 	}
 }
 
-// Hops returns the machines that announce an address, in order.
+// Hops returns the addresses of the machines that announce a route to an address, in ascending
+// order.
 func (r *BGPRouter) Hops(a netip.Addr) []netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,14 +109,15 @@ func (r *BGPRouter) hopsLocked(a netip.Addr) []netip.Addr {
 	return all
 }
 
-// Seen returns all routes that a machine has announced since the start.
+// Seen returns all routes that machines have announced since the start.
 func (r *BGPRouter) Seen() []netip.Prefix {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.seen)
 }
 
-// dial connects to an address by its routes, each time by the next of them.
+// dial connects to address by a route for its IP address to. If there are several next hops,
+// successive calls use different next hops.
 func (r *BGPRouter) dial(ctx context.Context, network, address string, to netip.Addr) (net.Conn, error) {
 	r.dialing.Lock()
 	defer r.dialing.Unlock()
@@ -129,8 +132,8 @@ func (r *BGPRouter) dial(ctx context.Context, network, address string, to netip.
 	return r.network.gateway.DialContext(ctx, network, address)
 }
 
-// routed returns the address of a host and a port, if the router has had routes for it. A nil
-// router has none.
+// routed returns the IP address in address ("IP:port"), and reports whether a machine has announced
+// a route to it. A nil router has no routes.
 func (r *BGPRouter) routed(address string) (to netip.Addr, ok bool) {
 	at, err := netip.ParseAddrPort(address)
 	if r == nil || err != nil {
@@ -139,8 +142,8 @@ func (r *BGPRouter) routed(address string) (to netip.Addr, ok bool) {
 	return at.Addr(), slices.ContainsFunc(r.Seen(), func(p netip.Prefix) bool { return p.Contains(at.Addr()) })
 }
 
-// setRoute replaces the route of the stack to an address; an invalid hop removes it. Existing
-// connections keep their route.
+// setRoute replaces the route of the stack to an address; an invalid hop only removes the route.
+// Existing connections keep their route.
 func (h *Host) setRoute(to, hop netip.Addr) {
 	subnet := tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(to.AsSlice()), PrefixLen: to.BitLen()}.Subnet()
 	routes := slices.DeleteFunc(h.stack.GetRouteTable(), func(r tcpip.Route) bool { return r.Destination == subnet })

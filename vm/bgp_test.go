@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/cell"
 )
 
-// announcer is a machine that serves an address, and announces it.
+// announcer is a machine that serves an address and announces a route to this address.
 type announcer struct {
 	*Host
 	routes *cell.Cell[[]netip.Prefix]
@@ -63,8 +63,8 @@ func announce(t *testing.T, n *Network, name string, route netip.Prefix) *announ
 	return a
 }
 
-// TestBGPRouter: the gateway distributes its connections over the machines that announce an
-// address, and has no route after the last has ended its session.
+// TestBGPRouter checks that the gateway distributes its connections among the machines that
+// announce an address, and that it has no route after the end of the last session.
 func TestBGPRouter(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
 	r, err := StartBGP(n, 64513)

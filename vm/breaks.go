@@ -8,8 +8,8 @@ import (
 
 var (
 	anyPanic = regexp.MustCompile(`Kernel panic - not syncing: `)
-	// With panic_on_oops, oops_end (arch/x86/kernel/dumpstack.c) ends the kernel with the message
-	// "Fatal exception" or "Fatal exception in interrupt".
+	// If panic_on_oops is set, oops_end of the kernel (arch/x86/kernel/dumpstack.c) panics with the
+	// message "Fatal exception" or "Fatal exception in interrupt".
 	oopsPanic = regexp.MustCompile(`Kernel panic - not syncing: Fatal exception`)
 	// The first oops since a boot has the number 1. Later oopses are often its consequences.
 	firstOops = regexp.MustCompile(`Oops: .* \[#1\]`)
@@ -23,14 +23,16 @@ func KernelPanic(console string) string {
 }
 
 // KernelBreak returns the lines of a console around the first panic that is a fault of the
-// emulator; empty without a fault of the emulator. QEMU's emulation of several processors (TCG,
-// seen with 7.2) has a race between a processor that patches kernel code (static keys, during the
-// creation of the first control group and the loading of drivers) and a processor that executes the
-// code: "Oops: int3" in the middle of kmem_cache_free, in about 10 % of the boots on a busy
-// computer. No program of the guest can cause an int3 in the kernel. A guest with panic_on_oops
-// ends with a panic.
+// emulator; empty if there is no panic of this kind. The fault is a race in QEMU's emulation of
+// several processors (TCG, seen with 7.2): a processor patches kernel code while another processor
+// executes this code. The kernel patches code (static keys) while it creates the first control
+// group and loads drivers.
 //
-// A panic counts if the first oops of its boot was an int3. Every other panic may be a fault of the
+// The kernel then reports "Oops: int3" in the middle of kmem_cache_free, in about 10 % of the boots
+// on a busy computer. With panic_on_oops, it ends with a panic.
+//
+// KernelBreak attributes a panic to the emulator if the first oops of its boot was an int3, because
+// no program of the guest can cause an int3 in the kernel. Every other panic may be a fault of the
 // tested system: another oops, a dead init, a damaged root, a lockup.
 func KernelBreak(console string) string {
 	oops, lines := "", strings.Split(console, "\n")
@@ -45,7 +47,7 @@ func KernelBreak(console string) string {
 	return ""
 }
 
-// around returns the lines from 40 before line i to 10 after it; empty if i is negative.
+// around returns 40 lines before line i, line i, and 9 lines after it; empty if i is negative.
 func around(lines []string, i int) string {
 	if i < 0 {
 		return ""

@@ -12,22 +12,23 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// captureSnap is the number of stored bytes per frame: all headers, and complete DHCP and DNS
-// messages. The file contains the true length of every frame.
+// captureSnap is the maximum number of bytes that the file contains of a frame: enough for all
+// headers, and for complete DHCP and DNS messages. The file also contains the true length of each
+// frame.
 const captureSnap = 640
 
-// capture writes frames to a pcap file. The zero value captures nothing.
+// capture writes frames to a pcap file. The zero value writes no file.
 type capture struct {
 	mu     sync.Mutex
 	file   *os.File
 	buffer *bufio.Writer
 	pcap   *pcapgo.Writer
-	err    error // first error; later frames are not written, because the file would be misleading
+	err    error // the first error; no frame is written after it, so the file has no gaps
 	done   chan struct{}
 	ended  chan struct{}
 }
 
-// newCapture starts a new capture file; an empty path captures nothing.
+// newCapture creates the capture file path. If path is empty, the capture writes no file.
 func newCapture(path string) (*capture, error) {
 	c := &capture{}
 	if path == "" {
@@ -48,8 +49,8 @@ func newCapture(path string) (*capture, error) {
 	return c, nil
 }
 
-// flushes writes buffered frames every second, for readers of the file and in case this process is
-// killed.
+// flushes writes the buffered frames to the file every second, for readers of the file. If this
+// process is killed, the file lacks only the frames of the last second.
 func (c *capture) flushes() {
 	defer close(c.ended)
 	tick := time.NewTicker(time.Second)

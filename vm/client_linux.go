@@ -19,7 +19,7 @@ import (
 // Action is an action on a machine.
 type Action string
 
-// The actions are the methods of Machine with these names.
+// Each action calls the method of Machine with the same name.
 const (
 	ActionPowerCut    Action = "power-cut"
 	ActionPowerOn     Action = "power-on"
@@ -35,10 +35,10 @@ type Client struct {
 	http *http.Client
 }
 
-// Launch starts a cluster in the background. It creates the directory dir, which must not hold a
-// cluster yet and holds all files of the cluster. runner is the command that calls Run; Launch
-// appends "-dir" and the directory. The default runner is this executable with the argument "run".
-// Launch returns when all machines are switched on.
+// Launch starts a new cluster in the background, and returns when all its machines are switched on.
+// It creates the directory dir, which holds all files of the cluster, and fails with ErrExists if
+// dir already holds a cluster. runner is the command of a process that calls Run; Launch appends
+// "-dir" and the directory. The default runner is this executable with the argument "run".
 func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string) (*Client, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Launch(ctx context.Context, dir string, spec ClusterSpec, runner ...string)
 	return Resume(ctx, dir, runner...)
 }
 
-// Resume starts the stopped cluster of dir again, with its present disks.
+// Resume starts the stopped cluster in dir again, with its present disks. runner is as in Launch.
 func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) {
 	if _, err := ReadSpec(dir); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) 
 	cmd := exec.Command(runner[0], append(runner[1:], "-dir", dir)...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{theirs}
 	cmd.Env = append(os.Environ(), readyFD+"=3")
-	// it outlives this command and its terminal
+	// In its own session, the runner outlives this command and its terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
 	theirs.Close()
@@ -91,15 +91,16 @@ func Resume(ctx context.Context, dir string, runner ...string) (*Client, error) 
 		return nil, fmt.Errorf("cluster: cannot start its runner: %w", err)
 	}
 	if err := awaitReady(ctx, ours); err != nil {
-		cmd.Process.Kill() // it may have ended by itself
+		cmd.Process.Kill() // fails if the runner has ended by itself
 		cmd.Wait()
 		return nil, fmt.Errorf("cluster: cannot start %s: %w", dir, err)
 	}
-	go cmd.Wait() // so an ended runner does not remain a zombie of this process
+	go cmd.Wait() // otherwise an ended runner would be a zombie of this process
 	return Connect(dir)
 }
 
-// awaitReady reads the report of the runner: "ready" or an error.
+// awaitReady waits for the report of the runner: "ready" or the text of an error. It returns nil
+// after "ready". It fails if the runner or ctx ends first.
 func awaitReady(ctx context.Context, pipe *os.File) error {
 	stop := context.AfterFunc(ctx, func() { pipe.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -117,8 +118,8 @@ func awaitReady(ctx context.Context, pipe *os.File) error {
 	return nil
 }
 
-// Connect returns a client for the cluster in dir. If the cluster exists but does not run,
-// errors.Is(err, ErrNotRunning).
+// Connect returns a client for the running cluster in dir. If the cluster exists but does not run,
+// it fails with ErrNotRunning.
 func Connect(dir string) (*Client, error) {
 	if _, err := ReadSpec(dir); err != nil {
 		return nil, err
@@ -148,7 +149,8 @@ func (c *Client) Act(ctx context.Context, machine string, action Action) error {
 	return c.call(ctx, http.MethodPost, "/machines/"+machine+"/"+string(action), nil, nil)
 }
 
-// Add makes another machine, switches it on and then returns. It ignores Dir.
+// Add adds a machine to the cluster and returns when the machine is switched on. It ignores
+// MachineSpec.Dir.
 func (c *Client) Add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
 	one := ClusterSpec{Name: "one", Machines: []MachineSpec{m}}
 	if err := one.absolute(); err != nil {
@@ -159,19 +161,20 @@ func (c *Client) Add(ctx context.Context, m MachineSpec) (MachineStatus, error) 
 	return made, err
 }
 
-// Forward opens another port on 127.0.0.1.
+// Forward adds a forward from a port on 127.0.0.1 to the cluster.
 func (c *Client) Forward(ctx context.Context, f ForwardSpec) (ForwardStatus, error) {
 	var made ForwardStatus
 	err := c.call(ctx, http.MethodPost, "/forwards", f, &made)
 	return made, err
 }
 
-// SetFaults is Network.SetFaults.
+// SetFaults calls Network.SetFaults in the runner.
 func (c *Client) SetFaults(ctx context.Context, name string, f Faults) error {
 	return c.call(ctx, http.MethodPost, "/faults/"+name, f, nil)
 }
 
-// Stop ends the cluster like a power cut and leaves its directory; Resume starts it again.
+// Stop ends the cluster. Its machines lose their power, and its directory stays; Resume starts the
+// cluster again.
 func (c *Client) Stop(ctx context.Context) error {
 	asked := c.call(ctx, http.MethodPost, "/end", nil, nil)
 	if err := killHolder(ctx, c.dir, asked != nil); err != nil {
@@ -184,7 +187,7 @@ func (c *Client) Stop(ctx context.Context) error {
 func (c *Client) Destroy(ctx context.Context) error { return Destroy(ctx, c.dir) }
 
 // Destroy ends the cluster in dir, if it is running, and removes the directory. It ends only the
-// runner of dir and its machines. It rejects a directory without a cluster.
+// runner of dir and its machines. It fails if dir holds no cluster.
 func Destroy(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, specFile)); err != nil {
 		return fmt.Errorf("cluster: no cluster in %s: %w", dir, err)
@@ -196,7 +199,7 @@ func Destroy(ctx context.Context, dir string) error {
 			return err
 		}
 	case errors.Is(err, ErrNotRunning):
-	default: // also destroy the machines of a damaged specification
+	default: // the specification is damaged, but its runner may run
 		if err := killHolder(ctx, dir, true); err != nil {
 			return err
 		}

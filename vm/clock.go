@@ -9,28 +9,31 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Clock is the time of the machines and of the NTP server on a network. With a Dilation of more
-// than 1 it runs more slowly than the time outside, so each of several emulated machines does as
-// much work in one of its seconds as on a faster computer (time dilation: Gupta et al., "To
-// Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006). Computations of the machines
-// take the same time outside as before; waits take longer outside and need less processor time.
-// docs/decisions/0042-time-dilation.md explains figures in this time.
+// Clock is the clock of the machines and hosts on a network. With a Dilation of more than 1, it
+// runs more slowly than the clock of this computer, which shows the time outside. Each of several
+// emulated machines then does as much work in a second of its clock as on a faster computer. This
+// method is time dilation (Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation",
+// NSDI 2006).
 //
-// The zero value is the time outside.
+// With dilation, a computation takes the same time outside as without dilation. A wait takes longer
+// outside, and leaves the processors to other machines. The document
+// docs/decisions/0042-time-dilation.md explains measured figures in the time of this clock.
+//
+// The zero value shows the time outside.
 type Clock struct {
-	// Began is the time at which both clocks were equal.
+	// Began is the time at which this clock and the clock outside showed the same time.
 	Began time.Time `json:"began,omitzero"`
-	// Dilation is the number of seconds outside per second of this clock; 0 is 1.
+	// Dilation is the number of seconds outside per second of this clock; 0 means 1.
 	Dilation int `json:"dilation,omitempty"`
 }
 
-// MaxDilation bounds Dilation to tested values.
+// MaxDilation is the highest permitted Dilation, which is the highest tested value.
 const MaxDilation = 8
 
 // Now returns the present time of this clock.
 func (c Clock) Now() time.Time { return c.At(time.Now()) }
 
-// At returns the time of this clock at a time outside.
+// At returns the time that this clock shows at a time outside. The zero time stays the zero time.
 func (c Clock) At(outside time.Time) time.Time {
 	if c.Dilation <= 1 || outside.IsZero() {
 		return outside
@@ -41,7 +44,7 @@ func (c Clock) At(outside time.Time) time.Time {
 // Outside converts a duration of this clock to the duration outside.
 func (c Clock) Outside(d time.Duration) time.Duration { return d * time.Duration(max(c.Dilation, 1)) }
 
-// Since returns the time of this clock that has passed since a time outside.
+// Since returns the time that has passed on this clock since a time outside.
 func (c Clock) Since(outside time.Time) time.Duration { return c.Now().Sub(c.At(outside)) }
 
 // dilator is the library that changes QEMU's clock (Debian's package libfaketime), in its variant
@@ -61,10 +64,11 @@ func (c Clock) check() error {
 	return nil
 }
 
-// environment returns additional environment variables for QEMU, which let it use this clock from
-// now on. All clocks of the machine derive from clock_gettime and from QEMU's waits, which the
-// library changes, except for the processor's time stamp counter: the guest calibrates it against
-// the other clocks and measures a correspondingly higher frequency.
+// environment returns the environment variables that make QEMU use this clock from now on; nil
+// without dilation. The library changes the results of clock_gettime and the lengths of waits, and
+// so all clocks of the machine that QEMU derives from them. The time stamp counter of the processor
+// is unchanged. The guest calibrates this counter with the other clocks, and so measures a higher
+// frequency.
 func (c Clock) environment(now time.Time) []string {
 	if c.Dilation <= 1 {
 		return nil
@@ -84,12 +88,12 @@ func (c Clock) sweep(pid int) {
 		return
 	}
 	for _, name := range []string{"faketime_shm_", "sem.faketime_sem_"} {
-		os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // missing if QEMU ended by itself
+		os.Remove("/dev/shm/" + name + strconv.Itoa(pid)) // no file if QEMU ended by itself
 	}
 }
 
-// stackClock is a clock for the IP stacks of this process's own hosts: for neighbor timeouts and
-// retransmissions.
+// stackClock is the clock of the IP stacks of Hosts: neighbor timeouts and retransmissions are in
+// the time of the network.
 type stackClock struct {
 	outside tcpip.Clock
 	clock   Clock

@@ -39,8 +39,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestStackClock checks that a host waits 3 s of the network's clock for a missing neighbor, like
-// other systems.
+// TestStackClock checks that a host waits for a missing neighbor in the time of the network's
+// clock, about 3 s.
 func TestStackClock(t *testing.T) {
 	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{Dilation: 2})
@@ -51,8 +51,8 @@ func TestStackClock(t *testing.T) {
 	}
 }
 
-// TestDilated runs a program with a clock in the same way as QEMU (perl, which git depends on, so
-// it is installed).
+// TestDilated runs perl with a dilated clock, in the same way as QEMU. perl is installed, because
+// git depends on it.
 func TestDilated(t *testing.T) {
 	slow := Clock{Began: time.Now().Add(-time.Hour), Dilation: 4}
 	if err := slow.check(); err != nil {
@@ -78,8 +78,8 @@ func TestDilated(t *testing.T) {
 	if len(shown) != 2 {
 		t.Fatalf("it printed %q", out)
 	}
-	// It starts at the time of the clock, three quarters of an hour ago, and 0.2 s of it are 0.8 s
-	// outside.
+	// perl starts at the time of the dilated clock, which is 45 minutes behind. Its sleep of 0.2 s
+	// takes 0.8 s outside.
 	if off := shown[0].Sub(slow.At(began)); off < -time.Millisecond || off > took {
 		t.Errorf("it began %s off", off)
 	}

@@ -12,20 +12,22 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// ClusterSpec describes machines and their network in a background process.
+// ClusterSpec describes a cluster: machines and their network in a background process.
 type ClusterSpec struct {
 	Name    string      `json:"name"`
 	Network NetworkSpec `json:"network"`
-	// Machines get directories below the cluster's directory; Dir is ignored.
+	// Machines are the machines. Their directories are below the cluster's directory, and their Dir
+	// is ignored.
 	Machines []MachineSpec `json:"machines"`
 	Forwards []ForwardSpec `json:"forwards,omitempty"`
-	// Redfish serves the power switches of the machines by Redfish; nil: it does not.
+	// Redfish describes the Redfish service for the power switches of the machines; nil: the
+	// cluster has no Redfish service.
 	Redfish *RedfishSpec `json:"redfish,omitempty"`
 }
 
 // RedfishSpec describes the Redfish service of a cluster (package redfish). It listens on 127.0.0.1
-// only. Its certificate and its password are made at the first start, and stay in the directory of
-// the cluster.
+// only. The first start of the cluster creates a certificate and a password for the service in the
+// directory of the cluster. Later starts use them again.
 type RedfishSpec struct {
 	// Port is the port on 127.0.0.1; 0: a free port, reported by Status.
 	Port uint16 `json:"port,omitempty"`
@@ -33,12 +35,12 @@ type RedfishSpec struct {
 	User string `json:"user,omitempty"`
 }
 
-// RedfishStatus is the Redfish service of a running cluster.
+// RedfishStatus describes the Redfish service of a running cluster.
 type RedfishStatus struct {
 	// URL is the address of the service, "https://127.0.0.1:port".
 	URL  string `json:"url"`
 	User string `json:"user"`
-	// PasswordFile is the file with the password, which only the owner can read.
+	// PasswordFile is the file with the password. Only the owner of the file can read it.
 	PasswordFile string `json:"passwordFile"`
 	// Certificate is the certificate of the service in PEM, Fingerprint the fingerprint of its key
 	// ("sha256:…").
@@ -46,11 +48,11 @@ type RedfishStatus struct {
 	Fingerprint string `json:"fingerprint"`
 }
 
-// ForwardSpec is a wanted forward from 127.0.0.1 to a port of a machine.
+// ForwardSpec describes a forward from 127.0.0.1 to a port of a machine or of the address Addr.
 type ForwardSpec struct {
 	Machine string `json:"machine,omitempty"`
-	// Addr is an address of the network that belongs to no single machine, for example an
-	// address that moves between machines. It replaces Machine.
+	// Addr is the destination if Machine is empty, for example an address that moves between
+	// machines.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`
 	// HostPort is the port on 127.0.0.1; 0: a free port, reported by Status.
@@ -63,7 +65,8 @@ type Status struct {
 	Dir    string       `json:"dir"`
 	PID    int          `json:"pid"`
 	Subnet netip.Prefix `json:"subnet"`
-	// Clock is the time on the network. All times in Status are times outside.
+	// Clock is the clock of the network. PoweredOn and Exit.Ran of a machine are in the time
+	// outside.
 	Clock    Clock           `json:"clock,omitzero"`
 	Gateway  netip.Addr      `json:"gateway"`
 	Capture  string          `json:"capture,omitempty"`
@@ -80,9 +83,9 @@ type MachineStatus struct {
 	PID     int        `json:"pid,omitempty"`
 	// PoweredOn is the time of the last power-on.
 	PoweredOn time.Time `json:"poweredOn"`
-	// Exit is the end of the machine, if it is not running.
+	// Exit describes the end of the last power-on; nil: the machine is running.
 	Exit *Exit `json:"exit,omitempty"`
-	// Console is the file with all its serial output.
+	// Console is the file with the whole output of the serial port.
 	Console string  `json:"console"`
 	Events  []Event `json:"events,omitempty"`
 }
@@ -90,11 +93,11 @@ type MachineStatus struct {
 // ForwardStatus is an open forward.
 type ForwardStatus struct {
 	ForwardSpec
-	// Addr is "127.0.0.1:port".
+	// Addr is the address of the forward on the host, "127.0.0.1:port".
 	Addr string `json:"addr"`
 }
 
-// Forward returns the address on the host for a machine's port; empty without a forward.
+// Forward returns the address on the host for a machine's port; empty if the port has no forward.
 func (s Status) Forward(machine string, port uint16) string {
 	for _, f := range s.Forwards {
 		if f.Machine == machine && f.Port == port {
@@ -116,11 +119,11 @@ const (
 	redfishPassword    = "redfish.password"
 )
 
-// ErrNotRunning is returned for a directory whose runner has ended or was killed; its machines have
-// ended with it.
+// ErrNotRunning is the error for a cluster without a runner. The machines of the cluster have ended
+// with the runner.
 var ErrNotRunning = errors.New("the cluster is not running")
 
-// ErrExists is returned for a directory that already holds a cluster.
+// ErrExists is the error for a directory that already holds a cluster.
 var ErrExists = errors.New("there is a cluster already")
 
 func writeSpec(dir string, spec ClusterSpec) error {
@@ -147,7 +150,8 @@ func ReadSpec(dir string) (ClusterSpec, error) {
 	return spec, nil
 }
 
-// check finds errors that the runner would meet later, so that Launch can return them.
+// check returns an error if the runner could not start the cluster. Launch calls check first, to
+// return the error before it starts a runner.
 func (c ClusterSpec) check() error {
 	if c.Name == "" || len(c.Machines) == 0 {
 		return errors.New("cluster: needs a name and at least one machine")
@@ -182,7 +186,7 @@ func (c ClusterSpec) check() error {
 	return nil
 }
 
-// absolute makes all file paths absolute, because the runner may be started again from another
+// absolute makes all file paths absolute, because a later runner may have another working
 // directory.
 func (c *ClusterSpec) absolute() error {
 	paths := []*string{&c.Network.Capture}

@@ -12,7 +12,7 @@ import (
 )
 
 // launchFake starts a cluster of fake machines in a directory whose path is too long for a Unix
-// socket.
+// socket. It returns a client, the directory, and the command of the runner.
 func launchFake(t *testing.T) (*Client, string, []string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("deck-", 22))
@@ -40,7 +40,8 @@ func launchFake(t *testing.T) (*Client, string, []string) {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// gone waits until a process of another parent has ended.
+// gone waits until a process has ended, and returns false after 10 s. The process may be a child of
+// another process.
 func gone(t *testing.T, pid int) bool {
 	t.Helper()
 	deadline, tick := time.After(10*time.Second), time.NewTicker(10*time.Millisecond)
@@ -129,8 +130,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestRunnerIsKilled checks that the machines end with their runner, that the directory shows a
-// stopped cluster, and that the cluster can be started again or destroyed.
+// TestRunnerIsKilled kills a runner. It checks that the machines end with the runner, that the
+// directory shows a stopped cluster, and that the cluster can be started again and destroyed.
 func TestRunnerIsKilled(t *testing.T) {
 	c, dir, command := launchFake(t)
 	ctx := within(t, 30*time.Second)

@@ -11,17 +11,18 @@ import (
 	"sync"
 )
 
-// consoleMemory is the size of a console's end in memory; the file has the whole console.
+// consoleMemory is the maximum number of bytes of a console in memory. The file has the whole
+// console.
 const consoleMemory = 4 << 20
 
-// Console is the output of a machine's serial port, over all its power-ons: the whole output in a
-// file, its end in memory.
+// Console is the output of a machine's serial port over all its power-ons. The whole output is in a
+// file, and the end of the output is also in memory.
 type Console struct {
 	file *os.File
 
 	mu      sync.Mutex
 	kept    []byte
-	start   int64 // offset of kept[0] since the machine was started
+	start   int64 // offset of kept[0] in the output since Start
 	changed chan struct{}
 }
 
@@ -51,18 +52,18 @@ func (c *Console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Path returns the file with the whole console.
+// Path returns the path of the file with the whole console.
 func (c *Console) Path() string { return c.file.Name() }
 
-// Offset returns the number of bytes that the machine has written. WaitFrom with this offset waits
-// for later output.
+// Offset returns the number of bytes that the console has received since Start. WaitFrom with this
+// offset waits for later output.
 func (c *Console) Offset() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.start + int64(len(c.kept))
 }
 
-// String returns the part in memory: at least the last 2 MiB.
+// String returns the end of the console: at least its last 2 MiB.
 func (c *Console) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,8 +76,8 @@ func (c *Console) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// WaitFrom waits for a line after offset that matches re. It returns the match with its groups and
-// the offset after the match. An incomplete line may match too.
+// WaitFrom waits until a line after offset matches re. It returns the match with its groups and the
+// offset after the match. An incomplete line may match, too. It fails if ctx ends first.
 func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, int64, error) {
 	for {
 		match, next, changed := c.search(offset, re)
@@ -92,8 +93,9 @@ func (c *Console) WaitFrom(ctx context.Context, offset int64, re *regexp.Regexp)
 	}
 }
 
-// search checks each line once: without a match it returns the start of the last line, which may
-// grow.
+// search looks for a line after offset that matches re. It returns the match with its groups and
+// the offset after the match. Without a match, it returns the start of the last line, which may
+// still grow, and a channel that the next Write closes.
 func (c *Console) search(offset int64, re *regexp.Regexp) ([]string, int64, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -61,7 +61,7 @@ func (n *Network) startDHCP() (func(), error) {
 	return func() { server.Close(); <-ended }, nil
 }
 
-// answerDHCP is the server's handler. It answers only registered machines.
+// answerDHCP handles a DHCP request. It answers only registered machines.
 func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4) {
 	if m.OpCode != dhcpv4.OpcodeBootRequest || len(m.ClientHWAddr) != 6 || n.control.noDHCP.Load() {
 		return
@@ -80,16 +80,16 @@ func (n *Network) answerDHCP(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv
 	if err != nil || reply == nil {
 		return
 	}
-	// A client without an address gets its answer by broadcast; a client that renews has an address
-	// (RFC 2131, section 4.1).
+	// A client without an address gets the answer by broadcast. A client that renews its lease gets
+	// the answer at its address (RFC 2131, section 4.1).
 	to := &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
 	if !m.ClientIPAddr.IsUnspecified() && reply.MessageType() != dhcpv4.MessageTypeNak {
 		to.IP = m.ClientIPAddr
 	}
-	conn.WriteTo(reply.ToBytes(), to) // the client repeats a request with a lost answer
+	conn.WriteTo(reply.ToBytes(), to) // if the answer is lost, the client repeats its request
 }
 
-// dhcpReply returns the answer to m for the machine of lease l; nil for no answer.
+// dhcpReply returns the answer to m for the machine of lease l; nil: m gets no answer.
 func (n *Network) dhcpReply(m *dhcpv4.DHCPv4, l lease) (*dhcpv4.DHCPv4, error) {
 	gateway := net.IP(n.gateway.addr.AsSlice())
 	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithServerIP(gateway), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(gateway)))

@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
-// startDHCP6 starts the DHCPv6 server.
+// startDHCP6 starts the DHCPv6 server. The returned function ends it.
 func (r router) startDHCP6() (func(), error) {
 	// All_DHCP_Relay_Agents_and_Servers (RFC 8415, section 7.1)
 	group := netip.MustParseAddr("ff02::1:2")
@@ -38,8 +38,8 @@ func (r router) startDHCP6() (func(), error) {
 	return func() { server.Close(); <-ended }, nil
 }
 
-// answerDHCP6 is the server's handler. It answers only registered machines, which it knows by their
-// link-local address.
+// answerDHCP6 handles a DHCPv6 message. It answers only registered machines, and finds the machine
+// by the hardware address in the link-local source address.
 func (r router) answerDHCP6(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6) {
 	m, ok := d.(*dhcpv6.Message)
 	from, isUDP := peer.(*net.UDPAddr)
@@ -55,11 +55,11 @@ func (r router) answerDHCP6(conn net.PacketConn, peer net.Addr, d dhcpv6.DHCPv6)
 		return
 	}
 	if reply := r.dhcp6Reply(m, mac); reply != nil {
-		conn.WriteTo(reply.ToBytes(), peer) // the client repeats a request with a lost answer
+		conn.WriteTo(reply.ToBytes(), peer) // if the answer is lost, the client repeats its request
 	}
 }
 
-// dhcp6Reply returns the answer to m for a machine; nil for no answer.
+// dhcp6Reply returns the answer to m for a machine; nil: m gets no answer.
 func (r router) dhcp6Reply(m *dhcpv6.Message, mac macAddr) *dhcpv6.Message {
 	id := &dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: r.n.gateway.mac[:]}
 	if s := m.Options.ServerID(); s != nil && !s.Equal(id) {
@@ -109,7 +109,7 @@ func (r router) dhcp6Reply(m *dhcpv6.Message, mac macAddr) *dhcpv6.Message {
 	return reply
 }
 
-// grant6 answers the requests for addresses and prefixes.
+// grant6 adds to reply the answers to the requests for addresses and prefixes in m.
 func (r router) grant6(m, reply *dhcpv6.Message, mac macAddr) {
 	six, lease := r.n.spec.IPv6, r.n.spec.Lease
 	if ia := m.Options.OneIANA(); ia != nil {

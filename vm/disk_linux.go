@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes the missing disks and firmware variables of the directory.
+// prepare creates the machine's directory, and the disks and firmware variables that are missing
+// there.
 func (s MachineSpec) prepare() error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("machine %s: cannot create its directory: %w", s.Name, err)
@@ -31,7 +32,8 @@ func (s MachineSpec) prepare() error {
 	return nil
 }
 
-// emptyLogs makes the log files of QEMU, because QEMU does not create them.
+// emptyLogs creates an empty file for the record of each recorded disk (Disk.Record), because QEMU
+// does not create this file.
 func (s MachineSpec) emptyLogs() error {
 	for _, d := range s.Disks {
 		if !d.Record {
@@ -44,8 +46,9 @@ func (s MachineSpec) emptyLogs() error {
 	return nil
 }
 
-// makeDisk makes a sparse copy of image (empty: no image), enlarged to size bytes, unless path
-// exists. It writes a temporary file first, so an incomplete disk is never used.
+// makeDisk creates the file path as a sparse copy of image, enlarged to size bytes. If image is
+// empty, the file is blank. An existing file stays unchanged. makeDisk writes a temporary file and
+// renames it, so an incomplete disk is never used.
 func makeDisk(path, image string, size int64) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -79,8 +82,8 @@ func makeDisk(path, image string, size int64) error {
 	return nil
 }
 
-// copySparse copies the data of from without its holes; if the file system supports it, both files
-// share their blocks. It returns the length of from.
+// copySparse copies the data of from without its holes. If the file system can share blocks between
+// files, both files share their blocks instead. It returns the length of from in bytes.
 func copySparse(to, from *os.File) (int64, error) {
 	info, err := from.Stat()
 	if err != nil {

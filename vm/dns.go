@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// addName adds addresses to a name of the network's DNS. A name without a dot gets the network's
-// domain as well.
+// addName adds addresses to a name in the network's DNS. For a name without a dot, it also adds
+// them to the name with the network's domain.
 func (n *Network) addName(name string, addrs ...netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -32,7 +32,8 @@ func (n *Network) Lookup(name string) []netip.Addr {
 	return n.names[strings.ToLower(strings.TrimSuffix(name, "."))]
 }
 
-// startDNS answers on the gateway from the network's table, without an upstream.
+// startDNS starts the DNS server of the gateway. It answers from the names of the network, and has
+// no upstream. The returned function ends it.
 func (n *Network) startDNS() (func(), error) {
 	conns, err := n.gateway.listenPackets(53)
 	if err != nil {
@@ -63,8 +64,8 @@ func (n *Network) startDNS() (func(), error) {
 	return stop, nil
 }
 
-// answerDNS answers from the table. Other names below the domain do not exist; all other queries
-// are refused.
+// answerDNS answers a query from the names of the network. The answer for other names below the
+// network's domain is NXDOMAIN, and for all other names REFUSED.
 func (n *Network) answerDNS(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	reply.RecursionAvailable = false

@@ -18,50 +18,55 @@
 //	                  │ QEMU  cp1│ 10.77.0.11           │ QEMU  w1 │ 10.77.0.12
 //	                  └──────────┘                      └──────────┘
 //
-// # Closed
+// # Closed network
 //
-// The network is closed because no part of it can forward: the gateway's IP stack has forwarding
-// off, is not promiscuous, has one interface, and no handler that dials. The only code that uses
-// the host's network is Network.Forward, which listens on 127.0.0.1 and dials into the network,
-// never the other way. The name server answers from a table and has no upstream. A frame for an
-// address outside reaches no port or is dropped by the gateway. It is in the capture, and
-// AnalyseCapture finds it.
+// The machines cannot reach the host's network, because no part of the closed network forwards
+// packets. The gateway's IP stack has forwarding off, is not promiscuous, has a single interface,
+// and has no handler that opens connections of the host. Only Network.Forward uses the host's
+// network: it listens on 127.0.0.1 and opens connections into the closed network, never in the
+// other direction. The DNS server answers from a table and has no upstream. The gateway drops a
+// packet for an address outside the network. The packet is in the capture, where AnalyseCapture
+// finds it.
 //
-// ServeBoot adds TFTP and HTTP, for machines whose firmware boots from the network.
+// After ServeBoot, the gateway also serves a boot image by TFTP and HTTP, for machines that boot
+// from the network.
 //
-// StartBGP makes the gateway a router with BGP for its own connections, which still forwards
-// nothing.
+// After StartBGP, the gateway accepts BGP sessions of machines and uses their routes for its own
+// connections. It still forwards no packets.
 //
-// gvisor-tap-vsock, the usual choice here, always installs forwarders that dial with the host's
-// network, its switch does not flood multicast, and one stopped machine stops the whole network. So
-// this package uses the same IP stack (gvisor) with its own switch.
+// The usual library for this purpose is gvisor-tap-vsock. Its gateway always forwards connections
+// to the host's network, its switch does not flood multicast frames, and a stopped machine stops
+// its whole network. So this package uses the same IP stack (gvisor) with its own switch.
 //
 // # Machines
 //
-// Start makes a machine: its directory holds the disks, the firmware's variables, console.log and
-// stderr.log. A machine can lose its power (PowerCut: SIGKILL to QEMU), be switched on again
-// (PowerOn) with the same disk, be asked to shut down (PowerButton), be reset, paused and
-// unplugged. Each power-on ends with an Exit that holds QEMU's status, its output on stderr and the
-// reason from QMP. The Exit distinguishes a machine that shut itself down, a killed machine and a
-// failed QEMU.
+// Start creates a machine. The directory of the machine holds its disks, the variables of its
+// firmware, console.log and stderr.log. PowerCut removes the power (SIGKILL to QEMU), PowerOn
+// switches the machine on again with the same disks, and PowerButton requests a shutdown. Other
+// methods reset the machine, pause it, and unplug its network cable. Each power-on ends with an
+// Exit: QEMU's exit status, its output on stderr, and the reason that QEMU reports by QMP. By the
+// Exit, a caller distinguishes a machine that shut itself down, a killed machine and a failed QEMU.
 //
-// Machines end with the process that started them (PR_SET_PDEATHSIG). For a cluster that has to
-// outlive its command, Launch starts a runner in the background and Connect finds it again.
-// Client.Add makes another machine.
+// When the process that started a machine ends, the kernel kills QEMU (PR_SET_PDEATHSIG). A cluster
+// can outlive the command that creates it: Launch starts a background process, the runner, which
+// holds the network and the machines. Connect returns a client of the runner, and Client.Add adds a
+// machine to the cluster.
 //
-// A cluster with ClusterSpec.Redfish serves the power switches of its machines by Redfish (package
-// redfish) on 127.0.0.1, like a management controller (BMC) of a real machine: power, the device of
-// the next boots, a medium in the CD drive. Its Status has the address and the certificate.
+// If ClusterSpec.Redfish is set, the runner serves Redfish (package redfish) on 127.0.0.1, like the
+// management controller (BMC) of a real machine. Redfish clients switch the machines on and off,
+// select the device of the next boots, and insert a medium into the CD drive. Client.Status returns
+// the address and the certificate of the service.
 //
 // # Time
 //
-// Several machines share the computer's processors. With NetworkSpec.Dilation all clocks on a
-// network (Clock) run more slowly than outside: the clocks of the machines, the gateway and other
-// hosts. Waiting then leaves more processor time for computing.
+// Several machines share the processors of this computer. With NetworkSpec.Dilation, the clocks of
+// the machines, of the gateway and of the other hosts on a network run more slowly than the clock
+// of this computer (Clock). So a machine has more processor time in each second of its clock.
 //
 // # Limits
 //
-// It builds no images, does not use the API of the machines, and supports no emulation faster than
-// TCG. Data that reached QEMU before a power cut stays written. Package writelog makes a disk that
-// loses unflushed data, from a record (Disk.Record).
+// The package builds no images, does not use the API of the machines, and supports only TCG, QEMU's
+// software emulation. A power cut loses no data that QEMU has received, because only QEMU ends and
+// the host continues to run. Package writelog makes a disk image without unflushed data, from the
+// record of a disk (Disk.Record).
 package vm

@@ -13,14 +13,15 @@ import (
 	"time"
 )
 
-// fakeQEMU makes the test binary behave as a QEMU, so that all code around machines is tested in
-// milliseconds. Its value is the behavior: "serve" until it is ended; "fail" or "silent" end by
-// themselves.
+// fakeQEMU is the environment variable that makes the test binary a fake QEMU. With the fake QEMU,
+// the tests of all code around machines take milliseconds. The value selects its behavior: "serve"
+// runs until a command or a signal ends it, "fail" ends with an error at its start, and "silent"
+// ends without a report.
 const fakeQEMU = "ORLOP_FAKE_QEMU"
 
 func TestMain(m *testing.M) {
 	switch {
-	// the subcommand of a command that calls Launch
+	// the process that Launch starts
 	case len(os.Args) > 1 && os.Args[1] == "run-cluster":
 		if err := Run(context.Background(), os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -33,8 +34,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fakeMain writes to the console, answers on the monitor, and ends like a guest after a press of
-// its power button.
+// fakeMain is the fake QEMU and returns its exit status. It writes to the console, answers commands
+// of the monitor, and ends like a guest after a press of its power button.
 func fakeMain(behaviour, args string) int {
 	inherited := func(pattern string) net.Conn {
 		m := regexp.MustCompile(pattern).FindStringSubmatch(args)
@@ -78,7 +79,7 @@ func fakeMain(behaviour, args string) int {
 		switch {
 		case q.Execute == "qmp_capabilities" && behaviour == "silent":
 			return 0
-		// stands for a guest that reboots
+		// With -no-reboot, this command stands for a reboot of the guest.
 		case q.Execute == "inject-nmi" && strings.Contains(args, "-no-reboot"):
 			fmt.Fprintln(monitor, `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}, "timestamp": {"seconds": 1, "microseconds": 2}}`)
 			return 0
@@ -158,7 +159,7 @@ func TestPowerButton(t *testing.T) {
 	if err := m.PowerOn(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// The console of the previous power-on is ignored.
+	// The output of the previous power-on is ignored.
 	if match, err := m.WaitConsole(ctx, regexp.MustCompile(`of (\d+)`)); err != nil || match[1] != strconv.Itoa(m.PID()) {
 		t.Errorf("%q, %v", match, err)
 	}
@@ -174,8 +175,8 @@ func TestPowerCut(t *testing.T) {
 	m.PowerCut() // a second cut does nothing
 }
 
-// TestUnexpectedEnds checks that a failed QEMU, a QEMU that ends without a message, and a shutdown
-// have different results.
+// TestUnexpectedEnds checks the errors of a QEMU that fails at its start, of a QEMU that ends
+// without a report, and of a missing QEMU.
 func TestUnexpectedEnds(t *testing.T) {
 	_, err := Start(within(t, 20*time.Second), fakeSpec(t, "fail"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "could not open the deck") {

@@ -17,8 +17,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestArguments checks the whole command line of a machine with all options, and of a small
-// machine.
+// TestArguments checks the arguments of QEMU for a machine with all options, a machine with a
+// kernel, a machine with several kinds of disks, and a machine with Secure Boot.
 func TestArguments(t *testing.T) {
 	full := MachineSpec{Name: "cp1", Dir: "/m/a,b", Disks: []Disk{{}, {Name: "config", ReadOnly: true}, {Name: "r", Record: true}, {Name: "f", Forget: true}}, Watchdog: true,
 		Graphics: true, RTC: time.Unix(0, 0), Identity: Identity{UUID: "6f1f6c2e-0000-4000-8000-000000000001", Serial: "SN,1"}, Channels: []string{"orlop.stdout"},
@@ -91,7 +91,7 @@ func TestDiskIsASparseCopy(t *testing.T) {
 	if used := info.Blocks * 512; used > 1<<20 {
 		t.Errorf("the disk takes %d bytes for 32 KiB of data", used)
 	}
-	// The data that the machine wrote stays, and the image is unchanged.
+	// A second call does not change an existing disk.
 	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +173,8 @@ func TestAnalysis(t *testing.T) {
 	}
 }
 
-// TestCaptureOfWholeNetwork checks that the file contains the frames between machines, with true
-// lengths, and that a truncated file is readable.
+// TestCaptureOfWholeNetwork checks that the file contains the frames between machines with their
+// true lengths, and that a truncated file can be read.
 func TestCaptureOfWholeNetwork(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})

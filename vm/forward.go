@@ -11,11 +11,11 @@ import (
 	"github.com/inetaf/tcpproxy"
 )
 
-// Forward is a TCP port on 127.0.0.1 that leads to a port in the closed network.
+// Forward is a TCP port on 127.0.0.1 for connections to a port in the closed network.
 type Forward struct {
 	// Addr is the address on the host, "127.0.0.1:port".
 	Addr string
-	// To is the address inside, "10.77.0.11:50000" or "cp1:50000".
+	// To is the address in the closed network, "10.77.0.11:50000" or "cp1:50000".
 	To string
 
 	network  *Network
@@ -25,9 +25,9 @@ type Forward struct {
 	running  sync.WaitGroup
 }
 
-// Forward listens on 127.0.0.1 (port 0: a free port) and forwards each connection to an address
-// inside. It is the only connection between the host's network and this network, and it works
-// inwards only.
+// Forward listens on a port of 127.0.0.1 (0: a free port) and forwards each connection to an
+// address in the closed network. Forwards are the only connections between the host's network and
+// the closed network, and only the host can open a connection.
 func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 	listener, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -39,7 +39,7 @@ func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 		Addr:        to,
 		DialContext: f.dial,
 		DialTimeout: 20 * time.Second,
-		// the client sees the end of its connection, as with a stopped machine
+		// The connection of the client ends, as if the machine had stopped.
 		OnDialError: func(src net.Conn, _ error) { src.Close() },
 	}
 	f.running.Go(func() {
@@ -61,7 +61,7 @@ func (n *Network) Forward(port uint16, to string) (*Forward, error) {
 	return f, nil
 }
 
-// dial connects inside. Close and the end of the forward close the connection.
+// dial connects to an address in the closed network. The connection ends with the forward.
 func (f *Forward) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -32,9 +32,9 @@ const (
 	networkMTU = 1500
 )
 
-// Host is a computer on the closed network inside this process: a separate IP stack on a port of
-// the switch. The gateway is a Host; tests make others, as clients, receivers and scanners. It
-// never forwards.
+// Host is a computer on the closed network that exists only in this process: an IP stack on a port
+// of the switch. The gateway is a Host, and tests create further Hosts as clients, servers and
+// scanners. A Host never forwards packets.
 type Host struct {
 	name  string
 	mac   macAddr
@@ -46,12 +46,14 @@ type Host struct {
 	port  *port
 	stop  context.CancelFunc
 	ended chan struct{}
-	// Router solicitations wake solicited, which only the gateway reads; nil: the host has no IPv6.
+	// A router solicitation wakes solicited, which only the gateway reads. solicited is nil if the
+	// host has no IPv6.
 	solicited cell.Signal
 }
 
-// newHost attaches a host, whose stack uses the network's clock like the machines. gateway is its
-// default route; invalid: only the subnet is reachable. six adds IPv6.
+// newHost creates a host and attaches it to the switch. Like the machines, its IP stack uses the
+// clock of the network. gateway is the default router; if it is invalid, the host reaches only its
+// subnet. If six is on, the host also has IPv6.
 func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Prefix, gateway netip.Addr, six IPv6Spec) (*Host, error) {
 	h := &Host{name: name, mac: mac, addr: addr.Addr(), ended: make(chan struct{})}
 	options := stack.Options{
@@ -67,7 +69,7 @@ func newHost(sw *ethSwitch, clock Clock, name string, mac macAddr, addr netip.Pr
 	}
 	h.stack = stack.New(options)
 	h.link = channel.New(portQueue, networkMTU+ethHeader, tcpip.LinkAddress(mac[:]))
-	// frames come from memory and are not damaged
+	// Frames come from memory and are not damaged, so the stack need not verify checksums.
 	h.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
 	if err := h.stack.CreateNIC(nic, ethernet.New(h.link)); err != nil {
 		return nil, fmt.Errorf("host %s: cannot create the interface: %s", name, err)
@@ -116,7 +118,7 @@ func (h *Host) setAddress(addr netip.Prefix, gateway netip.Addr) error {
 func (h *Host) deliver(frames []frame) error {
 	for _, f := range frames {
 		if dst := f.dst(); dst != h.mac && !dst.group() {
-			continue // flooded, for another host: a real interface would ignore it too
+			continue // flooded, for another host; a real interface ignores it, too
 		}
 		h.hear(f.eth())
 		if h.solicited != nil && isSolicitation(f.eth()) {
@@ -129,9 +131,9 @@ func (h *Host) deliver(frames []frame) error {
 	return nil
 }
 
-// hear deletes the neighbor entry of an address when another machine announces the address (RFC
-// 5227, 3), so the next packet triggers an ARP request. Other systems do the same, but the stack
-// ignores announcements.
+// hear processes ARP announcements (RFC 5227, section 3), which the stack ignores. It deletes the
+// neighbor entry of an address that another machine announces. The next packet to the address then
+// triggers an ARP request.
 func (h *Host) hear(eth []byte) {
 	if header.Ethernet(eth).Type() != header.ARPProtocolNumber {
 		return
@@ -152,7 +154,7 @@ func (h *Host) hear(eth []byte) {
 	}
 }
 
-// transmit passes packets of the stack to the switch.
+// transmit passes packets of the stack to the switch until ctx ends.
 func (h *Host) transmit(ctx context.Context) {
 	defer close(h.ended)
 	for {
@@ -181,8 +183,8 @@ func (h *Host) Addr() netip.Addr { return h.addr }
 func (h *Host) Name() string { return h.name }
 
 // DialContext connects to a TCP or UDP address of the closed network ("10.77.0.11:50000" or
-// "cp1:50000"). It is usable as http.Transport.DialContext and, with the network fixed, as gRPC's
-// dialer. It cannot reach the host's network.
+// "cp1:50000"). The method fits http.Transport.DialContext and, with a fixed network, the dialer of
+// gRPC. It cannot reach the host's network.
 func (h *Host) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := h.resolve(address)
 	if err != nil {
@@ -209,7 +211,8 @@ func (h *Host) DialContext(ctx context.Context, network, address string) (net.Co
 	return nil, fmt.Errorf("host %s: cannot dial %s: network %q is not tcp or udp", h.name, address, network)
 }
 
-// Listen opens a TCP listener on one of the host's ports (0: any), for all its families.
+// Listen opens a TCP listener on a port of the host (0: a free port), for IPv4 and, if the host has
+// it, also for IPv6.
 func (h *Host) Listen(port uint16) (net.Listener, error) {
 	protocol := ipv4.ProtocolNumber
 	if h.six.IsValid() {
@@ -222,13 +225,13 @@ func (h *Host) Listen(port uint16) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenPacket opens a UDP port of the host (0: any) for IPv4. The port can also receive and send
-// broadcasts.
+// ListenPacket opens a UDP port of the host for IPv4 (0: a free port). The port can also receive
+// and send broadcasts.
 func (h *Host) ListenPacket(port uint16) (net.PacketConn, error) {
 	return h.listenPacket(port, ipv4.ProtocolNumber)
 }
 
-// listenPackets opens a UDP port for each family of the host.
+// listenPackets opens a UDP port for each IP version of the host: first IPv4, then IPv6.
 func (h *Host) listenPackets(port uint16) ([]net.PacketConn, error) {
 	conn, err := h.ListenPacket(port)
 	if err != nil || !h.six.IsValid() {

@@ -18,11 +18,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 )
 
-// IPv6Mode is how the router of a network configures machines by IPv6.
+// IPv6Mode is the method by which the router of a network gives IPv6 settings to machines.
 type IPv6Mode string
 
 const (
-	// IPv6None is no router. Machines have link-local addresses only.
+	// IPv6None starts no IPv6 router. Machines have link-local addresses only.
 	IPv6None IPv6Mode = ""
 	// IPv6Advertised gives addresses, resolvers (RDNSS) and search domains (DNSSL) by router
 	// advertisements.
@@ -34,20 +34,21 @@ const (
 	IPv6Stateful IPv6Mode = "stateful"
 )
 
-// IPv6Spec describes the IPv6 router of a network. The zero value is no router.
+// IPv6Spec describes the IPv6 router of a network. The zero value starts no router.
 type IPv6Spec struct {
 	Mode IPv6Mode `json:"mode,omitempty"`
-	// Prefix is a /64; default fd00:77::/64. The gateway has its first address. The address of a
-	// machine ends with its EUI-64 (RFC 4291, appendix A), in all modes.
+	// Prefix is the IPv6 network, a /64; default fd00:77::/64. The gateway has its first address.
+	// In all modes, the address of a machine ends with the EUI-64 of its hardware address (RFC
+	// 4291, appendix A).
 	Prefix netip.Prefix `json:"prefix,omitzero"`
-	// Only removes IPv4: no DHCPv4 answers, and names have IPv6 addresses only.
+	// Only removes IPv4: the DHCPv4 server is off, and DNS names have IPv6 addresses only.
 	Only bool `json:"only,omitempty"`
-	// Delegated is the range of prefixes that DHCPv6 delegates, a /48 to /56; invalid: none. A
-	// machine gets a /60.
+	// Delegated is the range from which DHCPv6 delegates a /60 to each machine. It is a /48 to /56;
+	// invalid: DHCPv6 delegates no prefixes.
 	Delegated netip.Prefix `json:"delegated,omitzero"`
 }
 
-// withDefaults checks the specification.
+// withDefaults returns s with its defaults. It fails if s is invalid.
 func (s IPv6Spec) withDefaults() (IPv6Spec, error) {
 	if !s.Prefix.IsValid() {
 		s.Prefix = netip.MustParsePrefix("fd00:77::/64")
@@ -73,7 +74,7 @@ func (s IPv6Spec) withDefaults() (IPv6Spec, error) {
 // on reports whether the network has an IPv6 router.
 func (s IPv6Spec) on() bool { return s.Mode != IPv6None }
 
-// addrOf returns the address of a machine.
+// addrOf returns the IPv6 address of the machine with a hardware address.
 func (s IPv6Spec) addrOf(mac macAddr) netip.Addr {
 	b := s.Prefix.Addr().As16()
 	copy(b[8:], eui64(mac))
@@ -83,7 +84,8 @@ func (s IPv6Spec) addrOf(mac macAddr) netip.Addr {
 // gateway returns the address of the gateway.
 func (s IPv6Spec) gateway() netip.Addr { return s.Prefix.Addr().Next() }
 
-// delegatedTo returns the delegated prefix of a machine, by the last byte of its hardware address.
+// delegatedTo returns the delegated prefix of a machine. The prefix depends on the last byte of the
+// machine's hardware address.
 func (s IPv6Spec) delegatedTo(mac macAddr) netip.Prefix {
 	b := s.Delegated.Masked().Addr().As16()
 	b[6], b[7] = b[6]|mac[5]>>4, mac[5]<<4
@@ -95,7 +97,8 @@ func eui64(mac macAddr) []byte {
 	return []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// macOfEUI64 returns the hardware address in an address; false if there is none.
+// macOfEUI64 returns the hardware address from which an IPv6 address was derived. It returns false
+// if the IPv6 address contains no hardware address.
 func macOfEUI64(a netip.Addr) (mac macAddr, ok bool) {
 	b := a.As16()
 	if b[11] != 0xff || b[12] != 0xfe {
@@ -104,7 +107,7 @@ func macOfEUI64(a netip.Addr) (mac macAddr, ok bool) {
 	return macAddr{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}, true
 }
 
-// names returns the addresses of a name in DNS.
+// names returns the addresses in DNS of a machine or host with the given IPv4 and IPv6 addresses.
 func (s IPv6Spec) names(four, six netip.Addr) []netip.Addr {
 	switch {
 	case !s.on():
@@ -115,8 +118,8 @@ func (s IPv6Spec) names(four, six netip.Addr) []netip.Addr {
 	return []netip.Addr{four, six}
 }
 
-// SixOf returns the IPv6 address of a machine or host; invalid without an IPv6 router or an entry
-// of this name.
+// SixOf returns the IPv6 address of a machine or host; invalid if the network has no IPv6 router or
+// does not know the name.
 func (n *Network) SixOf(name string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,7 +139,7 @@ func (n *Network) Six() netip.Prefix {
 	return n.spec.IPv6.Prefix
 }
 
-// setIPv6 gives a host its IPv6 addresses, and a default route if gateway is valid.
+// setIPv6 gives a host a link-local address and addr, and a default route if gateway is valid.
 func (h *Host) setIPv6(addr netip.Prefix, gateway netip.Addr) error {
 	factory := func(a netip.Prefix) tcpip.ProtocolAddress {
 		return tcpip.ProtocolAddress{Protocol: ipv6.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{
@@ -158,22 +161,24 @@ func (h *Host) setIPv6(addr netip.Prefix, gateway netip.Addr) error {
 	return nil
 }
 
-// protocols6 are the additional protocols of a host with IPv6. The hosts solicit no routers, and do
-// not test their addresses for duplicates: the addresses are fixed, and usable at once.
+// protocols6 returns the additional protocols of a host with IPv6. The addresses of hosts are
+// fixed, so the hosts solicit no routers and do not test their addresses for duplicates.
 func protocols6() ([]stack.NetworkProtocolFactory, []stack.TransportProtocolFactory) {
 	return []stack.NetworkProtocolFactory{ipv6.NewProtocol}, []stack.TransportProtocolFactory{icmp.NewProtocol6}
 }
 
-// Lifetimes of the advertisements, in the time of the network, and the interval between them.
+// The router lifetime in the advertisements, and the interval between advertisements. Both are in
+// the time of the network (Clock).
 const (
 	routerLifetime    = 30 * time.Minute
 	advertiseInterval = time.Minute
 )
 
-// router is the IPv6 router of a network: its gateway.
+// router is the IPv6 router of a network. It is a part of the gateway.
 type router struct{ n *Network }
 
-// start sends router advertisements, also as answers to solicitations.
+// start sends router advertisements in intervals, and as answers to solicitations. The returned
+// function ends them.
 func (r router) start() (func(), error) {
 	n := r.n
 	frame, err := r.advertisement()
@@ -202,7 +207,7 @@ func (r router) advertisement() ([]byte, error) {
 	if !n.spec.NoRouter {
 		ra.RouterLifetime = uint16(routerLifetime / time.Second)
 	}
-	prefix := append([]byte{64, 0xc0}, make([]byte, 12)...) // L and A
+	prefix := append([]byte{64, 0xc0}, make([]byte, 12)...) // the flags L and A
 	switch six.Mode {
 	case IPv6Stateless:
 		ra.Flags = 0x40

@@ -22,8 +22,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestIPv6Services checks that the gateway's DNS and NTP answer by IPv6, and that hosts reach each
-// other by it.
+// TestIPv6Services checks that the DNS and NTP servers of the gateway answer by IPv6, and that
+// hosts reach each other by IPv6.
 func TestIPv6Services(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{IPv6: IPv6Spec{Mode: IPv6Stateful, Only: true}})
 	a, b := guest(t, n, "a"), guest(t, n, "b")
@@ -73,11 +73,11 @@ func TestIPv6Services(t *testing.T) {
 	}
 }
 
-// TestRouter checks the advertisement of each mode, which answers a solicitation.
+// TestRouter checks the router advertisement that answers a solicitation, in each mode.
 func TestRouter(t *testing.T) {
 	for mode, want := range map[IPv6Mode]struct {
 		flags   uint8
-		auto    bool // addresses from the prefix
+		auto    bool // machines derive addresses from the prefix
 		options []layers.ICMPv6Opt
 	}{
 		IPv6Advertised: {0, true, []layers.ICMPv6Opt{layers.ICMPv6OptSourceAddress, layers.ICMPv6OptPrefixInfo, 25, 31}},
@@ -106,7 +106,7 @@ func TestRouter(t *testing.T) {
 					kinds = append(kinds, o.Type)
 					auto = auto || o.Type == layers.ICMPv6OptPrefixInfo && o.Data[1]&0x40 != 0
 				}
-				slices.Sort(kinds) // the library writes them in the reverse order
+				slices.Sort(kinds) // the library writes options in the reverse order
 				if ra.Flags != want.flags || ra.RouterLifetime != 1800 || !slices.Equal(kinds, want.options) || auto != want.auto {
 					t.Errorf("the advertisement is %+v", ra)
 				}
@@ -117,7 +117,7 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// solicitation is the frame of a router solicitation.
+// solicitation returns the frame of a router solicitation.
 func solicitation(t *testing.T) frame {
 	t.Helper()
 	mac := net.HardwareAddr{0x52, 0x54, 0x4f, 9, 9, 9}
@@ -171,7 +171,7 @@ func TestDHCP6(t *testing.T) {
 	}
 }
 
-// describe6 describes an answer of the DHCPv6 server.
+// describe6 returns a short description of an answer of the DHCPv6 server; empty if m is nil.
 func describe6(m *dhcpv6.Message) string {
 	if m == nil {
 		return ""
@@ -247,7 +247,7 @@ func TestServeBoot6(t *testing.T) {
 	}
 }
 
-// TestBadIPv6Spec checks the errors of specifications.
+// TestBadIPv6Spec checks the errors of invalid specifications.
 func TestBadIPv6Spec(t *testing.T) {
 	for want, spec := range map[string]IPv6Spec{
 		"needs a mode":                      {Only: true},

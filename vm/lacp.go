@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// LACP of IEEE 802.1AX-2020, clause 6.4: the frames, and a partner that answers them. The partner
-// agrees to each offer of the other side; it sends only answers.
+// The switch's side of LACP (IEEE 802.1AX-2020, clause 6.4). The switch sends an LACPDU only as the
+// answer to an LACPDU.
 
 const (
 	etherSlow   = 0x8809 // Slow Protocols
@@ -17,26 +17,27 @@ const (
 	lacpInfoLen = 20  // of an actor or partner TLV
 
 	lacpActive       = 1 << 0
-	lacpShort        = 1 << 1 // it wants an LACPDU each second
+	lacpShort        = 1 << 1 // the sender requests an LACPDU each second
 	lacpAggregation  = 1 << 2
 	lacpSync         = 1 << 3
 	lacpCollecting   = 1 << 4
 	lacpDistributing = 1 << 5
 
-	// lacpTimeout is the time without an LACPDU after which a port is not used: three periods of a
-	// second, and a busy computer.
+	// lacpTimeout is the time without an LACPDU after which the switch does not use a port: three
+	// periods of a second, and a further second because the computer may be busy.
 	lacpTimeout = 4 * time.Second
 )
 
-// slowGroup is the destination of Slow Protocols; bridges do not forward 01:80:c2:00:00:00 to 0f.
+// slowGroup is the destination address of Slow Protocols, a link-local group address.
 var slowGroup = macAddr{0x01, 0x80, 0xc2, 0, 0, 2}
 
-// linkLocal reports whether bridges forward no frames to m (IEEE 802.1Q, table 8-1).
+// linkLocal reports whether m is a link-local group address: 01:80:c2:00:00:00 to
+// 01:80:c2:00:00:0f. Bridges do not forward frames to these addresses (IEEE 802.1Q, table 8-1).
 func (m macAddr) linkLocal() bool {
 	return m[0] == 0x01 && m[1] == 0x80 && m[2] == 0xc2 && m[3] == 0 && m[4] == 0 && m[5] < 16
 }
 
-// lacpInfo is one side of an LACPDU.
+// lacpInfo describes a side of a link, the actor or the partner, in an LACPDU.
 type lacpInfo struct {
 	SystemPriority uint16
 	System         macAddr
@@ -46,7 +47,7 @@ type lacpInfo struct {
 	State          uint8
 }
 
-// lacpdu is an LACPDU.
+// lacpdu is an LACPDU. Actor describes its sender, and Partner the receiver as the sender knows it.
 type lacpdu struct{ Actor, Partner lacpInfo }
 
 func (i lacpInfo) append(b []byte, kind byte) []byte {
@@ -73,7 +74,7 @@ func (p lacpdu) frame(src macAddr) frame {
 	b = binary.BigEndian.AppendUint16(b, etherSlow)
 	b = append(b, lacpSubtype, lacpVersion)
 	b = p.Partner.append(p.Actor.append(b, 1), 2)
-	b = append(b, 3, 16) // collector, without a delay; the terminator and the padding are zeros
+	b = append(b, 3, 16) // collector TLV without a delay; the terminator and the padding are zeros
 	f := newFrame(ethHeader + lacpLength)
 	copy(f.eth(), b)
 	return f
@@ -81,7 +82,7 @@ func (p lacpdu) frame(src macAddr) frame {
 
 var errNoLACPDU = errors.New("not an LACPDU")
 
-// parseLACPDU parses an Ethernet frame.
+// parseLACPDU parses an Ethernet frame. It fails if the frame is not an LACPDU.
 func parseLACPDU(eth []byte) (lacpdu, error) {
 	if len(eth) < ethHeader+2+2*lacpInfoLen || binary.BigEndian.Uint16(eth[12:]) != etherSlow || eth[ethHeader] != lacpSubtype {
 		return lacpdu{}, errNoLACPDU
@@ -100,14 +101,14 @@ type bundle struct {
 	order []string               // names of the ports
 }
 
-// bundlePort is the knowledge of the switch about the other end of a port.
+// bundlePort is a port of a bundle, with the last LACPDU of its other end.
 type bundlePort struct {
 	number uint16
 	other  lacpInfo
-	heard  time.Time // of the last LACPDU; zero: none
+	heard  time.Time // time of the last LACPDU; zero: there was none
 }
 
-// switchSystem is the system ID of the switch in LACP.
+// switchSystem is the hardware address of the switch, which identifies it in LACP and LLDP.
 var switchSystem = macAddr{0x52, 0x54, 0x4f, 0xff, 0xff, 0xff}
 
 func newBundle(key uint16, names []string) *bundle {
@@ -118,8 +119,8 @@ func newBundle(key uint16, names []string) *bundle {
 	return b
 }
 
-// answer records an LACPDU from a port, and returns the answer. The switch is in sync with a port
-// that can be aggregated with the other ports: their ends have the same system and key.
+// answer records the LACPDU in that arrived on a port, and returns the answer. The switch is in
+// sync with the port if the port can be aggregated with the other ports (agrees).
 func (b *bundle) answer(port string, in lacpdu, now time.Time, timeout time.Duration) lacpdu {
 	p := b.ports[port]
 	p.other, p.heard = in.Actor, now
@@ -133,8 +134,9 @@ func (b *bundle) answer(port string, in lacpdu, now time.Time, timeout time.Dura
 	return lacpdu{Actor: own, Partner: in.Actor}
 }
 
-// agrees reports whether the end of a port belongs to the same bond as the ends of the ports before
-// it that work.
+// agrees reports whether the other end of a port allows aggregation and belongs to the bond of the
+// bundle. This is the bond (system and key) at the other end of the first working port. A port
+// works if an LACPDU has arrived within timeout and the other end allows aggregation.
 func (b *bundle) agrees(port string, now time.Time, timeout time.Duration) bool {
 	p := b.ports[port]
 	if p.other.State&lacpAggregation == 0 {
@@ -149,8 +151,8 @@ func (b *bundle) agrees(port string, now time.Time, timeout time.Duration) bool 
 	return false
 }
 
-// active returns the ports that carry frames: both ends are in sync, and the other end was heard
-// lately.
+// active returns the names of the ports that carry frames: both ends are in sync, and an LACPDU has
+// arrived within timeout.
 func (b *bundle) active(now time.Time, timeout time.Duration) (names []string) {
 	for _, name := range b.order {
 		p := b.ports[name]

@@ -29,8 +29,8 @@ func TestLACPDU(t *testing.T) {
 	}
 }
 
-// TestBundle checks when the switch uses a port: while its other end is in sync, was heard lately,
-// and belongs to the same bond as the other ports.
+// TestBundle checks that the switch uses a port while its other end is in sync, has sent an LACPDU
+// within the timeout, and belongs to the same bond as the other ports.
 func TestBundle(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := newBundle(1, []string{"m", "m/1"})
@@ -90,7 +90,8 @@ func plugTest(t *testing.T, n *Network, name string) testPort {
 	return p
 }
 
-// next returns the next frame of a type; tags count as a type.
+// next returns the next frame with an EtherType. A frame with a VLAN tag has the EtherType
+// etherVLAN.
 func (p testPort) next(t *testing.T, kind uint16) []byte {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -106,8 +107,9 @@ func (p testPort) next(t *testing.T, kind uint16) []byte {
 	}
 }
 
-// count returns the number of frames of a type that the port has received. Frames of a single port
-// arrive in order, so a later frame of another type shows that all have arrived.
+// count returns the number of received frames with an EtherType, and drops all received frames.
+// Frames from a single port arrive in order, so a test first waits for a later frame of another
+// type.
 func (p testPort) count(kind uint16) (n int) {
 	for {
 		select {
@@ -121,7 +123,7 @@ func (p testPort) count(kind uint16) (n int) {
 	}
 }
 
-// ether returns a frame of a type without content.
+// ether returns a frame with an EtherType. The content begins after the EtherType.
 func ether(dst, src macAddr, kind uint16, content ...byte) frame {
 	f := newFrame(ethHeader + 46)
 	copy(f.eth(), dst[:])
@@ -132,14 +134,14 @@ func ether(dst, src macAddr, kind uint16, content ...byte) frame {
 }
 
 const (
-	testType = 0x88b5 // IEEE 802, for experiments
+	testType = 0x88b5 // reserved for experiments (IEEE 802)
 	markType = 0x88b6
 )
 
 var everyone = macAddr{255, 255, 255, 255, 255, 255}
 
-// TestBundleOnSwitch checks that the switch answers LACPDUs, sends one copy of each frame to the
-// bundle, and uses the other port when one fails.
+// TestBundleOnSwitch checks that the switch answers LACPDUs, sends a single copy of each frame to
+// the bundle, and uses the second port when the first port fails.
 func TestBundleOnSwitch(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	if err := n.Bundle("m", "m/1"); err != nil {
@@ -164,7 +166,7 @@ func TestBundleOnSwitch(t *testing.T) {
 	second.receive(lacpdu{Actor: lacpInfo{System: bond, Key: 9, Port: 2, State: lacpActive | lacpAggregation | lacpSync}}.frame(bond))
 	second.next(t, etherSlow)
 	other.receive(ether(everyone, peer, testType))
-	// Each port gets a mark of its own, after the frame above.
+	// Each port also gets a later frame of the type markType, at which the function count ends.
 	mark := ether(everyone, peer, markType)
 	first.send(mark, 0)
 	second.send(mark, 0)
@@ -214,7 +216,7 @@ func TestVLANs(t *testing.T) {
 	if f := trunk.next(t, etherVLAN); f[15] != 100 || uint16(f[16])<<8|uint16(f[17]) != testType {
 		t.Errorf("the trunk received % x", f[:20])
 	}
-	// Ports that ignore tags are separate from the others, and forward tags as they are.
+	// Ports that ignore tags are separate from the other ports, and forward tags unchanged.
 	other := plugTest(t, n, "other")
 	plain.receive(ether(everyone, b, etherVLAN, 0, 100, testType>>8, testType&0xff))
 	other.next(t, etherVLAN)

@@ -7,7 +7,7 @@ import (
 
 const (
 	etherLLDP = 0x88cc
-	// lldpInterval is the time between two announcements. Switches use 30 s.
+	// lldpInterval is the time between two announcements. Real switches use 30 s.
 	lldpInterval = 2 * time.Second
 	lldpTTL      = 20 // seconds
 )
@@ -15,11 +15,11 @@ const (
 // lldpGroup is the destination of LLDP (IEEE 802.1AB-2016, table 7-1).
 var lldpGroup = macAddr{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 
-// SetLLDP makes the switch announce itself on every port with this name of at most 255 bytes; an
+// SetLLDP makes the switch announce itself by LLDP on every port. name has at most 255 bytes; an
 // empty name ends the announcements.
 func (n *Network) SetLLDP(name string) { n.control.lldpName.Store(&name) }
 
-// startLLDP sends the announcements of the network's switch.
+// startLLDP sends the announcements of the network's switch. The returned function ends them.
 func startLLDP(n *Network) (func(), error) {
 	return repeat(n.clock.Outside(lldpInterval), nil, func() {
 		if name := n.control.lldpName.Load(); name != nil && *name != "" {
@@ -39,8 +39,9 @@ func (s *ethSwitch) announce(name string) {
 	}
 }
 
-// lldpFrame returns an LLDPDU of the switch: chassis, port, TTL, system name, capability bridge,
-// and the VLAN of frames without a tag (IEEE 802.1Q, D.2.1) if the port has a VLAN.
+// lldpFrame returns an LLDPDU of the switch for a port: chassis, port, TTL, system name and
+// capability bridge. If vlan is not 0, the LLDPDU also has the VLAN of frames without a tag (IEEE
+// 802.1Q, D.2.1).
 func lldpFrame(name, port string, vlan int) frame {
 	b := append(append([]byte{}, lldpGroup[:]...), switchSystem[:]...)
 	b = binary.BigEndian.AppendUint16(b, etherLLDP)

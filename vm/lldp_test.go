@@ -7,7 +7,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// TestLLDPFrame reads an announcement of the switch with another decoder.
+// TestLLDPFrame decodes an announcement of the switch with gopacket.
 func TestLLDPFrame(t *testing.T) {
 	p := gopacket.NewPacket(lldpFrame("leaf1", "m1", 100).eth(), layers.LayerTypeEthernet, gopacket.Default)
 	core, _ := p.Layer(layers.LayerTypeLinkLayerDiscovery).(*layers.LinkLayerDiscovery)

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock locks the cluster's directory for this process. The kernel releases the lock when the
-// process ends for any reason, and reports its holder to other processes, so there is no stale pid
-// file.
+// takeLock locks the cluster's directory for this process. It fails if another process holds the
+// lock. The kernel releases the lock when the process ends for any reason, and reports the process
+// ID of the holder to other processes. So the lock replaces a file with a process ID, which could
+// be stale.
 func takeLock(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -31,9 +32,9 @@ func takeLock(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// holder returns the process ID of the cluster's runner; 0 without a runner. The runner itself must
-// not call it: the answer would be 0, and closing the file would release the lock (POSIX record
-// locks belong to processes).
+// holder returns the process ID of the cluster's runner; 0 if no runner holds the lock. The runner
+// itself must not call holder: POSIX record locks belong to processes, so the runner would get 0,
+// and closing the file would release the runner's lock.
 func holder(dir string) (int, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -53,8 +54,8 @@ func holder(dir string) (int, error) {
 	return int(lock.Pid), nil
 }
 
-// killHolder ends the runner of dir, and no other process, and waits for its end. Its machines end
-// with it.
+// killHolder waits for the end of the runner of dir, with which its machines end. If kill is true,
+// it kills the runner first. It fails if ctx ends before the runner.
 func killHolder(ctx context.Context, dir string, kill bool) error {
 	pid, err := holder(dir)
 	if err != nil || pid == 0 {
@@ -68,8 +69,8 @@ func killHolder(ctx context.Context, dir string, kill bool) error {
 		return fmt.Errorf("cluster: cannot watch its runner (process %d): %w", pid, err)
 	}
 	defer unix.Close(fd)
-	// Another process may have got the ID between the two calls. If the process still holds the
-	// lock, it is the runner.
+	// Between holder and PidfdOpen, the runner may have ended, and another process may have got the
+	// ID. If the process still holds the lock now, it is the runner.
 	if again, err := holder(dir); err != nil || again != pid {
 		return err
 	}
@@ -92,8 +93,9 @@ func killHolder(ctx context.Context, dir string, kill bool) error {
 	}
 }
 
-// listenControl opens the control socket. Its path uses a file descriptor, because the path of a
-// Unix socket is limited to 107 bytes and test directories have longer paths.
+// listenControl opens the control socket in dir. The returned function closes it. The path of a
+// Unix socket has at most 107 bytes, and the directories of tests have longer paths. So the
+// socket's path begins with a file descriptor of dir.
 func listenControl(dir string) (net.Listener, func(), error) {
 	opened, err := os.Open(dir)
 	if err != nil {

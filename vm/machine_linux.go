@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish"
 )
 
-// Machine is a computer: a directory, and a QEMU process while it is switched on.
+// Machine is a virtual machine: a directory, and a QEMU process while the machine is switched on.
 type Machine struct {
 	spec    MachineSpec
 	addr    netip.Addr
@@ -31,7 +31,7 @@ type Machine struct {
 	setup  setup // of the next power-on
 }
 
-// Start makes a machine and switches it on. ctx bounds only the start; Close ends the machine.
+// Start creates a machine and switches it on. ctx bounds only the start; Close ends the machine.
 func Start(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
@@ -69,15 +69,15 @@ func (s MachineSpec) hasNIC() bool { return s.NIC.Network != nil && !s.NIC.Omit 
 // Name returns the machine's name.
 func (m *Machine) Name() string { return m.spec.Name }
 
-// Addr returns the machine's address from DHCP, an IPv6 address in a network with IPv6 only;
-// invalid without a NIC.
+// Addr returns the address that the machine gets by DHCP. In a network with IPv6 only, it returns
+// the machine's IPv6 address. The address is invalid if the machine has no NIC.
 func (m *Machine) Addr() netip.Addr { return m.addr }
 
 // Spec returns the machine's specification, with all defaults.
 func (m *Machine) Spec() MachineSpec { return m.spec }
 
-// DiskPath returns the raw file of the disk with that name, for tests that damage or read it while
-// the power is off.
+// DiskPath returns the path of the file of a disk; empty if the machine has no disk with this name.
+// Tests read or damage the file while the power is off.
 func (m *Machine) DiskPath(name string) string {
 	for _, d := range m.spec.Disks {
 		if d.Name == name {
@@ -87,8 +87,8 @@ func (m *Machine) DiskPath(name string) string {
 	return ""
 }
 
-// LogPath returns the record of the writes to the disk with that name (Disk.Record). It grows while
-// the machine is on.
+// LogPath returns the path of the record of a disk (Disk.Record). The file grows while the machine
+// is on.
 func (m *Machine) LogPath(name string) string { return m.spec.logPath(Disk{Name: name}) }
 
 // Console returns the output of the machine's serial port.
@@ -97,15 +97,15 @@ func (m *Machine) Console() *Console { return m.console }
 // ConsoleTail returns the last n lines of the console.
 func (m *Machine) ConsoleTail(n int) string { return m.console.Tail(n) }
 
-// WaitConsole waits for a line of the console since power-on that matches re, and returns the match
-// and its groups. It fails if ctx or the machine ends first; the error contains the end of the
-// console.
+// WaitConsole waits until a line that the console has received since power-on matches re. It
+// returns the match and its groups. It fails if ctx or the machine ends first; the error contains
+// the end of the console.
 func (m *Machine) WaitConsole(ctx context.Context, re *regexp.Regexp) ([]string, error) {
 	p := m.current()
 	return m.waitConsole(ctx, p, p.consoleStart, re)
 }
 
-// WaitConsoleFrom is WaitConsole from an offset (Console.Offset), for output after an event.
+// WaitConsoleFrom is WaitConsole for the output after an offset of the console (Console.Offset).
 func (m *Machine) WaitConsoleFrom(ctx context.Context, offset int64, re *regexp.Regexp) ([]string, error) {
 	return m.waitConsole(ctx, m.current(), offset, re)
 }
@@ -125,7 +125,7 @@ func (m *Machine) waitConsole(ctx context.Context, p *power, offset int64, re *r
 		return match, nil
 	}
 	if match, _, _ := m.console.search(next, re); match != nil {
-		return match, nil // its last output matches
+		return match, nil // the last output of the machine matches
 	}
 	return nil, fmt.Errorf("machine %s: %w; end of the console:\n%s", m.spec.Name, err, m.console.Tail(40))
 }
@@ -154,9 +154,8 @@ func (m *Machine) PID() int {
 	return m.current().cmd.Process.Pid
 }
 
-// ProcessorTime returns the processor time of this computer that the machine has used since
-// power-on: the time of the QEMU process with its threads, of which the emulated processors are the
-// largest part.
+// ProcessorTime returns the processor time that QEMU and its threads have used on this computer
+// since power-on. It fails if the machine is off.
 func (m *Machine) ProcessorTime() (time.Duration, error) {
 	pid := m.PID()
 	if pid == 0 {
@@ -169,14 +168,16 @@ func (m *Machine) ProcessorTime() (time.Duration, error) {
 	return processorTime(string(text))
 }
 
-// userHz is the unit of times in /proc/PID/stat, in all interfaces of Linux to programs.
+// userHz is the number of clock ticks per second in /proc/PID/stat. Linux uses this number in all
+// its interfaces to programs.
 const userHz = 100
 
-// processorTime returns the sum of the fields utime and stime of /proc/PID/stat
-// (proc_pid_stat(5)). The second field, the name, may contain any character.
+// processorTime returns the sum of the fields utime and stime of /proc/PID/stat (proc_pid_stat(5)).
+// The second field is the name of the program in parentheses, which may contain any character. So
+// the function parses only the text after the last parenthesis.
 func processorTime(stat string) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	const utime, stime = 11, 12 // fields 14 and 15; the third field is the first one here
+	const utime, stime = 11, 12 // fields 14 and 15 of the line: index 0 here is field 3
 	if len(fields) <= stime {
 		return 0, fmt.Errorf("processor time: cannot understand %q", stat)
 	}
@@ -194,8 +195,8 @@ func processorTime(stat string) (time.Duration, error) {
 // Events returns QEMU's reports since power-on: resets, the watchdog, the shutdown.
 func (m *Machine) Events() []Event { return m.current().qmp.log() }
 
-// Channel returns the host's end of the virtio-serial port with that name, for the current
-// power-on.
+// Channel returns the host's end of a virtio-serial port, for the current power-on. It fails if
+// MachineSpec.Channels does not contain the name.
 func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
 	c := m.current().channels[name]
 	if c == nil {
@@ -204,8 +205,8 @@ func (m *Machine) Channel(name string) (io.ReadWriteCloser, error) {
 	return c, nil
 }
 
-// Wait waits until the machine is off and returns its Exit. The error is only that of ctx; Exit.Err
-// evaluates the end.
+// Wait waits until the machine is off and returns its Exit. It fails only if ctx ends first.
+// Exit.Err returns an error if the machine ended unexpectedly.
 func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	p := m.current()
 	select {
@@ -217,7 +218,8 @@ func (m *Machine) Wait(ctx context.Context) (Exit, error) {
 	}
 }
 
-// PowerOn switches the machine on again, with its present disks.
+// PowerOn switches the machine on again, with its present disks. It fails if the machine is on or
+// closed.
 func (m *Machine) PowerOn(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,12 +251,13 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 	return nil
 }
 
-// VarsPath returns the file of the firmware's variables of a machine. While the machine is off, it
-// can be the Vars of another machine, which then has the same keys for Secure Boot.
+// VarsPath returns the path of the file with the firmware's variables of a machine. While the
+// machine is off, the path can be Firmware.Vars of a new machine. The new machine starts with a
+// copy of the variables, and so with the same keys for Secure Boot.
 func VarsPath(m *Machine) string { return filepath.Join(m.spec.Dir, varsFile) }
 
-// ResetFirmwareVars resets the firmware's variables to their initial state, like an empty battery.
-// The machine must be off.
+// ResetFirmwareVars resets the firmware's variables to their initial state, as an empty battery
+// does in a real machine. It fails if the machine is on.
 func (m *Machine) ResetFirmwareVars() error {
 	if m.Running() {
 		return fmt.Errorf("machine %s: it is on", m.Name())
@@ -265,12 +268,12 @@ func (m *Machine) ResetFirmwareVars() error {
 	return m.spec.prepare()
 }
 
-// PowerCut cuts the power: it kills QEMU, and returns after the end of all its processes. Cutting
-// the power of a machine that is off does nothing.
+// PowerCut cuts the power: it kills QEMU, and returns when all processes of the machine have ended.
+// It has no effect on a machine that is off.
 func (m *Machine) PowerCut() { m.current().kill("power cut") }
 
-// PowerButton presses the ACPI power button. The machine decides whether and when it ends: see
-// Wait.
+// PowerButton presses the ACPI power button. The guest decides whether and when it shuts down; Wait
+// waits for the end.
 func (m *Machine) PowerButton(ctx context.Context) error {
 	return m.monitor(ctx, "press the power button", "system_powerdown", nil)
 }
@@ -280,7 +283,7 @@ func (m *Machine) Reset(ctx context.Context) error {
 	return m.monitor(ctx, "reset", "system_reset", nil)
 }
 
-// Pause stops all CPUs of the machine, Resume continues them. The guest's clock stops meanwhile.
+// Pause stops all CPUs of the machine until Resume. The guest's clock stops, too.
 func (m *Machine) Pause(ctx context.Context) error { return m.monitor(ctx, "pause", "stop", nil) }
 
 // Resume ends a Pause.
@@ -307,8 +310,8 @@ func (m *Machine) Written(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// SetCable plugs the cable of the machine's n-th NIC in, or pulls it out: the machine loses the
-// carrier, and no frame passes. The next power-on has all cables plugged in.
+// SetCable plugs in or unplugs the cable of NIC n of the machine, counted from 0. Without its
+// cable, a NIC has no carrier, and no frame passes. At each power-on, all cables are plugged in.
 func (m *Machine) SetCable(ctx context.Context, n int, plugged bool) error {
 	if !m.spec.hasNIC() || n < 0 || n > m.spec.NIC.More {
 		return fmt.Errorf("machine %s: cannot change the cable: it has no NIC %d", m.spec.Name, n)
@@ -316,7 +319,7 @@ func (m *Machine) SetCable(ctx context.Context, n int, plugged bool) error {
 	return m.Monitor(ctx, "set_link", map[string]any{"name": fmt.Sprintf("nic%d", n), "up": plugged})
 }
 
-// Monitor runs a command of QEMU's machine protocol.
+// Monitor runs a command of QEMU's machine protocol (QMP). It fails if QEMU reports an error.
 func (m *Machine) Monitor(ctx context.Context, command string, arguments map[string]any) error {
 	return m.monitor(ctx, "run "+command, command, arguments)
 }
@@ -348,7 +351,7 @@ func (m *Machine) Close() error {
 	return m.console.close()
 }
 
-// readTail returns the end of a file, at most size bytes.
+// readTail returns the end of a file, at most size bytes; empty if the file cannot be read.
 func readTail(path string, size int64) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -367,6 +370,6 @@ func readTail(path string, size int64) string {
 	return string(data)
 }
 
-// exitTime bounds the reading of the last output of an ended QEMU; this output is already in the
-// sockets.
+// exitTime bounds the time for reading the last output after the end of QEMU. The output is already
+// in the sockets.
 const exitTime = 5 * time.Second

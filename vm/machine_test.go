@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The firmware finds no system on a blank disk and reports this on the serial console: pflash,
-// disk, console and monitor work.
+// TestFirmwareBoot boots a machine with a blank disk. The firmware finds no system and reports this
+// on the serial console. This shows that pflash, disk, console and monitor work.
 func TestFirmwareBoot(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -61,7 +61,8 @@ func TestFirmwareBoot(t *testing.T) {
 	}
 }
 
-// qemuLock allows one emulated machine at a time, also when go test runs packages concurrently.
+// qemuLock waits for the right to run an emulated machine, and holds it until the end of the test.
+// Only a single test of all packages has this right.
 func qemuLock(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "orlop-qemu-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)

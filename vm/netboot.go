@@ -15,7 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
-// bootName is the file name of the boot image in offers.
+// bootName is the file name of the boot image in DHCP answers.
 const bootName = "boot.efi"
 
 // Ports of the gateway that serve the boot image.
@@ -24,9 +24,9 @@ const (
 	httpPort = 80
 )
 
-// ServeBoot offers a boot image (a UEFI program) to machines that boot from the network: its
-// location by DHCP, the file by TFTP (PXE) and by HTTP (UEFI HTTP boot). Another call offers
-// another file.
+// ServeBoot offers the boot image in file (a UEFI program) to machines that boot from the network.
+// The gateway sends the location of the image by DHCP, and the image by TFTP (PXE) and by HTTP
+// (UEFI HTTP boot). A later call replaces the image.
 func (n *Network) ServeBoot(file string) error {
 	if _, err := os.Stat(file); err != nil {
 		return fmt.Errorf("network: cannot serve the boot image: %w", err)
@@ -60,7 +60,7 @@ func (n *Network) ServeBoot(file string) error {
 	return nil
 }
 
-// offered returns the boot image; empty without a boot image.
+// offered returns the path of the boot image; empty before ServeBoot.
 func (n *Network) offered() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,12 +84,12 @@ func (n *Network) answerHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, bootName, time.Time{}, f)
 }
 
-// offerBoot adds the location of the boot image to the answer for a firmware that requests it: UEFI
-// 2.10, sections 24.3 (PXE) and 24.7 (HTTP).
+// offerBoot adds the location of the boot image to reply, if m is the request of a firmware that
+// boots from the network (UEFI 2.10, sections 24.3 for PXE and 24.7 for HTTP).
 func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 	switch class := m.ClassIdentifier(); {
 	case strings.HasPrefix(class, "PXEClient"):
-		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // from the server in siaddr
+		reply.UpdateOption(dhcpv4.OptBootFileName(bootName)) // on the server in siaddr
 	case strings.HasPrefix(class, "HTTPClient"):
 		reply.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 		reply.UpdateOption(dhcpv4.OptBootFileName(fmt.Sprintf("http://%s/%s", n.gateway.addr, bootName)))
@@ -100,8 +100,9 @@ func (n *Network) offerBoot(m, reply *dhcpv4.DHCPv4) {
 // (PXE specification; EDK II, PxeBcDhcp6.c).
 const firmwareNumber = 343
 
-// offerBoot6 adds the location of the boot image to the answer for a firmware that requests it by
-// IPv6: UEFI 2.10, sections 24.3 (PXE, RFC 5970) and 24.7 (HTTP).
+// offerBoot6 adds the location of the boot image to reply, if m is the request of a firmware that
+// boots from the network by IPv6 (UEFI 2.10, sections 24.3 for PXE with RFC 5970, and 24.7 for
+// HTTP).
 func (r router) offerBoot6(m, reply *dhcpv6.Message) {
 	for _, class := range m.Options.VendorClass(firmwareNumber) {
 		scheme := ""

@@ -18,8 +18,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
-// A firmware receives the location of its boot image in its own format, and downloads the image
-// from there.
+// TestServeBoot checks that a firmware for PXE and a firmware for HTTP boot receive the location of
+// the boot image in the format of their protocol, and that they can download the image.
 func TestServeBoot(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	offer := func(class string) *dhcpv4.DHCPv4 {
@@ -77,7 +77,7 @@ func TestServeBoot(t *testing.T) {
 }
 
 // fetchTFTP reads a file like firmware: with the options blksize, tsize and windowsize (RFC 2347 to
-// 2349, 7440). The tenth block is lost once.
+// 2349, 7440). It ignores the tenth block once, as if the block were lost.
 func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
 	protocol := ipv4.ProtocolNumber
 	if server.To4() == nil {
@@ -111,7 +111,7 @@ func fetchTFTP(h *Host, server net.IP, name string) ([]byte, error) {
 			lost = true
 			want--
 			continue
-		case lost && kind == tftpData && number != want: // the window is sent again
+		case lost && kind == tftpData && number != want: // the server sends the window again
 			want--
 			continue
 		case want > 0 && kind == tftpData && number == want:

@@ -23,23 +23,24 @@ const GatewayName = "gateway"
 // NetworkSpec describes a closed network. The zero value is valid.
 type NetworkSpec struct {
 	// Subnet is an IPv4 network of /16 to /28; default 10.77.0.0/24. The gateway has the first
-	// address, machines get the eleventh and following.
+	// address, machines get the eleventh and the following addresses.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 	// Domain is the DNS domain of the machines, default "orlop.test".
 	Domain string `json:"domain,omitempty"`
 	// Capture is the file for all frames; empty: no capture.
 	Capture string `json:"capture,omitempty"`
-	// Lease is the time of DHCP leases, default 1 h.
+	// Lease is the duration of DHCP leases, default 1 h.
 	Lease time.Duration `json:"lease,omitempty"`
 	IPv6  IPv6Spec      `json:"ipv6,omitzero"`
-	// NoDHCP lets DHCP requests go unanswered from the start (Network.SetDHCP changes it).
+	// NoDHCP switches the DHCP server off until Network.SetDHCP switches it on.
 	NoDHCP bool `json:"noDHCP,omitempty"`
-	// NoRouter removes the router from the leases: machines get no default route.
+	// NoRouter removes the router from the leases and the router advertisements: machines get no
+	// default route.
 	NoRouter bool `json:"noRouter,omitempty"`
 	// ClockOffset is added to the time of the NTP server.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
 	// Dilation is the factor by which time passes more slowly on the network than outside (Clock);
-	// 0 is 1.
+	// 0 means 1.
 	Dilation int `json:"dilation,omitempty"`
 	// Names are additional DNS names (without a trailing dot) and their addresses.
 	Names map[string][]netip.Addr `json:"names,omitempty"`
@@ -69,12 +70,12 @@ type Network struct {
 type control struct {
 	noDHCP atomic.Bool
 	noNTP  atomic.Bool
-	// the name of the switch in LLDP; nil or empty: no announcements
+	// lldpName is the name of the switch in LLDP; nil or empty: no announcements.
 	lldpName atomic.Pointer[string]
 	bgp      atomic.Pointer[BGPRouter] // nil: no BGP
 }
 
-// lease holds the addresses and settings of a machine on the network.
+// lease holds the name, the IPv4 address and the DHCP mode of a machine or host.
 type lease struct {
 	name string
 	addr netip.Addr
@@ -142,14 +143,15 @@ func (n *Network) startGateway() error {
 	return nil
 }
 
-// macOf derives a hardware address (in QEMU's own range) from an address.
+// macOf returns the hardware address for an IPv4 address: 52:54:4f and the last three bytes of the
+// IPv4 address.
 func (n *Network) macOf(addr netip.Addr) macAddr {
 	a := addr.As4()
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
 }
 
-// repeat calls do at once, after each interval, and when wake wakes it (nil: never). The returned
-// function ends the calls.
+// repeat calls do at once, after each interval, and after each signal of wake; wake may be nil. The
+// returned function ends the calls.
 func repeat(interval time.Duration, wake cell.Signal, do func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -169,15 +171,14 @@ func repeat(interval time.Duration, wake cell.Signal, do func()) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// Subnet returns the network's range. Addresses outside of it (and of the pods and services) must
-// never be in the capture.
+// Subnet returns the IPv4 range of the network.
 func (n *Network) Subnet() netip.Prefix { return n.spec.Subnet }
 
 // Clock returns the clock of the network.
 func (n *Network) Clock() Clock { return n.clock }
 
-// Gateway returns the address of the router, name server and time server: the IPv4 address unless
-// the network has IPv6 only.
+// Gateway returns the address of the gateway, which is the router, DNS server and NTP server. It is
+// an IPv6 address in a network with IPv6 only, and otherwise an IPv4 address.
 func (n *Network) Gateway() netip.Addr {
 	if n.spec.IPv6.Only {
 		return n.gateway.six
@@ -193,8 +194,9 @@ func (n *Network) CaptureFile() (string, error) {
 	return n.spec.Capture, n.capture.flush()
 }
 
-// DialContext connects from the gateway to a machine: "10.77.0.11:50000" or "cp1:50000"; networks
-// "tcp" and "udp". Addresses that machines announce by BGP are reached by their routes (StartBGP).
+// DialContext connects from the gateway to an address on the network, for example
+// "10.77.0.11:50000" or "cp1:50000". network is "tcp" or "udp". If machines announce the address by
+// BGP (StartBGP), the connection uses their routes.
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	r := n.control.bgp.Load()
 	if to, ok := r.routed(address); ok {
@@ -203,16 +205,15 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return n.gateway.DialContext(ctx, network, address)
 }
 
-// Listen opens a TCP port on the gateway (0: any), for services that machines connect to.
+// Listen opens a TCP port on the gateway (0: a free port), for services that machines use.
 func (n *Network) Listen(port uint16) (net.Listener, error) { return n.gateway.Listen(port) }
 
-// ListenPacket opens a UDP port on the gateway (0: any).
+// ListenPacket opens a UDP port on the gateway (0: a free port).
 func (n *Network) ListenPacket(port uint16) (net.PacketConn, error) {
 	return n.gateway.ListenPacket(port)
 }
 
-// NewHost adds a computer inside this process to the network. An invalid addr selects the next free
-// address.
+// NewHost adds a Host to the network. An invalid addr selects the next free address.
 func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	addr, mac, err := n.reserve(name, addr)
 	if err != nil {
@@ -229,8 +230,9 @@ func (n *Network) NewHost(name string, addr netip.Addr) (*Host, error) {
 	return h, nil
 }
 
-// reserve assigns an address and a hardware address to a name, and answers for both by DHCP and
-// DNS. A known name keeps its addresses.
+// reserve assigns an IPv4 address and a hardware address to a name, and registers them for DHCP and
+// DNS. An invalid addr selects the next free address. A name that is already registered keeps its
+// addresses.
 func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -262,7 +264,8 @@ func (n *Network) reserve(name string, addr netip.Addr) (netip.Addr, macAddr, er
 	return addr, mac, nil
 }
 
-// plug makes a cable: one end is a port of the switch with this name, QEMU inherits the other.
+// plug makes a cable, a socket pair. It attaches the first end to a new port of the switch with
+// this name, and returns the second end, which QEMU inherits.
 func (n *Network) plug(name string) (*os.File, error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -294,8 +297,8 @@ func (n *Network) plug(name string) (*os.File, error) {
 	return theirs, nil
 }
 
-// SetFaults sets the faults on the cable of a machine, host or the gateway. They persist over power
-// cuts.
+// SetFaults sets the faults on the cable of a machine, an additional NIC (NICName), a host or the
+// gateway. The faults persist over power cuts. SetFaults fails if the name has no cable.
 func (n *Network) SetFaults(name string, f Faults) error {
 	n.mu.Lock()
 	p := n.ports[name]
@@ -310,8 +313,8 @@ func (n *Network) SetFaults(name string, f Faults) error {
 	return nil
 }
 
-// SetVLANs sets the VLANs of the port with a name: of a machine, an additional NIC (NICName), a
-// host or the gateway. They persist over power cuts.
+// SetVLANs sets the VLANs of a port of the switch. name is the name of a machine, an additional NIC
+// (NICName), a host or the gateway. The VLANs persist over power cuts.
 func (n *Network) SetVLANs(name string, v PortVLANs) error {
 	if err := v.check(); err != nil {
 		return fmt.Errorf("network: cannot set the VLANs of %s: %w", name, err)
@@ -320,8 +323,8 @@ func (n *Network) SetVLANs(name string, v PortVLANs) error {
 	return nil
 }
 
-// Bundle aggregates ports by LACP (IEEE 802.1AX). The switch answers LACPDUs on them. A port
-// carries other frames while it is in sync.
+// Bundle aggregates ports by LACP (IEEE 802.1AX): the switch answers LACPDUs on these ports. Other
+// frames pass a port only while it is in sync.
 func (n *Network) Bundle(names ...string) error {
 	if !n.sw.addBundle(names) {
 		return fmt.Errorf("network: cannot aggregate %v: there is no port, or a port is aggregated already", names)
@@ -329,8 +332,8 @@ func (n *Network) Bundle(names ...string) error {
 	return nil
 }
 
-// NICName returns the name of a machine's n-th NIC, on the switch, in DNS and in DHCP; the first
-// NIC has the machine's name.
+// NICName returns the name of NIC n of a machine, counted from 0, on the switch, in DNS and in
+// DHCP. NIC 0 has the name of the machine.
 func NICName(machine string, n int) string {
 	if n == 0 {
 		return machine
@@ -338,11 +341,13 @@ func NICName(machine string, n int) string {
 	return fmt.Sprintf("%s-nic%d", machine, n)
 }
 
-// Partition splits the network: names of different groups are disconnected; names in no group (the
-// gateway, if it is not named) are connected to all. Without groups the network is whole again.
+// Partition disconnects the ports of each group from the ports of the other groups. A group is a
+// list of names. A port in no group stays connected to all ports, for example the gateway. Without
+// groups, all ports are connected again.
 func (n *Network) Partition(groups ...[]string) { n.sw.partition(groups) }
 
-// Close ends all forwards and hosts of the network. Running machines lose their carrier.
+// Close ends all forwards and services of the network, and closes all ports of its switch. Running
+// machines lose their carrier.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	if n.closed {

@@ -41,7 +41,7 @@ func newTestNetwork(t *testing.T, spec NetworkSpec) *Network {
 	return n
 }
 
-// guest returns a machine in pure Go: a host on the switch.
+// guest returns a Host that stands for a machine.
 func guest(t *testing.T, n *Network, name string) *Host {
 	t.Helper()
 	h, err := n.NewHost(name, netip.Addr{})
@@ -58,7 +58,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// hostSockets lists this process's sockets of the host's network: TCP, UDP, ICMP, raw and packet.
+// hostSockets returns this process's sockets of the host's network: TCP, UDP, ICMP, raw and packet.
 func hostSockets(t *testing.T) []string {
 	t.Helper()
 	own := map[string]bool{}
@@ -68,7 +68,7 @@ func hostSockets(t *testing.T) []string {
 	}
 	inode := regexp.MustCompile(`^socket:\[(\d+)\]$`)
 	for _, fd := range fds {
-		target, _ := os.Readlink(fd) // closed meanwhile
+		target, _ := os.Readlink(fd) // fails if fd is closed meanwhile
 		if m := inode.FindStringSubmatch(target); m != nil {
 			own[m[1]] = true
 		}
@@ -92,9 +92,9 @@ func hostSockets(t *testing.T) []string {
 	return found
 }
 
-// TestNoWayOut checks that a guest that sends packets outside gets no answer, that this opens no
-// socket of the host's network and reaches no listener on the host's loopback, and that the capture
-// shows each attempt.
+// TestNoWayOut sends packets to addresses outside from a guest. It checks that the guest gets no
+// answer, that no packet reaches a listener on the host's loopback, and that no socket of the
+// host's network is opened. The capture must show each attempt.
 func TestNoWayOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	n := newTestNetwork(t, NetworkSpec{Capture: file})
@@ -122,8 +122,9 @@ func TestNoWayOut(t *testing.T) {
 	}()
 	tcpPort := loopback.Addr().(*net.TCPAddr).Port
 	udpPort := loopbackUDP.LocalAddr().(*net.UDPAddr).Port
-	// Sockets of an earlier test may take a moment to close, and a table of the kernel that changes
-	// while it is read may lack a socket.
+	// The loop waits until only the two sockets of this test are listed. Sockets of an earlier test
+	// may take a moment to close. A table of the kernel that changes while it is read may lack a
+	// socket.
 	before := hostSockets(t)
 	for deadline := time.Now().Add(20 * time.Second); len(before) != 2; before = hostSockets(t) {
 		if time.Now().After(deadline) {
@@ -156,8 +157,8 @@ func TestNoWayOut(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// Raw frames to the gateway's hardware address, in the form for a router: a ping outside, and
-	// to the host's loopback.
+	// Two pings in raw frames to the gateway's hardware address, which a router would forward: to
+	// an address outside and to the host's loopback.
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("192.0.2.1")))
 	g.port.receive(icmpEcho(g, n.gateway.mac, netip.MustParseAddr("127.0.0.1")))
 
@@ -192,8 +193,8 @@ func TestNoWayOut(t *testing.T) {
 	}
 }
 
-// socketNames removes the variable fields of a socket's line (position in the table, queues,
-// timers): kind and addresses remain.
+// socketNames returns the kind and the addresses of each socket, without the variable fields of its
+// line: position in the table, queues and timers.
 func socketNames(lines []string) []string {
 	var names []string
 	for _, l := range lines {
@@ -204,8 +205,8 @@ func socketNames(lines []string) []string {
 	return names
 }
 
-// icmpEcho returns an echo request without a checksum: forwarding gateways forward it before any
-// check.
+// icmpEcho returns an echo request without an ICMP checksum, which a router does not check before
+// it forwards the packet.
 func icmpEcho(from *Host, via macAddr, to netip.Addr) frame {
 	f := newFrame(ethHeader + 20 + 8)
 	b := f.eth()
@@ -246,7 +247,7 @@ func TestDHCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A machine without an address: the stack needs 0.0.0.0 as the source address.
+	// The machine has no address yet, for which the stack needs 0.0.0.0 as the source address.
 	h, err := newHost(n.sw, n.clock, "cp1", mac, netip.MustParsePrefix("0.0.0.0/0"), netip.Addr{}, IPv6Spec{})
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +276,7 @@ func TestDHCP(t *testing.T) {
 		ack.IPAddressLeaseTime(0) != time.Minute || ack.HostName() != "cp1" || ack.DomainName() != "orlop.test" || ack.SubnetMask().String() != "ffffff00" {
 		t.Errorf("unexpected options: %s", ack.Summary())
 	}
-	// the answer to a renewal is sent to the address
+	// The server sends the answer to a renewal to the leased address.
 	if err := h.setAddress(netip.PrefixFrom(addr, 24), n.Gateway()); err != nil {
 		t.Fatal(err)
 	}
@@ -293,8 +294,8 @@ func TestDHCP(t *testing.T) {
 	if err := n.SetMachineDHCP("cp1", DHCPIgnore); err != nil {
 		t.Fatal(err)
 	}
-	// The context ends before the client's first wait, because the client's repetitions are not
-	// tested here.
+	// The context ends before the client repeats its request, because the test needs no
+	// repetitions.
 	if _, err := client.Request(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("silent machine: expected no answer, got %v", err)
 	}
@@ -309,7 +310,7 @@ func TestDHCP(t *testing.T) {
 	if _, err := client.Request(within(t, 20*time.Second)); err != nil {
 		t.Errorf("server on again: %v", err)
 	}
-	// A request for an address of another network is rejected (RFC 2131, section 4.3.2,
+	// The server rejects a request for an address of another network (RFC 2131, section 4.3.2,
 	// INIT-REBOOT).
 	request, err := dhcpv4.New(dhcpv4.WithHwAddr(mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(192, 0, 2, 9))))
@@ -421,7 +422,7 @@ func TestForward(t *testing.T) {
 	if err != nil || string(got) != sent {
 		t.Errorf("echo of %d bytes: %d bytes, %v", len(sent), len(got), err)
 	}
-	// An open connection does not delay the end.
+	// An open connection does not delay the end of its forward.
 	idle, err := net.Dial("tcp4", f.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -441,8 +442,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestAddressThatMoves checks that a host with a neighbor entry updates it when another machine
-// announces the address, like other systems.
+// TestAddressThatMoves checks that a host updates its neighbor entry for an address when another
+// machine announces this address.
 func TestAddressThatMoves(t *testing.T) {
 	t.Parallel()
 	n := newTestNetwork(t, NetworkSpec{})

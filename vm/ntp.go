@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// ntpEpoch is the difference between NTP's era 0 (1900) and Unix time, in seconds (RFC 5905,
-// section 6).
+// ntpEpoch is the time from the start of NTP's era 0 (1900) to the start of Unix time, in seconds
+// (RFC 5905, section 6).
 const ntpEpoch = 2208988800
 
-// ntpPacket is the size of an NTP message without extensions (RFC 5905, section 7.3).
+// ntpPacket is the size in bytes of an NTP message without extensions (RFC 5905, section 7.3).
 const ntpPacket = 48
 
 // SetNTP switches the NTP server of the whole network on or off.
 func (n *Network) SetNTP(on bool) { n.control.noNTP.Store(!on) }
 
-// startNTP answers on the gateway with the network's time plus NetworkSpec.ClockOffset.
+// startNTP starts the NTP server of the gateway, which answers with the network's time plus
+// NetworkSpec.ClockOffset. The returned function ends it.
 func (n *Network) startNTP() (func(), error) {
 	conns, err := n.gateway.listenPackets(123)
 	if err != nil {
@@ -35,7 +36,7 @@ func (n *Network) startNTP() (func(), error) {
 	}, nil
 }
 
-// serveNTP answers until conn is closed.
+// serveNTP answers NTP requests until conn is closed.
 func serveNTP(n *Network, conn net.PacketConn) {
 	request := make([]byte, 512)
 	for {
@@ -47,13 +48,13 @@ func serveNTP(n *Network, conn net.PacketConn) {
 		if size < ntpPacket || request[0]&7 != client || n.control.noNTP.Load() {
 			continue
 		}
-		// the client repeats a request with a lost answer
+		// If the answer is lost, the client repeats its request.
 		conn.WriteTo(ntpReply(request[:ntpPacket], n.clock.Now().Add(n.spec.ClockOffset)), from)
 	}
 }
 
-// ntpReply returns a server's answer at stratum 1: the request's transmit time becomes the origin
-// time.
+// ntpReply returns the answer of a server at stratum 1. The transmit time of the request becomes
+// the origin time of the answer.
 func ntpReply(request []byte, now time.Time) []byte {
 	const server = 4
 	r := make([]byte, ntpPacket)

@@ -9,15 +9,15 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish"
 )
 
-// setup is what the management controller of a machine has set for its next power-on.
+// setup is the setting of the management controller for the next power-on of a machine.
 type setup struct {
 	override redfish.Override
-	// medium replaces the image of the first CD drive; nil: the drive has the image of the
-	// specification, "": it is empty.
+	// medium is the file in the first CD drive; "": the drive is empty; nil: the drive holds the
+	// image of the specification.
 	medium *string
 }
 
-// with returns the specification for a power-on with a setup.
+// with returns a copy of the specification, changed by the setup of a power-on.
 func (s MachineSpec) with(set setup) MachineSpec {
 	if i := slices.IndexFunc(s.Disks, isCD); set.medium != nil && i >= 0 {
 		s.Disks = slices.Clone(s.Disks)
@@ -30,14 +30,15 @@ func (s MachineSpec) with(set setup) MachineSpec {
 	rest := slices.DeleteFunc(slices.Clone(s.Firmware.Boot), func(name string) bool { return name == device })
 	s.Firmware.Boot = append([]string{device}, rest...)
 	if set.override.Once {
-		// QEMU passes the boot order to the firmware at its start only. So a reset of the machine
-		// ends QEMU, and the next start has the usual order: Machine.continueAfter.
+		// QEMU passes the boot order to the firmware only when QEMU starts. So the first reset of
+		// the machine has to end QEMU, and Machine.continueAfter starts QEMU again with the usual
+		// order.
 		s.QEMU.NoReboot = true
 	}
 	return s
 }
 
-// first returns the first disk of a kind; the zero value without such a disk.
+// first returns the first disk for which kind returns true; the zero value if there is none.
 func (s MachineSpec) first(kind func(Disk) bool) Disk {
 	if i := slices.IndexFunc(s.Disks, kind); i >= 0 {
 		return s.Disks[i]
@@ -45,7 +46,8 @@ func (s MachineSpec) first(kind func(Disk) bool) Disk {
 	return Disk{}
 }
 
-// bootDevice returns the boot option for a target; empty if the machine has no such device.
+// bootDevice returns the name of a target in Firmware.Boot; empty if the machine does not have the
+// device.
 func (s MachineSpec) bootDevice(target redfish.Target) string {
 	switch {
 	case target == redfish.Pxe && s.hasNIC():
@@ -60,8 +62,8 @@ func (s MachineSpec) bootDevice(target redfish.Target) string {
 	return ""
 }
 
-// continueAfter switches the machine on again after its first reset since a power-on with an
-// override for one boot.
+// continueAfter waits for the end of p, a power-on with an override for a single boot. If a reset
+// of the machine has ended QEMU, it switches the machine on again.
 func (m *Machine) continueAfter(p *power) {
 	<-p.ended
 	if p.exit.Request != "" || !strings.HasSuffix(p.exit.Reason, "-reset") {
@@ -70,7 +72,7 @@ func (m *Machine) continueAfter(p *power) {
 	ctx, cancel := context.WithTimeout(context.Background(), controlLimit)
 	defer cancel()
 	if m.current() != p {
-		return // an operator was faster
+		return // another call has already switched the machine on
 	}
 	if err := m.PowerOn(ctx); err != nil {
 		fmt.Fprintf(m.console, "\nvm: after a boot from another device: %v\n", err)
@@ -96,8 +98,8 @@ func (m *Machine) Override() redfish.Override {
 	return m.setup.override
 }
 
-// SetOverride sets the override of the next boots: it is used at the next power-on. A target that
-// the machine does not have disables it.
+// SetOverride sets the override of the next boots, from the next power-on. A target that the
+// machine does not have disables the override.
 func (m *Machine) SetOverride(o redfish.Override) {
 	if m.spec.bootDevice(o.Target) == "" {
 		o = redfish.Override{}
@@ -107,8 +109,8 @@ func (m *Machine) SetOverride(o redfish.Override) {
 	m.setup.override = o
 }
 
-// Restart resets a running machine. If an override is set, the machine loses its power and is
-// switched on again, because the firmware reads the override only then.
+// Restart resets a running machine. If an override is set, Restart cuts the power and switches the
+// machine on again, because the override takes effect only at a power-on.
 func (m *Machine) Restart(ctx context.Context) error {
 	if !m.Override().Enabled() {
 		return m.Reset(ctx)
@@ -124,19 +126,19 @@ func (m *Machine) Medium() string {
 	return m.spec.with(m.setup).first(isCD).Image
 }
 
-// InsertMedium puts a file into the first CD drive.
+// InsertMedium puts a file into the first CD drive. It fails if the machine has no CD drive.
 func (m *Machine) InsertMedium(ctx context.Context, file string) error {
 	return m.changeMedium(ctx, file, "insert "+file, "blockdev-change-medium",
 		map[string]any{"filename": file, "format": "raw", "read-only-mode": "read-only", "force": true})
 }
 
-// EjectMedium empties the first CD drive.
+// EjectMedium empties the first CD drive. It fails if the machine has no CD drive.
 func (m *Machine) EjectMedium(ctx context.Context) error {
 	return m.changeMedium(ctx, "", "eject the medium", "eject", map[string]any{"force": true})
 }
 
-// changeMedium changes the medium of the next power-on and, with a command of the monitor, that of
-// a running machine.
+// changeMedium changes the medium for the next power-ons. If the machine is running, it also
+// changes the present medium, by a command of QEMU's monitor. what describes the change in errors.
 func (m *Machine) changeMedium(ctx context.Context, file, what, command string, arguments map[string]any) error {
 	drive := m.spec.first(isCD).Name
 	if drive == "" {

@@ -68,8 +68,8 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// TestOverrideOnce checks that a reset of the machine after a boot from another device has the
-// usual order, although QEMU reads the order at its start only.
+// TestOverrideOnce checks that the boot after an override for a single boot has the usual order
+// again, although QEMU reads the order only at its start.
 func TestOverrideOnce(t *testing.T) {
 	m := startFake(t, withDevices(t))
 	ctx := within(t, 30*time.Second)
@@ -81,7 +81,7 @@ func TestOverrideOnce(t *testing.T) {
 		t.Errorf("after the boot: %+v", o)
 	}
 	first := m.PID()
-	// The mark is behind the line of the first process, which may come late.
+	// The mark must be after the line of the first process, which may come late.
 	if _, err := m.WaitConsole(ctx, regexp.MustCompile(fmt.Sprintf(`stage one of %d\b`, first))); err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +95,11 @@ func TestOverrideOnce(t *testing.T) {
 	if pid := m.PID(); pid == first || pid == 0 {
 		t.Errorf("process %d after %d", pid, first)
 	}
-	// This boot has no override: a reset does not end QEMU.
+	// This boot has no override, so a reset does not end QEMU.
 	if err := m.Monitor(ctx, "inject-nmi", nil); err != nil || !m.Running() {
 		t.Errorf("%v, running %t", err, m.Running())
 	}
-	// A machine that loses its power in such a boot stays off.
+	// A machine that loses its power in a boot with an override stays off.
 	m.SetOverride(redfish.Override{Target: redfish.Pxe, Once: true})
 	if err := m.Restart(ctx); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,8 @@ func redfishClient(t *testing.T, s RedfishStatus) *gofish.APIClient {
 	return c
 }
 
-// TestClusterRedfish operates a cluster of a runner by Redfish, over a restart of the runner.
+// TestClusterRedfish operates the machines of a cluster by Redfish, before and after a restart of
+// the runner.
 func TestClusterRedfish(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -211,8 +212,8 @@ func TestClusterRedfish(t *testing.T) {
 	}
 }
 
-// TestProviderConformance runs the checks for providers against the machines of a runner: their
-// processes take the place of QEMU.
+// TestProviderConformance runs the checks for providers against the machines of a runner. The
+// machines run the fake QEMU.
 func TestProviderConformance(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

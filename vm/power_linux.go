@@ -15,17 +15,18 @@ import (
 	"time"
 )
 
-// Exit is the end of a power-on of a machine.
+// Exit describes how a power-on of a machine ended.
 type Exit struct {
-	// Code is QEMU's exit status; -1 if a signal ended it.
+	// Code is QEMU's exit status; -1 if a signal ended QEMU.
 	Code int `json:"code"`
 	// Signal is the signal that ended QEMU.
 	Signal string `json:"signal,omitempty"`
-	// Reason is QEMU's own reason (QMP's ShutdownCause): "guest-shutdown", "guest-reset" with
-	// NoReboot, "guest-panic", "host-signal", …; empty if QEMU ended without a report.
+	// Reason is the reason that QEMU reported (QMP's ShutdownCause), for example "guest-shutdown",
+	// "guest-panic", "host-signal", or "guest-reset" with NoReboot. It is empty if QEMU ended
+	// without a report.
 	Reason string `json:"reason,omitempty"`
-	// Request is the action of this package that ended it: "power cut", "closed"; empty without an
-	// action.
+	// Request is the action of this package that ended QEMU, for example "power cut" or "closed";
+	// empty if QEMU ended without an action.
 	Request string `json:"request,omitempty"`
 	// Stderr is the end of QEMU's output on stderr.
 	Stderr string `json:"stderr,omitempty"`
@@ -33,7 +34,8 @@ type Exit struct {
 	Ran time.Duration `json:"ran"`
 }
 
-// Err returns nil if the guest or a caller of this package requested the end.
+// Err returns nil if the guest or a caller of this package requested the end. Otherwise it returns
+// an error with the summary of e.
 func (e Exit) Err() error {
 	if e.Request != "" || e.Code == 0 && strings.HasPrefix(e.Reason, "guest-") && e.Reason != "guest-panic" {
 		return nil
@@ -61,12 +63,12 @@ func (e Exit) String() string {
 	return s
 }
 
-// power is one power-on: a QEMU process and the local ends of its sockets.
+// power is a power-on: a QEMU process and the local ends of its sockets.
 type power struct {
 	cmd          *exec.Cmd
 	qmp          *qmp
 	channels     map[string]net.Conn
-	tpm          *emulatedTPM // nil without one
+	tpm          *emulatedTPM // nil: the machine has no TPM
 	consoleStart int64
 	started      time.Time
 
@@ -77,7 +79,8 @@ type power struct {
 	exit  Exit
 }
 
-// sockets collects the files that QEMU inherits. Numbers start at 3, like in exec.Cmd.ExtraFiles.
+// sockets collects the files that QEMU inherits (theirs), and the local ends of socket pairs
+// (ours). The first inherited file has the number 3 in QEMU, as with exec.Cmd.ExtraFiles.
 type sockets struct {
 	theirs []*os.File
 	ours   []net.Conn
@@ -88,7 +91,8 @@ func (s *sockets) inherit(f *os.File) int {
 	return 2 + len(s.theirs)
 }
 
-// pair makes a socket pair. It returns the local connection, and the number of QEMU's end.
+// pair makes a socket pair. It returns the local end as a connection, and the descriptor number of
+// the other end in QEMU.
 func (s *sockets) pair(name string) (net.Conn, int, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -111,8 +115,8 @@ func (s *sockets) closeTheirs() {
 	}
 }
 
-// startQEMU starts the process and its readers. spec is the machine's specification with the setup
-// of this power-on.
+// startQEMU starts QEMU and the goroutines that read its output. spec is the machine's
+// specification with the setup of this power-on.
 func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 	var (
 		files    sockets
@@ -172,8 +176,8 @@ func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 	if m.spec.NIC.Network != nil {
 		p.cmd.Env = append(os.Environ(), m.spec.NIC.Network.clock.environment(p.started)...)
 	}
-	// A separate process group excludes QEMU from a terminal's Ctrl-C. The kernel kills QEMU when
-	// this process ends.
+	// QEMU has its own process group, so a Ctrl-C in the terminal does not end it. The kernel kills
+	// QEMU when the thread that started it ends (launch).
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	p.qmp = newQMP(monitor)
 	if err := p.launch(m, console); err != nil {
@@ -182,8 +186,9 @@ func (m *Machine) startQEMU(spec MachineSpec) (*power, error) {
 	return p, nil
 }
 
-// launch starts QEMU from a thread that lives as long as QEMU does: the "parent" in
-// PR_SET_PDEATHSIG is the thread, not the process.
+// launch starts QEMU and returns when QEMU runs, or with an error. In PR_SET_PDEATHSIG, the parent
+// of QEMU is the thread that started it, not the process. So a goroutine with its own thread starts
+// QEMU and waits for its end.
 func (p *power) launch(m *Machine, console net.Conn) error {
 	started, consoleRead := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -215,13 +220,14 @@ func (p *power) launch(m *Machine, console net.Conn) error {
 	}
 	go func() {
 		defer close(consoleRead)
-		// ends when QEMU closes its end; a full host disk is visible as a truncated console
+		// The copy ends when QEMU closes its end. Its error is ignored: if the host's disk is full,
+		// the console file is incomplete.
 		io.Copy(m.console, console)
 	}()
 	return nil
 }
 
-// finish determines the end of the power-on.
+// finish sets p.exit and closes p.ended. waitErr is the result of the wait for QEMU.
 func (p *power) finish(m *Machine, waitErr error) {
 	e := Exit{Ran: time.Since(p.started), Stderr: readTail(filepath.Join(m.spec.Dir, stderrFile), 16<<10)}
 	var exit *exec.ExitError
@@ -247,7 +253,8 @@ func (p *power) finish(m *Machine, waitErr error) {
 	close(p.ended)
 }
 
-// kill kills QEMU and waits for its end.
+// kill kills QEMU and waits for its end. request becomes Exit.Request, unless an earlier call has
+// set it.
 func (p *power) kill(request string) {
 	p.mu.Lock()
 	if p.request == "" {
@@ -259,6 +266,6 @@ func (p *power) kill(request string) {
 		return
 	default:
 	}
-	p.cmd.Process.Kill() // fails only if QEMU has ended by itself meanwhile
+	p.cmd.Process.Kill() // fails only if QEMU has already ended
 	<-p.ended
 }

@@ -18,7 +18,7 @@ type Event struct {
 	Data map[string]any `json:"data,omitempty"`
 }
 
-// qmp is a client of QEMU's machine protocol.
+// qmp is a client of QEMU's machine protocol (QMP).
 type qmp struct {
 	conn io.ReadWriteCloser
 
@@ -47,7 +47,7 @@ type qmpMessage struct {
 
 var errMonitorEnded = errors.New("QEMU closed its monitor")
 
-// newQMP reads from conn until it ends. It is usable once negotiate has succeeded.
+// newQMP returns a client that reads from conn until conn ends. Commands work after negotiate.
 func newQMP(conn io.ReadWriteCloser) *qmp {
 	q := &qmp{conn: conn, waiting: map[int]chan qmpMessage{}, ended: make(chan struct{})}
 	go q.read()
@@ -78,16 +78,16 @@ func (q *qmp) read() {
 	}
 }
 
-// negotiate ends the mode in which QEMU accepts no other command.
+// negotiate ends the initial mode of QEMU, in which QEMU accepts no other command.
 func (q *qmp) negotiate(ctx context.Context) error { return q.do(ctx, "qmp_capabilities", nil) }
 
-// do runs a command and waits for its end.
+// do runs a command and waits for its end. It fails if QEMU reports an error.
 func (q *qmp) do(ctx context.Context, command string, arguments map[string]any) error {
 	_, err := q.ask(ctx, command, arguments)
 	return err
 }
 
-// ask runs a command and returns its answer.
+// ask runs a command and returns its result. It fails if QEMU reports an error.
 func (q *qmp) ask(ctx context.Context, command string, arguments map[string]any) (json.RawMessage, error) {
 	answer := make(chan qmpMessage, 1)
 	q.mu.Lock()

@@ -21,8 +21,8 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish"
 )
 
-// redfishTTL is the validity of the certificate of the Redfish service. A service whose certificate
-// has expired gets another one at its next start.
+// redfishTTL is the validity period of the certificate of the Redfish service. A start of the
+// service replaces an expired certificate.
 const redfishTTL = 365 * 24 * time.Hour
 
 // redfishEndpoint is the Redfish service of a runner.
@@ -31,14 +31,15 @@ type redfishEndpoint struct {
 	status RedfishStatus
 }
 
-// orOf returns the identity with constant values for the fields that are empty, because a client of
-// the Redfish service recognizes a machine by them.
+// orOf returns the identity with values for its empty fields. The values depend only on the names
+// of the cluster and the machine, so a client of the Redfish service recognizes the machine after
+// each restart.
 func (i Identity) orOf(cluster, machine string) Identity {
 	id := uuid.NewSHA1(uuid.NameSpaceURL, []byte("orlop:///"+cluster+"/"+machine))
 	return Identity{UUID: cmp.Or(i.UUID, id.String()), Serial: cmp.Or(i.Serial, cluster+"-"+machine)}
 }
 
-// serveRedfish serves the machines of the cluster until the server is closed.
+// serveRedfish serves the machines of the cluster in the background, until the server is closed.
 func (r *runner) serveRedfish(spec RedfishSpec) (*redfishEndpoint, error) {
 	fail := func(err error) (*redfishEndpoint, error) {
 		return nil, fmt.Errorf("cluster %s: cannot serve Redfish: %w", r.spec.Name, err)
@@ -60,11 +61,11 @@ func (r *runner) serveRedfish(spec RedfishSpec) (*redfishEndpoint, error) {
 	id := uuid.NewSHA1(uuid.NameSpaceURL, []byte("orlop:///"+r.spec.Name))
 	e.server = redfish.New(id.String(), e.status.User, password, r.systems).HTTP()
 	e.server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}}}
-	go e.server.ServeTLS(listener, "", "") // ends with the runner
+	go e.server.ServeTLS(listener, "", "") // returns when the runner closes the server
 	return e, nil
 }
 
-// systems returns the machines in the order of the specification.
+// systems returns the machines in the order of the cluster's specification.
 func (r *runner) systems() []redfish.System {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +78,8 @@ func (r *runner) systems() []redfish.System {
 	return all
 }
 
-// redfishIdentity returns the certificate in the directory of a cluster, and makes it if it is
-// missing, unreadable or expired.
+// redfishIdentity returns the certificate in the directory of a cluster, with its key. It replaces
+// a certificate that is missing, unreadable or expired.
 func redfishIdentity(dir string, now time.Time) (*pki.Leaf, error) {
 	certFile, keyFile := filepath.Join(dir, redfishCertificate), filepath.Join(dir, redfishKey)
 	cert, certErr := os.ReadFile(certFile)
@@ -98,7 +99,7 @@ func redfishIdentity(dir string, now time.Time) (*pki.Leaf, error) {
 	return leaf, renameio.WriteFile(certFile, leaf.CertPEM(), 0o644)
 }
 
-// redfishSecret returns the password in the directory of a cluster, and makes it if it is missing.
+// redfishSecret returns the password in the directory of a cluster, and creates a missing password.
 func redfishSecret(dir string) (string, error) {
 	file := filepath.Join(dir, redfishPassword)
 	text, err := os.ReadFile(file)

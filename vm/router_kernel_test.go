@@ -19,8 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/rtnl/rtnltest"
 )
 
-// TestRouterKernel connects a link of the kernel to a network with IPv6 only. The network of the
-// product configures the link from the router in each mode, and the link is reached over a forward.
+// TestRouterKernel connects an interface of the kernel to a network with IPv6 only. In each mode of
+// the router, package machined/network configures the interface, and a forward reaches a port at
+// its address.
 func TestRouterKernel(t *testing.T) {
 	for _, mode := range []IPv6Mode{IPv6Advertised, IPv6Stateless, IPv6Stateful} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -56,8 +57,8 @@ func TestRouterKernel(t *testing.T) {
 	}
 }
 
-// plugKernel connects the link eth0 of this namespace to the switch, and returns its address in the
-// network.
+// plugKernel connects the interface eth0 of this network namespace to the switch. It returns the
+// IPv6 address that eth0 gets.
 func plugKernel(t *testing.T, n *Network) netip.Addr {
 	t.Helper()
 	rtnltest.SetUp(t, "lo", true)
@@ -112,7 +113,7 @@ func plugKernel(t *testing.T, n *Network) netip.Addr {
 	return n.SixOf("cp1")
 }
 
-// checkReached checks that a TCP port of this namespace is reached over a forward.
+// checkReached checks that a forward reaches a TCP port of this network namespace.
 func checkReached(t *testing.T, n *Network, own netip.Addr) {
 	t.Helper()
 	l, err := net.Listen("tcp6", netip.AddrPortFrom(own, 0).String())

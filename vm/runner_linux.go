@@ -19,14 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyFD is the environment variable with the inherited file descriptor for the runner's ready
-// report.
+// readyFD is the environment variable with the number of an inherited file descriptor, a pipe. Over
+// the pipe, the runner reports that the cluster runs, or an error.
 const readyFD = "ORLOP_QEMU_READY_FD"
 
 // controlLimit bounds each request to the runner.
 const controlLimit = time.Minute
 
-// runner holds a cluster: the network, the machines and the control socket.
+// runner is the state of the process that runs a cluster: the network and the machines.
 type runner struct {
 	dir     string
 	network *Network
@@ -37,11 +37,12 @@ type runner struct {
 	spec     ClusterSpec // add appends machines to it
 	machines map[string]*Machine
 	forwards []ForwardStatus
-	redfish  *redfishEndpoint // nil: it is not served
+	redfish  *redfishEndpoint // nil: the cluster has no Redfish service
 }
 
-// Run holds the cluster of dir (spec.json) until ctx ends or a client ends it. Launch runs it in
-// the background; a command that calls Launch has a (hidden) subcommand that calls Run.
+// Run runs the cluster in the directory dir (spec.json) until ctx ends or a client ends the
+// cluster. Launch starts a background process that calls Run. A command that calls Launch has a
+// (hidden) subcommand for this process.
 func Run(ctx context.Context, dir string) (err error) {
 	ready := readyPipe()
 	defer func() { ready(err) }()
@@ -81,14 +82,15 @@ func Run(ctx context.Context, dir string) (err error) {
 	}
 	end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return server.Shutdown(end) // sends the answer to the request that ended the runner
+	return server.Shutdown(end) // waits for the answer to the request that ended the runner
 }
 
-// readyPipe returns a function that reports once to Launch that the cluster runs, or the error.
+// readyPipe returns a function that reports to Launch that the cluster runs (nil), or an error.
+// Only the first call has an effect.
 func readyPipe() func(error) {
 	fd, err := strconv.Atoi(os.Getenv(readyFD))
 	if err != nil {
-		return func(error) {} // started manually
+		return func(error) {} // Launch has not started this process
 	}
 	os.Unsetenv(readyFD)
 	unix.CloseOnExec(fd)
@@ -101,7 +103,7 @@ func readyPipe() func(error) {
 				fmt.Fprint(pipe, err)
 				return
 			}
-			io.WriteString(pipe, "ready") // if Launch has ended, the report is not needed
+			io.WriteString(pipe, "ready") // fails if Launch has ended and needs no report
 		})
 	}
 }
@@ -129,7 +131,7 @@ func (r *runner) start(ctx context.Context) error {
 	return nil
 }
 
-// switchOn makes a machine of the cluster.
+// switchOn creates a machine of the cluster and switches it on.
 func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) {
 	m.Dir, m.NIC.Network = filepath.Join(r.dir, m.Name), r.network
 	if r.spec.Redfish != nil {
@@ -147,7 +149,7 @@ func (r *runner) switchOn(ctx context.Context, m MachineSpec) (*Machine, error) 
 	return machine, nil
 }
 
-// add makes another machine, and stores it for Resume.
+// add creates another machine, switches it on, and adds it to spec.json, which Resume reads.
 func (r *runner) add(ctx context.Context, m MachineSpec) (MachineStatus, error) {
 	r.adding.Lock()
 	defer r.adding.Unlock()
@@ -166,7 +168,7 @@ func (r *runner) add(ctx context.Context, m MachineSpec) (MachineStatus, error) 
 	return machine.status(), writeSpec(r.dir, grown)
 }
 
-// machine returns the machine with that name; nil if it does not exist.
+// machine returns the machine with a name; nil if it does not exist.
 func (r *runner) machine(name string) *Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,8 +210,8 @@ func (r *runner) close() error {
 	return errors.Join(errs...)
 }
 
-// handler is the control interface: JSON over HTTP on a Unix socket that only the owner of the
-// directory can reach.
+// handler returns the handler of the control interface: JSON over HTTP on a Unix socket that only
+// the owner of the directory can reach.
 func (r *runner) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, r.status(), nil) })
@@ -251,7 +253,7 @@ func (r *runner) handler() http.Handler {
 	return mux
 }
 
-// answer writes a result, or the error as a separate field.
+// answer writes the result as JSON; if err is not nil, it writes a controlError instead.
 func answer(w http.ResponseWriter, result any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
@@ -290,7 +292,7 @@ func (r *runner) act(ctx context.Context, name string, action Action) error {
 
 func (r *runner) status() Status {
 	s := Status{Name: r.spec.Name, Dir: r.dir, PID: os.Getpid(), Subnet: r.network.Subnet(), Clock: r.network.Clock(), Gateway: r.network.Gateway()}
-	// an error of the capture is reported when the cluster ends
+	// CaptureFile returns an error of the capture, which Network.Close reports, too
 	s.Capture, _ = r.network.CaptureFile()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,35 +10,35 @@ import (
 	"time"
 )
 
-// The paths in Debian's ovmf package of the firmware without Secure Boot, and of its empty
-// variables.
+// The firmware without Secure Boot and its initial variables, in Debian's package ovmf.
 const (
 	defaultCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	defaultVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
-	// secureCode has Secure Boot. With defaultVars it is in setup mode: it starts every image, and
-	// a boot loader can enroll keys.
+	// secureCode is the firmware with Secure Boot. With defaultVars it is in setup mode: it starts
+	// every image, and a boot loader can enroll keys.
 	secureCode = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
 )
 
 // MachineSpec describes a machine. Name and Dir are required, all other fields have defaults.
 type MachineSpec struct {
-	// Name is the machine's name: on the switch, in DNS, as DHCP's host name. A DNS label.
+	// Name is the machine's name on the switch and in DNS, and its host name in DHCP. It is a DNS
+	// label.
 	Name string `json:"name"`
-	// Dir is the machine's directory; it is made if it is missing. Existing disks and firmware
-	// variables in it are used unchanged, so a machine started again from its directory is the same
-	// machine.
+	// Dir is the machine's directory. Start creates a missing directory, and uses existing disks
+	// and firmware variables unchanged. So a machine that is started again from its directory is
+	// the same machine.
 	Dir string `json:"dir,omitempty"`
 
 	// MemoryMiB defaults to 2048, CPUs to 2.
 	MemoryMiB int `json:"memoryMiB,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
-	// Disks in order of their appearance to the machine; empty: no disk. The firmware tries them in
-	// this order, unless Firmware.Boot sets another order.
+	// Disks are the disks in the order in which the machine sees them. Without Firmware.Boot, the
+	// firmware tries to boot from them in this order.
 	Disks []Disk `json:"disks,omitempty"`
 	NIC   NIC    `json:"nic,omitzero"`
 
 	Firmware Firmware `json:"firmware,omitzero"`
-	// Kernel replaces the firmware and the loader.
+	// Kernel, if set, is booted by QEMU without the firmware and the boot loader.
 	Kernel Kernel `json:"kernel,omitzero"`
 
 	// Watchdog adds an i6300esb watchdog that resets the machine.
@@ -47,40 +47,44 @@ type MachineSpec struct {
 	TPM bool `json:"tpm,omitempty"`
 	// Graphics adds a VGA adapter (for QEMU's screendump).
 	Graphics bool `json:"graphics,omitempty"`
-	// RTC is the time that the hardware clock shows at power-on; zero: the host's.
+	// RTC is the time of the hardware clock at power-on. The zero value is the time of the host.
 	RTC time.Time `json:"rtc,omitzero"`
 	// Identity is the machine's identity in SMBIOS type 1.
 	Identity Identity `json:"identity,omitzero"`
-	// Channels are names of virtio-serial ports (/dev/virtio-ports/NAME in the guest);
-	// Machine.Channel returns the host's ends.
+	// Channels are the names of virtio-serial ports. The guest opens the port NAME at
+	// /dev/virtio-ports/NAME, and Machine.Channel returns the host's end.
 	Channels []string `json:"channels,omitempty"`
 
 	QEMU QEMU `json:"qemu,omitzero"`
 }
 
-// NIC describes the network interface of a machine. The zero value means: no NIC.
+// NIC describes the network interfaces of a machine. The zero value is a machine without a NIC.
 type NIC struct {
-	// Network is the network of the NIC; nil: no NIC.
+	// Network is the network of the NICs; nil: no NIC.
 	Network *Network `json:"-"`
-	// Omit omits the NIC although there is a network.
+	// Omit leaves the machine without a NIC even if Network is set. The machine then only uses the
+	// clock of the network.
 	Omit bool `json:"omit,omitempty"`
-	// Addr is the machine's address; default: the next free address.
+	// Addr is the machine's IPv4 address; default: the next free address.
 	Addr netip.Addr `json:"addr,omitzero"`
-	// More is the number of additional NICs on the same network, at most 7. Each gets an address of
-	// its own by DHCP, with the name NICName.
+	// More is the number of additional NICs on the same network, at most 7. Each additional NIC
+	// gets its address by DHCP, and NICName returns its name.
 	More int `json:"more,omitempty"`
 }
 
 // Firmware describes the UEFI firmware of a machine.
 type Firmware struct {
-	// Code and Vars are the firmware and its empty variables, Debian's OVMF by default.
+	// Code is the file with the firmware, Vars the file with its initial variables. The defaults
+	// are Debian's OVMF.
 	Code string `json:"code,omitempty"`
 	Vars string `json:"vars,omitempty"`
-	// SecureBoot selects a default Code with Secure Boot. It runs in System Management Mode, and
-	// only there it can write its variables. Without Vars of its own, a new machine is in setup
-	// mode; the file of a machine that has enrolled keys is VarsPath.
+	// SecureBoot makes OVMF with Secure Boot the default of Code, and gives the machine System
+	// Management Mode, because this firmware writes its variables only in that mode. With the
+	// default of Vars, a new machine is in setup mode. For a start with enrolled keys, Vars is the
+	// variables file (VarsPath) of a machine that has these keys.
 	SecureBoot bool `json:"secureBoot,omitempty"`
-	// Boot is the boot order: names of disks, BootPXE, BootHTTP. Default: the disks.
+	// Boot is the boot order: names of disks, BootPXE and BootHTTP. The default is all disks in
+	// their order.
 	Boot []string `json:"boot,omitempty"`
 }
 
@@ -100,23 +104,23 @@ type Identity struct {
 
 // QEMU describes the emulator of a machine.
 type QEMU struct {
-	// Command defaults to qemu-system-x86_64; Args are appended to its arguments.
+	// Command is the program, default qemu-system-x86_64. Args are appended to its arguments.
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
-	// NoReboot ends QEMU where the machine would reset.
+	// NoReboot makes QEMU end instead of resetting the machine.
 	NoReboot bool `json:"noReboot,omitempty"`
-	// TranslationMiB is the size of TCG's translation cache, default 512.
+	// TranslationMiB is the size in MiB of TCG's cache of translated code, default 512.
 	TranslationMiB int `json:"translationMiB,omitempty"`
 }
 
-// The boot options of a machine besides its disks: the boot image of its network
-// (Network.ServeBoot).
+// The names in Firmware.Boot for a boot from the network: the firmware loads the boot image of
+// Network.ServeBoot.
 const (
 	BootPXE  = "pxe"  // by PXE: DHCP, then TFTP
 	BootHTTP = "http" // by UEFI HTTP boot
 )
 
-// Bus is the bus of a disk: the name of QEMU's device for it.
+// Bus is the bus of a disk. Its value is the name of QEMU's device for a disk on this bus.
 type Bus string
 
 // The kinds of disks.
@@ -125,33 +129,37 @@ const (
 	BusNVMe   Bus = "nvme"
 	BusSATA   Bus = "ide-hd"
 	BusUSB    Bus = "usb-storage"
-	// a CD in its drive: the machine reads Image itself, and cannot write to it; without an Image,
-	// the drive is empty
+	// BusCD is a CD drive. The machine reads the file Disk.Image directly, without a copy, and
+	// cannot write to it. Without an Image, the drive is empty.
 	BusCD Bus = "ide-cd"
 )
 
-// Disk is a disk in the machine's directory, called NAME.raw.
+// Disk is a disk of a machine. Its file is NAME.raw in the machine's directory; the file of a CD is
+// Image.
 type Disk struct {
-	// Name is the file's name and the disk's serial number in the guest; default "disk0", "disk1",
-	// …
+	// Name is NAME in the file name, and the disk's serial number in the guest; default "disk0",
+	// "disk1", …
 	Name string `json:"name,omitempty"`
-	// Image is the raw image for the sparse copy; empty: a blank disk.
+	// Image is the raw image from which a new disk is copied; empty: a new disk is blank.
 	Image string `json:"image,omitempty"`
-	// SizeMiB is the size of the disk; default 8192, and at least the size of the image.
+	// SizeMiB is the size of a new disk, default 8192. A disk is never smaller than its image.
 	SizeMiB int64 `json:"sizeMiB,omitempty"`
-	// ReadOnly is for media with a configuration.
+	// ReadOnly protects the disk from writes of the machine, for example a medium with a
+	// configuration.
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// Record records all writes and flushes of the disk, in order, in NAME.log beside it; package
-	// writelog reads it. Each power-on starts a new record. BusVirtio only.
+	// Record makes QEMU record all writes and flushes of the machine, in order. The record is the
+	// file NAME.log in the machine's directory, for package writelog. Each power-on starts a new
+	// record. The disk must be on BusVirtio.
 	Record bool `json:"record,omitempty"`
-	// Forget discards all writes of the machine: at the next power-on the disk has its earlier
-	// content.
+	// Forget discards the writes of the machine when QEMU ends, so the disk has the same content at
+	// each power-on.
 	Forget bool `json:"forget,omitempty"`
 	// Bus is the bus of the disk, default BusVirtio.
 	Bus Bus `json:"bus,omitempty"`
 }
 
-// BootDisk returns the usual list of disks: a disk of sizeMiB (0: 8 GiB), made from image.
+// BootDisk returns a list of a single disk, "disk0", with a size of sizeMiB (0: 8 GiB). The disk is
+// a copy of image; empty: it is blank.
 func BootDisk(image string, sizeMiB int64) []Disk {
 	return []Disk{{Name: "disk0", Image: image, SizeMiB: sizeMiB}}
 }
@@ -159,7 +167,8 @@ func BootDisk(image string, sizeMiB int64) []Disk {
 // dnsLabel matches a label of RFC 1123, section 2.1.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// withDefaults fills in and checks s.
+// withDefaults returns s with its defaults. It fails if s is invalid, or if a file of its kernel or
+// firmware does not exist.
 func (s MachineSpec) withDefaults() (MachineSpec, error) {
 	if !dnsLabel.MatchString(s.Name) || s.Name == GatewayName {
 		return s, fmt.Errorf("machine %q: the name is not a free DNS label (a-z, 0-9, -, at most 63)", s.Name)
@@ -230,7 +239,7 @@ func (s MachineSpec) withDefaults() (MachineSpec, error) {
 	return s, s.checkFiles()
 }
 
-// withDefaults fills in the files of the firmware.
+// withDefaults returns f with the default files.
 func (f Firmware) withDefaults() Firmware {
 	code := defaultCode
 	if f.SecureBoot {

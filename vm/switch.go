@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// frameHeader is the length (4 bytes, big endian) that QEMU's stream backend puts before each
-	// frame. Frames include it from reading to writing, so the switch never copies a frame.
+	// frameHeader is the size in bytes of the length (big endian) that QEMU's stream backend puts
+	// before each frame. A frame in the switch includes this length, so the switch writes it
+	// without a copy.
 	frameHeader = 4
-	// maxFrame is larger than any frame of a guest without offloads (MTU 1500), and of a guest with
-	// jumbo frames.
+	// maxFrame is the maximum size of a frame in bytes. Frames of guests are smaller, even jumbo
+	// frames.
 	maxFrame = 65536
-	// portQueue is the maximum number of queued frames for a slow port; further frames are dropped.
-	// A stopped machine must not stop the others.
+	// portQueue is the maximum number of queued frames of a port. The switch drops further frames,
+	// so a stopped machine does not stop the other machines.
 	portQueue = 2048
 	ethHeader = 14
 )
 
-// frame is the length prefix followed by an Ethernet frame. Several ports share it, so it must not
-// be changed.
+// frame is a length prefix followed by an Ethernet frame. Several ports share a frame, so no
+// function changes it.
 type frame []byte
 
 func newFrame(size int) frame {
@@ -45,20 +46,20 @@ func (m macAddr) group() bool { return m[0]&1 == 1 }
 
 func (m macAddr) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Faults are the faults on a port of the switch, in both directions.
+// Faults are the faults on a port of the switch. They apply to both directions.
 type Faults struct {
-	// Down drops every frame. The guest still sees a carrier; QEMU's set_link (Machine.Monitor)
-	// removes the carrier too.
+	// Down drops every frame. The guest still has a carrier; Machine.SetCable removes the carrier,
+	// too.
 	Down bool
-	// Latency is added to each frame to and from the port, in time outside.
+	// Latency is the delay of each frame to and from the port, in time outside (Clock).
 	Latency time.Duration
 	// Loss is the share of frames that are dropped, 0 to 1.
 	Loss float64
 }
 
 // ethSwitch is a learning Ethernet switch with VLANs. It floods broadcast, multicast and unknown
-// unicast, like real switches. Ports of a bundle are a single destination: a frame leaves by a
-// single port.
+// unicast frames, like real switches. A frame for a bundle leaves through a single port of the
+// bundle.
 type ethSwitch struct {
 	capture *capture
 	timeout time.Duration // lacpTimeout in time outside
@@ -77,8 +78,8 @@ type station struct {
 	mac  macAddr
 }
 
-// port is a port of the switch. Frames for it are queued, and its own goroutine passes them to
-// write.
+// port is a port of the switch. The switch queues the frames for a port, and a goroutine of the
+// port passes them to write.
 type port struct {
 	name  string
 	sw    *ethSwitch
@@ -103,8 +104,8 @@ func newSwitch(c *capture) *ethSwitch {
 	return &ethSwitch{capture: c, timeout: lacpTimeout, ports: map[*port]struct{}{}, table: map[station]*port{}, cut: map[[2]string]bool{}, vlans: map[string]PortVLANs{}}
 }
 
-// attach adds a port. write is called from one goroutine with one or more frames; an error closes
-// the port.
+// attach adds a port. A single goroutine calls write with batches of frames; an error of write
+// closes the port.
 func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	var seed uint64
 	for _, c := range []byte(name) {
@@ -119,8 +120,8 @@ func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	return p
 }
 
-// attachConn adds a port with QEMU's stream protocol on conn, and reads from it until it fails or p
-// is closed.
+// attachConn adds a port for a QEMU that uses its stream protocol on conn. The port is closed when
+// conn fails, and conn is closed when the port is closed.
 func (s *ethSwitch) attachConn(name string, conn net.Conn) *port {
 	p := s.attach(name, func(frames []frame) error {
 		buffers := make(net.Buffers, len(frames))
@@ -198,7 +199,8 @@ func (p *port) receive(f frame) {
 	}
 }
 
-// forward sends a frame to a port, or to a single port of its bundle.
+// forward sends a frame to a port or, if the port belongs to a bundle, to a single port of the
+// bundle. whole is the frame as it arrived, inner the frame without its VLAN tag.
 func (s *ethSwitch) forward(from, to *port, vlan int, inner, whole frame, delay time.Duration) {
 	if b := s.bundleOf(to.name); b != nil {
 		if b == s.bundleOf(from.name) {
@@ -216,7 +218,8 @@ func (s *ethSwitch) forward(from, to *port, vlan int, inner, whole frame, delay 
 	}
 }
 
-// slow answers LACPDUs; the switch forwards no frame to a link-local group address.
+// slow handles a frame to a link-local group address, which the switch never forwards. It answers
+// an LACPDU and drops any other frame.
 func (s *ethSwitch) slow(p *port, f frame) {
 	in, err := parseLACPDU(f.eth())
 	if err != nil {
@@ -242,14 +245,14 @@ func (s *ethSwitch) bundleOf(name string) *bundle {
 	return nil
 }
 
-// carries reports whether a port accepts frames: a port of a bundle only while it is active.
+// carries reports whether the switch accepts frames from a port. A port of a bundle must be active.
 func (s *ethSwitch) carries(p *port, now time.Time) bool {
 	b := s.bundleOf(p.name)
 	return b == nil || slices.Contains(b.active(now, s.timeout), p.name)
 }
 
-// member returns the port of a bundle for a frame: frames of two stations use the same port, as a
-// bond with the hash policy layer2 does.
+// member returns the port of a bundle for a frame; nil if no port is active. All frames between two
+// stations use the same port, as with the hash policy layer2 of a bond.
 func (s *ethSwitch) member(b *bundle, f frame) *port {
 	active := b.active(time.Now(), s.timeout)
 	if len(active) == 0 {
@@ -271,7 +274,8 @@ func (s *ethSwitch) setVLANs(name string, v PortVLANs) {
 	clear(s.table)
 }
 
-// addBundle aggregates ports; false if there is no port, or a port is aggregated already.
+// addBundle aggregates ports. It returns false if there is no port, or if a port is aggregated
+// already.
 func (s *ethSwitch) addBundle(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +301,8 @@ func (s *ethSwitch) learn(m station, p *port) {
 	}
 }
 
-// send queues a frame for p; delay is the latency of the sender's port.
+// send queues a frame for p, and drops it if the queue is full. delay is the latency of the
+// sender's port.
 func (p *port) send(f frame, delay time.Duration) {
 	own, ok := p.fate()
 	if !ok {
@@ -316,7 +321,8 @@ func (p *port) send(f frame, delay time.Duration) {
 	}
 }
 
-// fate returns the latency of p for a frame, and whether the frame is delivered.
+// fate applies the faults of p to a frame. It returns the latency of p, and false if p drops the
+// frame.
 func (p *port) fate() (time.Duration, bool) {
 	p.faultMu.Lock()
 	defer p.faultMu.Unlock()
@@ -332,7 +338,7 @@ func (p *port) setFaults(f Faults) {
 	p.faults = f
 }
 
-// drain writes the queued frames, in batches.
+// drain writes the queued frames in batches until the port is closed.
 func (p *port) drain() {
 	defer p.shut()
 	timer := time.NewTimer(0)
@@ -364,8 +370,8 @@ func (p *port) drain() {
 	}
 }
 
-// more adds the queued frames to a batch. A frame with a due time ends the batch and is written in
-// its turn: the latency was just set, and one frame without its delay does no harm.
+// more adds queued frames to a batch. A frame with a due time is the last frame of the batch, and
+// is written without its delay.
 func (p *port) more(batch []frame) []frame {
 	for len(batch) < cap(batch) {
 		select {
@@ -381,8 +387,8 @@ func (p *port) more(batch []frame) []frame {
 	return batch
 }
 
-// shut removes the port from the switch. It does not wait for the port's goroutines, so they may
-// call it themselves.
+// shut removes the port from the switch. It does not wait for the port's goroutines, so these
+// goroutines may call shut.
 func (p *port) shut() {
 	p.closeOnce.Do(func() {
 		s := p.sw

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// hears reports whether a UDP packet from one host reaches another. An expected packet may take
-// longer on a busy computer.
+// hears reports whether a UDP packet of the host from reaches the host to. It waits longer if the
+// packet is expected, because the computer may be busy.
 func hears(t *testing.T, from, to *Host, expected bool) bool {
 	t.Helper()
 	patience := 400 * time.Millisecond
@@ -82,8 +82,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestStoppedMachine checks that a machine that reads no frames does not stop the others, and that
-// its cable has the same faults after a power cut.
+// TestStoppedMachine checks that a machine that reads no frames does not stop the other machines,
+// and that its cable has the same faults after a power cut.
 func TestStoppedMachine(t *testing.T) {
 	n := newTestNetwork(t, NetworkSpec{})
 	a, b := guest(t, n, "a"), guest(t, n, "b")

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The packets of TFTP (RFC 1350, RFC 2347).
+// The opcodes of TFTP packets (RFC 1350, RFC 2347).
 const (
 	tftpRead  = 1
 	tftpData  = 3
@@ -24,18 +24,18 @@ const (
 
 const (
 	tftpPatience = time.Second // wait for an acknowledgment, before the window is sent again
-	tftpTries    = 10          // of one window
+	tftpTries    = 10          // transmissions of a window
 )
 
-// tftpServer sends files with the features that firmware uses: whole files, as octets, with the
-// options blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library for it (pin/tftp) opens
-// sockets of the host, and without a socket has blocks of 512 bytes.
+// tftpServer sends files by TFTP with the features that firmware uses: octet mode, and the options
+// blksize, tsize and windowsize (RFC 2348, 2349, 7440). The library pin/tftp is not used, because
+// it opens sockets of the host. Without these sockets, it supports only blocks of 512 bytes.
 type tftpServer struct {
 	open   func(name string) (*os.File, error)
 	listen func() (net.PacketConn, error) // a separate socket for each transfer
 }
 
-// serve answers until requests is closed.
+// serve answers read requests until requests is closed.
 func (s tftpServer) serve(requests net.PacketConn) {
 	packet := make([]byte, networkMTU)
 	for {
@@ -51,7 +51,8 @@ func (s tftpServer) serve(requests net.PacketConn) {
 	}
 }
 
-// answer sends one file. A client without an answer repeats its request.
+// answer sends a file, or an error if the file cannot be opened. After another failure, the client
+// gets no answer and repeats its request.
 func (s tftpServer) answer(to net.Addr, name string, options []string) {
 	conn, err := s.listen()
 	if err != nil {
@@ -71,7 +72,7 @@ func (s tftpServer) answer(to net.Addr, name string, options []string) {
 	t.send()
 }
 
-// tftpTransfer is the transfer of one file.
+// tftpTransfer is the transfer of a file.
 type tftpTransfer struct {
 	conn   net.PacketConn
 	to     net.Addr
@@ -81,7 +82,8 @@ type tftpTransfer struct {
 	window int // blocks that are sent before an acknowledgment is required
 }
 
-// negotiate accepts the known options, and acknowledges them if there are any.
+// negotiate applies the options that it knows. If the request has known options, it acknowledges
+// them and waits for the client's acknowledgment.
 func (t *tftpTransfer) negotiate(options []string) error {
 	info, err := t.file.Stat()
 	if err != nil {
@@ -97,7 +99,7 @@ func (t *tftpTransfer) negotiate(options []string) error {
 		}
 		switch name {
 		case "blksize":
-			t.block = min(max(value, 8), networkMTU-32) // headers of IP, UDP and TFTP
+			t.block = min(max(value, 8), networkMTU-32) // 32: headers of IPv4, UDP and TFTP
 			value = t.block
 		case "windowsize":
 			t.window = min(max(value, 1), 64)
@@ -125,7 +127,8 @@ func (t *tftpTransfer) negotiate(options []string) error {
 	return os.ErrDeadlineExceeded
 }
 
-// send sends all blocks; the last block is shorter than the others, and may be empty.
+// send sends all blocks in windows, and repeats a window that the client does not acknowledge. The
+// last block is shorter than the other blocks, and may be empty.
 func (t *tftpTransfer) send() {
 	last := t.size/int64(t.block) + 1
 	packet := make([]byte, 4+t.block)
@@ -152,7 +155,8 @@ func (t *tftpTransfer) send() {
 	}
 }
 
-// acknowledged waits for an acknowledgment and returns its number; -1 after a timeout.
+// acknowledged waits for an acknowledgment and returns its number; -1 after a timeout. It fails if
+// the client sends an error.
 func (t *tftpTransfer) acknowledged() (int, error) {
 	if err := t.conn.SetReadDeadline(time.Now().Add(tftpPatience)); err != nil {
 		return 0, err

@@ -12,17 +12,17 @@ import (
 // again from its directory has the same TPM, with the same keys.
 const tpmDir = "tpm"
 
-// tpmLog has the output of the TPM.
+// tpmLog is the file with the output of swtpm.
 const tpmLog = "tpm.log"
 
-// emulatedTPM is the process of a TPM (swtpm). It ends when QEMU ends.
+// emulatedTPM is an emulated TPM: a process of swtpm, which ends when QEMU ends.
 type emulatedTPM struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed at its end
+	done chan struct{} // closed when the process has ended
 }
 
-// startTPM starts the TPM of a machine with a connection to QEMU. It returns the number of QEMU's
-// end.
+// startTPM starts the TPM of a machine, with a connection to QEMU. It also returns the descriptor
+// number that QEMU inherits.
 func (s MachineSpec) startTPM(files *sockets) (*emulatedTPM, int, error) {
 	state := filepath.Join(s.Dir, tpmDir)
 	if err := os.MkdirAll(state, 0o700); err != nil {
@@ -61,7 +61,8 @@ func fileOf(conn any) (*os.File, error) {
 	return conn.(interface{ File() (*os.File, error) }).File()
 }
 
-// end returns after the end of the process: the next one can use its state. A nil TPM has ended.
+// end waits for the end of the process, so the next process can use the state. After limit, it
+// kills the process. For a nil TPM, end returns at once.
 func (t *emulatedTPM) end(limit time.Duration) {
 	if t == nil {
 		return
@@ -71,7 +72,7 @@ func (t *emulatedTPM) end(limit time.Duration) {
 	select {
 	case <-t.done:
 	case <-timer.C:
-		t.cmd.Process.Kill() // fails only if it has ended by itself meanwhile
+		t.cmd.Process.Kill() // fails only if swtpm has already ended
 		<-t.done
 	}
 }

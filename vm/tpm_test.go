@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestTPM starts the TPM of a machine, asks it as QEMU does, and starts it again with its state.
+// TestTPM starts the TPM of a machine and sends it a command, as QEMU does. Then it starts the TPM
+// again with the stored state.
 func TestTPM(t *testing.T) {
 	if _, err := exec.LookPath("swtpm"); err != nil {
 		t.Skip("swtpm is not installed, which is a package of Debian (imager/host-packages.txt)")
@@ -25,7 +26,8 @@ func TestTPM(t *testing.T) {
 		if number != 3 || len(files.theirs) != 1 {
 			t.Fatalf("QEMU's end is %d of %d files", number, len(files.theirs))
 		}
-		// CMD_GET_CAPABILITY of swtpm's control channel: a result of 0, and the capabilities.
+		// On its control channel, swtpm answers CMD_GET_CAPABILITY with the result 0 and the
+		// capabilities.
 		control, err := net.FileConn(files.theirs[0])
 		if err != nil {
 			t.Fatal(err)

@@ -6,18 +6,19 @@ import (
 	"slices"
 )
 
-// etherVLAN is the type of a frame with a tag (IEEE 802.1Q).
+// etherVLAN is the EtherType of a frame with a VLAN tag (IEEE 802.1Q).
 const etherVLAN = 0x8100
 
-// vlanTag is the length of a tag.
+// vlanTag is the length of a VLAN tag in bytes.
 const vlanTag = 4
 
-// PortVLANs are the VLANs of a port of the switch. The zero value is a port that ignores tags: it
-// forwards all frames unchanged to all other ports that ignore tags.
+// PortVLANs are the VLANs of a port of the switch. The zero value is a port that ignores tags: the
+// switch forwards its frames unchanged, and only to other ports that ignore tags.
 type PortVLANs struct {
-	// Untagged is the VLAN of frames without a tag, 1 to 4094; 0: they are dropped.
+	// Untagged is the VLAN of frames without a tag, 1 to 4094; 0: the switch drops frames without a
+	// tag.
 	Untagged int
-	// Tagged are the VLANs with a tag on their frames: the port is a trunk.
+	// Tagged are the VLANs of frames with a tag. A port with tagged VLANs is a trunk.
 	Tagged []int
 }
 
@@ -32,8 +33,8 @@ func (v PortVLANs) check() error {
 	return nil
 }
 
-// enter returns the VLAN of a frame that arrived at the port, and the frame without the tag; ok
-// reports whether the port accepts the frame. The VLAN of ports that ignore tags is 0.
+// enter returns the VLAN of a frame that arrived at the port, and the frame without its tag. The
+// VLAN is 0 if the port ignores tags. ok reports whether the port accepts the frame.
 func (v PortVLANs) enter(f frame) (id int, out frame, ok bool) {
 	if v.zero() {
 		return 0, f, true
@@ -52,7 +53,8 @@ func (v PortVLANs) enter(f frame) (id int, out frame, ok bool) {
 	return id, out, slices.Contains(v.Tagged, id)
 }
 
-// leave returns a frame of a VLAN in the form in which the port sends it.
+// leave returns a frame of the VLAN id in the form in which the port sends it, with or without a
+// tag. It returns false if the port sends no frames of this VLAN.
 func (v PortVLANs) leave(id int, f frame) (frame, bool) {
 	switch {
 	case v.zero() || id == 0:

@@ -14,8 +14,8 @@ import (
 )
 
 // archive writes a cpio archive in the kernel's format "newc"
-// (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed, because it is
-// read once from the page cache, and the emulated CPU would have to decompress it.
+// (Documentation/driver-api/early-userspace/buffer-format.rst). The archive is not compressed: the
+// host reads it from its page cache, but the emulated CPU would have to decompress it.
 type archive struct {
 	file  *os.File
 	w     *bufio.Writer
@@ -40,7 +40,8 @@ const (
 	typeChar = 0o020000
 )
 
-// entry writes an entry and, before it, its missing parent directories.
+// entry writes an entry and, before it, its missing parent directories. If the archive already has
+// the name, entry does nothing.
 func (a *archive) entry(name string, mode uint32, major, minor int, size int64, content io.Reader) error {
 	name = strings.Trim(filepath.Clean(name), "/")
 	if a.have[name] {
@@ -71,7 +72,7 @@ func (a *archive) record(name string, mode uint32, major, minor int, size int64,
 	return nil
 }
 
-// bytes writes size bytes and pads to a multiple of four.
+// bytes writes size bytes of from, and pads the archive to a multiple of four bytes.
 func (a *archive) bytes(from io.Reader, size int64) error {
 	if _, err := io.CopyN(a.w, from, size); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (a *archive) copyTree(name, from string) error {
 	})
 }
 
-// libraryDirs are the directories of Debian's dynamic loader.
+// libraryDirs are the directories in which Debian's dynamic loader finds libraries.
 var libraryDirs = []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"}
 
 // tool adds an executable of the host with its loader and shared libraries.
@@ -158,7 +159,8 @@ func (a *archive) tool(path string) error {
 			return fmt.Errorf("initramfs: %s: %w", path, err)
 		}
 		loader := strings.TrimRight(string(name), "\x00")
-		// /lib64 is a link to /usr/lib64 here and in the guest.
+		// The name of the loader begins with /lib64, which is a link to /usr/lib64 on the host and
+		// in the guest. So the archive has the loader below /usr.
 		if err := a.copyFile("/usr"+strings.TrimPrefix(loader, "/usr"), loader); err != nil {
 			return err
 		}
@@ -186,7 +188,7 @@ func (a *archive) tool(path string) error {
 	return nil
 }
 
-// skeleton adds the entries of every guest.
+// skeleton adds the directories, links and files that every guest has.
 func (a *archive) skeleton() error {
 	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "root", "tmp", "run", "proc", "sys", "dev", "etc", "var", "mnt"} {
 		if err := a.dir(dir); err != nil {
@@ -207,7 +209,7 @@ func (a *archive) skeleton() error {
 			return err
 		}
 	}
-	// the kernel opens it for init before any mount
+	// The kernel opens /dev/console for init before init mounts a file system.
 	return a.entry("dev/console", typeChar|0o600, 5, 1, 0, nil)
 }
 

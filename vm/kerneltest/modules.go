@@ -24,7 +24,7 @@ type kernel struct {
 
 // openKernel finds the kernel in dir, in the layout of the imager (vmlinuz, modules/RELEASE) or of
 // an unpacked Debian package (boot/vmlinuz-RELEASE, lib/modules/RELEASE). It reads no depmod index,
-// because the modules contain their dependencies.
+// because each module file contains the names of its dependencies.
 func openKernel(dir string) (*kernel, error) {
 	find := func(what string, patterns ...string) (string, error) {
 		for _, p := range patterns {
@@ -71,7 +71,8 @@ func openKernel(dir string) (*kernel, error) {
 	return k, nil
 }
 
-// moduleName returns the kernel's name of a module file; empty for another file.
+// moduleName returns the name by which the kernel knows the module in a file; empty if the file is
+// no module.
 func moduleName(path string) string {
 	name, _, found := strings.Cut(filepath.Base(path), ".ko")
 	if !found {
@@ -80,7 +81,7 @@ func moduleName(path string) string {
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// module is one module, ready to be loaded.
+// module is a module that is ready to be loaded.
 type module struct {
 	name       string
 	data       []byte
@@ -88,8 +89,8 @@ type module struct {
 }
 
 // closure returns the modules of the list and all their dependencies, in the order of loading. An
-// entry is "NAME [PARAMETER=VALUE]...". A name with a "?" at its end may be missing, for lists that
-// fit more than one kernel.
+// entry of the list is "NAME[?] [PARAMETER=VALUE]...". The "?" makes a module optional, for lists
+// that fit several kernels. closure fails if another module is missing.
 func (k *kernel) closure(list []string) ([]module, error) {
 	var (
 		names = slices.Clone(list)
@@ -164,8 +165,8 @@ func readModule(path string) ([]byte, error) {
 	return nil, fmt.Errorf("%s: compressed in a way that is not .xz", path)
 }
 
-// needs reads a module's dependencies (section .modinfo): "depends=a,b" and "softdep=pre: a b post:
-// c".
+// needs returns the dependencies of a module from its section .modinfo: hard from "depends=a,b",
+// and soft from the part before "post:" of "softdep=pre: a b post: c".
 func needs(data []byte) (hard, soft []string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// moduleFile returns the smallest ELF file with a section .modinfo.
+// moduleFile returns the smallest ELF file with info as its section .modinfo.
 func moduleFile(t *testing.T, info string) []byte {
 	t.Helper()
 	const names = "\x00.modinfo\x00.shstrtab\x00"

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxBoots bounds the boots of a machine that ends before the program starts. Only the kernel
-	// and the init of the guest have run until then, and an emulator with several processors
-	// sometimes breaks a kernel that patches its own code (vm.KernelBreak), also too early for a
-	// message.
+	// maxBoots is the maximum number of boots of a machine that ends before the program starts.
+	// Until then, only the kernel and the init of the guest have run, so another boot hides no
+	// failed test. The emulator sometimes breaks the kernel (vm.KernelBreak) so early that the
+	// console has no message.
 	maxBoots = 3
-	// MaxRuns bounds the runs of a program, if the emulator breaks its machine. Options.Limit is
-	// the time for each run.
+	// MaxRuns is the maximum number of runs of a program, if the emulator breaks the kernel of its
+	// machine. Each run has the time Options.Limit.
 	MaxRuns = 2
 )
 
@@ -27,11 +27,13 @@ type progress struct{ boots, runs int }
 // again decides after each boot whether the program runs once more. It returns the reason, or an
 // empty string if the result counts.
 //
-//	the guest has reported the end of the program   the result counts, whatever it is
-//	the machine ended before the program started    another boot, maxBoots in all
-//	a later end after a failed test                 the result counts
-//	a later end, the emulator broke the kernel      another run, MaxRuns in all
-//	a later end for another reason                  the result counts
+//	the guest has reported the end of the program            the result counts
+//	the machine ended before the program started             another boot, up to maxBoots
+//	the machine ended later, after a failed test             the result counts
+//	the machine ended later, and its kernel was broken (*)   another run, up to MaxRuns
+//	the machine ended later, for another reason              the result counts
+//
+// (*) by the emulator, before a test failed (vm.KernelBreak)
 func (p *progress) again(r Result) string {
 	if r.Reported {
 		return ""
@@ -49,7 +51,8 @@ func (p *progress) again(r Result) string {
 	return fmt.Sprintf("the program runs again (run %d of at most %d), because the emulator broke the guest's kernel before a test failed", p.runs+1, MaxRuns)
 }
 
-// repeat boots machines until a result counts. Each run has the whole limit.
+// repeat boots machines until a result counts. Each run has the whole limit, in which all boots of
+// the run must end.
 func repeat(ctx context.Context, o Options, boot func(context.Context) (Result, error)) (Result, error) {
 	var p progress
 	for began := time.Now(); ; {
@@ -77,7 +80,8 @@ func repeat(ctx context.Context, o Options, boot func(context.Context) (Result, 
 	}
 }
 
-// limited boots a machine within the limit of a run that began at the given time.
+// limited calls boot with the deadline of a run that began at the given time. A limit of 0 sets no
+// deadline.
 func limited(ctx context.Context, limit time.Duration, began time.Time, boot func(context.Context) (Result, error)) (Result, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -95,8 +99,8 @@ var failureMark = regexp.MustCompile(`^[\x16 ]*(--- FAIL: |FAIL$|panic: |fatal e
 // longestMark is the number of bytes at the start of a line that are searched for a mark.
 const longestMark = 200
 
-// marks copies the output of a program and looks for the mark of a failure in its lines. A test
-// that has not ended has no mark yet.
+// marks is a writer that copies the output of a program and looks for the mark of a failure in its
+// lines. A test that has not ended has no mark yet.
 type marks struct {
 	to    io.Writer // nil: the output is dropped
 	line  []byte    // the start of the present line
@@ -118,5 +122,6 @@ func (m *marks) Write(p []byte) (int, error) {
 	return m.to.Write(p)
 }
 
-// failed reports whether a line has the mark of a failure, also the present line.
+// failed reports whether a line has the mark of a failure. It also checks the present line, which
+// may be incomplete.
 func (m *marks) failed() bool { return m.found || failureMark.Match(m.line) }

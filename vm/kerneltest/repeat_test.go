@@ -26,8 +26,8 @@ var ends = map[string]Result{
 	"panicked": {Begun: true, Console: "Kernel panic"},
 }
 
-// TestRepeat runs a program on machines that end in the given ways, in this order. All ends have to
-// be used, and the last end is the result.
+// TestRepeat runs a program on machines that end in the given ways, in this order. repeat has to
+// boot all of them, and returns the result of the last boot.
 func TestRepeat(t *testing.T) {
 	for _, c := range []struct {
 		boots string
@@ -38,7 +38,7 @@ func TestRepeat(t *testing.T) {
 		{"no run", ""},
 		{"panicked", ""},
 		{"both", ""},     // a failed test never runs again
-		{"too late", ""}, // the machine broke while it switched off
+		{"too late", ""}, // the kernel broke while the machine switched off
 		{"early, passed", "boot 2 of at most 3"},
 		{"early, early, failed", "boot 2 of at most 3, boot 3 of at most 3"},
 		{"early, early, early", "boot 2 of at most 3, boot 3 of at most 3"},
@@ -80,7 +80,8 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// A repetition is told with its reason and the part of the console that shows it.
+// TestRepeatIsTold checks that stderr shows each repetition with its reason, and with the part of
+// the console that shows the cause.
 func TestRepeatIsTold(t *testing.T) {
 	var stderr bytes.Buffer
 	boots := []Result{ends["early"], ends["broken"], ends["passed"]}
@@ -101,8 +102,9 @@ Oops: int3
 	}
 }
 
-// An error of the run, a deadline and a stopped command end the repetition; a kernel that broke and
-// did not reset does not.
+// TestRepeatErrors checks that the repetition ends after a failed start of a machine, a deadline
+// and a stopped command. If the emulator broke the kernel and the machine hung until the deadline,
+// the program runs again.
 func TestRepeatErrors(t *testing.T) {
 	broken := errors.New("no machine")
 	if _, err := repeat(t.Context(), Options{}, func(context.Context) (Result, error) { return Result{}, broken }); !errors.Is(err, broken) {

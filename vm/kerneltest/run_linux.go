@@ -18,11 +18,12 @@ import (
 	"github.com/orlop-os/orlop/vm/kerneltest/protocol"
 )
 
-// guestPackage is the init of the guests. It is built on demand, within the module.
+// guestPackage is the package of the guest's init. Run builds it, so the working directory must be
+// in the module.
 const guestPackage = "github.com/orlop-os/orlop/vm/kerneltest/guest"
 
-// DefaultModules are the modules of the system's kernel-facing code. All are optional: a test that
-// needs a missing module fails by itself.
+// DefaultModules are the modules that the kernel-facing packages of the system need. All are
+// optional, because a test that needs a missing module fails by itself.
 var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verity?", "erofs?", "overlay?", "vfat?", "nls_ascii?", "nls_cp437?",
 	"nls_iso8859_1?", "loop?", "dummy? numdummies=0", "bonding? max_bonds=0", "8021q?", "vrf?", "bridge?", "veth?", "tun?", "nf_tables?", "nft_ct?", "nft_nat?", "nft_masq?", "nft_fib_inet?", "nft_chain_nat?",
 	"nft_reject_ipv4?", "nft_reject_ipv6?", "nft_reject_inet?", "nft_numgen?", "nf_conntrack_netlink?", "br_netfilter?", "softdog?", "efivarfs?",
@@ -31,7 +32,7 @@ var DefaultModules = []string{"virtio_blk?", "virtio_net?", "dm_mod?", "dm_verit
 // DefaultTools are executables of the host that the guest gets if the host has them.
 var DefaultTools = []string{"/usr/sbin/mke2fs?", "/usr/sbin/e2fsck?", "/usr/sbin/resize2fs?", "/usr/sbin/mkfs.fat?", "/usr/sbin/nft?"}
 
-// Options describe a run.
+// Options describe a kernel test.
 type Options struct {
 	// Kernel is a directory with a kernel and its modules: build/qemu/kernel, or an unpacked Debian
 	// package.
@@ -41,52 +42,52 @@ type Options struct {
 	Args    []string
 	Env     []string
 	// Modules are loaded with their dependencies, in order; nil: DefaultModules. A "?" at the end
-	// of a name makes it optional.
+	// of a name makes the module optional.
 	Modules []string
-	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" has
-	// the same meaning as for modules.
+	// Tools are executables of the host, copied with their libraries; nil: DefaultTools. A "?" at
+	// the end of a path makes the tool optional.
 	Tools []string
-	// Files maps paths in the guest to files or directories of the host. Relative paths are in the
-	// program's directory.
+	// Files maps paths in the guest to files or directories of the host. A relative path is below
+	// the working directory of the program in the guest.
 	Files map[string]string
-	// Init is a prebuilt guest init; empty: it is built.
+	// Init is the file of a built init of the guest; empty: Run builds it.
 	Init string
-	// Machine describes the machine: memory, CPUs, disks (Run sets the directory and the kernel).
-	// Its network may be nil.
+	// Machine describes the machine: memory, CPUs, disks and NIC. Run sets its directory, its
+	// kernel and its channels. Its network may be nil.
 	Machine vm.MachineSpec
 	// Append is appended to the kernel's command line.
 	Append string
-	// Stdout and Stderr receive the program's output as it arrives. Stderr also tells of each
-	// repetition and its reason.
+	// Stdout and Stderr receive the program's output as it arrives. Stderr also receives a message
+	// with the reason of each repetition.
 	Stdout, Stderr io.Writer
 	// Limit bounds each run of the program, with the boot of its machine; 0: no limit.
 	Limit time.Duration
 	// Repeated, if set, is called with the reason of each repetition.
 	Repeated func(why string)
-	// Started, if set, is called with the machine of each boot once it runs, for tests that press
-	// its buttons.
+	// Started, if set, is called at each boot with the machine that has just been switched on, for
+	// tests that press its buttons.
 	Started func(*vm.Machine)
 }
 
-// Result is the end of a run.
+// Result is the result of a kernel test.
 type Result struct {
 	protocol.Outcome
-	// Begun reports whether the program was started. If not, the machine ended before the test.
+	// Begun reports whether the program was started. Otherwise, the machine ended before the test.
 	Begun bool
-	// Reported reports whether the guest reported the end of the program. If not, ExitCode has no
-	// meaning.
+	// Reported reports whether the guest reported the end of the program. Otherwise, ExitCode has
+	// no meaning.
 	Reported bool
 	// Failed reports whether the output has a mark of a failed test.
 	Failed bool
-	// Exit is QEMU's end, Console the end of the kernel's messages.
+	// Exit describes the end of QEMU. Console has the last lines of the kernel's messages.
 	Exit    vm.Exit
 	Console string
-	// Break is the part of the console that shows a kernel that the emulator broke
-	// (vm.KernelBreak); empty without such a break.
+	// Break is the part of the console that shows how the emulator broke the kernel
+	// (vm.KernelBreak); empty if the emulator did not break the kernel.
 	Break string
 }
 
-// Err returns nil if the program ran and reported its exit status, including a nonzero status.
+// Err returns nil if the program ran and the guest reported its exit status, which may be nonzero.
 func (r Result) Err() error {
 	switch {
 	case r.Failure != "":
@@ -97,10 +98,11 @@ func (r Result) Err() error {
 	return nil
 }
 
-// Run boots the kernel and runs the program. The error is about the run; the result has the end of
-// the program and of the console, also with an error. When ctx ends or the limit of the run has
-// passed, the machine loses its power. If the emulator broke the machine, the program runs again
-// (again).
+// Run boots the kernel, runs the program and returns the result. It fails if the machine could not
+// be made or started, and if ctx or the limit of a run ended first. In the latter case, the machine
+// loses its power, and the result still has the end of the console. The exit status of the program
+// is only in the result. If the emulator broke the kernel, Run may run the program again
+// (progress.again).
 func Run(ctx context.Context, o Options) (Result, error) {
 	dir, err := os.MkdirTemp("", "orlop-kernel-test-")
 	if err != nil {
@@ -126,16 +128,18 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		spec.Name = "kernel"
 	}
 	spec.Dir, spec.Kernel.Image, spec.Kernel.Initrd = filepath.Join(dir, "machine"), k.image, initrd
-	// panic=-1 resets immediately, and QEMU ends instead of a reset.
-	// oops=panic: a broken kernel ends at once, as in the product (pkg/sysctl), and not in a test
-	// that waits for the dead thread of the kernel until its deadline.
-	// no_timer_check: on a busy host the kernel takes late timer interrupts for broken hardware.
+	// panic=-1: after a panic, the kernel resets the machine at once, which ends QEMU (NoReboot).
+	// oops=panic: an oops ends the kernel at once, as in the product (pkg/kernel/sysctl). So
+	// no test waits until its deadline for the dead thread of the kernel.
+	// no_timer_check: on a busy host, timer interrupts are late. Without this option, the kernel
+	// would treat the timer as broken.
 	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic no_timer_check rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
 	spec.Channels = []string{protocol.StdoutPort, protocol.StderrPort, protocol.ControlPort}
 	return repeat(ctx, o, func(ctx context.Context) (Result, error) { return once(ctx, spec, o) })
 }
 
-// once boots a machine, with blank disks also after an earlier run.
+// once boots a machine and returns the result of this boot. It removes the disks of an earlier boot
+// first, so all disks are blank.
 func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
 	if err := os.RemoveAll(spec.Dir); err != nil {
 		return Result{}, fmt.Errorf("kernel test: cannot remove the disks of the earlier run: %w", err)
@@ -151,7 +155,8 @@ func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
 	return watch(ctx, m, o)
 }
 
-// watch copies the output until the machine is off.
+// watch copies the output of the program until the machine is off, and returns the result. If ctx
+// ends first, it cuts the power and returns an error.
 func watch(ctx context.Context, m *vm.Machine, o Options) (Result, error) {
 	var (
 		result  Result
@@ -263,7 +268,8 @@ func packTools(a *archive, tools []string) error {
 	return nil
 }
 
-// packModules adds the modules and returns the parameters of those that have some.
+// packModules adds the modules. It returns the parameters of the modules, by the name of the module
+// file.
 func packModules(a *archive, k *kernel, names []string) (map[string]string, error) {
 	if names == nil {
 		names = DefaultModules

@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// productKernel returns the kernel of `make image`, or the kernel in ORLOP_KERNEL.
+// productKernel returns the directory of the kernel of `make image`, or of the kernel in
+// ORLOP_KERNEL. It skips the test if there is no kernel.
 func productKernel(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ORLOP_KERNEL")
@@ -45,7 +46,8 @@ func build(t *testing.T, pkg string) string {
 	return to
 }
 
-// qemuLock allows one emulated machine at a time, also when go test runs packages concurrently.
+// qemuLock waits for the right to run an emulated machine, and holds it until the end of the test.
+// Only a single test of all packages has this right.
 func qemuLock(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "orlop-qemu-test.lock"), os.O_CREATE|os.O_RDWR, 0o666)
@@ -58,8 +60,8 @@ func qemuLock(t *testing.T) {
 	}
 }
 
-// TestBoot boots the real kernel: NIC, DHCP, DNS and NTP, console, output, connections from
-// outside, power button and exit status.
+// TestBoot boots the product's kernel and checks NIC, DHCP, DNS, NTP, console, output, connections
+// from outside, power button and exit status.
 func TestBoot(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)
@@ -81,7 +83,7 @@ func TestBoot(t *testing.T) {
 		go func(pressed chan<- error) { pressed <- useProbe(ctx, network, m) }(pressed)
 	}
 	result, err := Run(ctx, o)
-	if err == nil { // otherwise it may never have started
+	if err == nil { // after an error, no machine may have started
 		err = errors.Join(<-pressed, result.Err())
 	}
 	if err != nil {
@@ -125,8 +127,8 @@ func useProbe(ctx context.Context, network *vm.Network, m *vm.Machine) error {
 	return m.PowerButton(ctx)
 }
 
-// TestBadEnds checks that a program that cannot run, a kernel panic and a deadline (no emulated
-// kernel boots in half a second) have different results.
+// TestBadEnds checks that a program that cannot run, a kernel panic and a deadline have different
+// results. The deadline is half a second, in which no emulated kernel boots.
 func TestBadEnds(t *testing.T) {
 	kernel := productKernel(t)
 	qemuLock(t)

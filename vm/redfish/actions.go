@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Reset types, in the words of Redfish.
+// The values of ResetType in Redfish.
 const (
 	resetOn       = "On"
 	resetForceOff = "ForceOff"
@@ -19,7 +19,7 @@ const (
 var resetTypes = []string{resetOn, resetForceOff, resetGraceful, resetRestart}
 
 // resetSystem operates the power switch. On and ForceOff succeed without an effect if the system
-// has this state already.
+// has this state already. GracefulShutdown and ForceRestart fail if the system is off.
 func resetSystem(s System, r *http.Request) (any, error) {
 	var request struct{ ResetType string }
 	if err := read(r, &request); err != nil {
@@ -47,7 +47,8 @@ func resetSystem(s System, r *http.Request) (any, error) {
 	return nil, fail(http.StatusBadRequest, "system %s: unknown ResetType %.40q: expected one of %s", s.Name(), request.ResetType, strings.Join(resetTypes, ", "))
 }
 
-// patchSystem sets the boot override. A property that the request omits keeps its value.
+// patchSystem sets the boot override and returns the system. A property that the request omits
+// keeps its value.
 func patchSystem(s System, r *http.Request) (any, error) {
 	var request struct {
 		Boot struct {
@@ -85,7 +86,7 @@ func patchSystem(s System, r *http.Request) (any, error) {
 	return getSystem(s, r)
 }
 
-// needDrive checks that the system has a CD drive.
+// needDrive returns an error if the system has no CD drive.
 func needDrive(s System) error {
 	if !s.Hardware().Drive {
 		return fail(http.StatusNotFound, "system %s: it has no CD drive: give it a disk on bus ide-cd", s.Name())

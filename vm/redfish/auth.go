@@ -28,7 +28,7 @@ type sessions struct {
 	open []session
 }
 
-// begin adds a session; false: there are too many.
+// begin adds a session. It returns false if there are already maxSessions sessions.
 func (s *sessions) begin(now time.Time) (session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *sessions) begin(now time.Time) (session, bool) {
 	return made, true
 }
 
-// has reports whether a token is that of a session, and extends the session.
+// has reports whether a session with the token exists, and extends this session.
 func (s *sessions) has(token string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *sessions) ids(now time.Time) []string {
 	return ids
 }
 
-// end ends a session; false: there is no such session.
+// end ends the session with an ID. It returns false if there is no session with this ID.
 func (s *sessions) end(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,19 +76,19 @@ func (s *sessions) end(id string) bool {
 	return len(s.open) < before
 }
 
-// expire removes the ended sessions. The caller holds mu.
+// expire removes the sessions without a request for sessionTTL. The caller holds mu.
 func (s *sessions) expire(now time.Time) {
 	s.open = slices.DeleteFunc(s.open, func(o session) bool { return now.Sub(o.last) >= sessionTTL })
 }
 
-// equal compares secrets in a time that depends on neither of them.
+// equal reports whether two secrets are equal, in a time that does not depend on their common part.
 func equal(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// correct reports whether these are the name and the password of the user. A service without a
-// password has no user.
+// correct reports whether user and password are the credentials of the service. It returns false if
+// the service has no password.
 func (s *Server) correct(user, password string) bool {
 	named := equal(user, s.user)
 	return equal(password, s.password) && named && s.password != ""

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// link is a reference to a resource.
+// link returns a reference to a resource.
 func link(path string) map[string]string { return map[string]string{"@odata.id": path} }
 
-// resource adds the properties of all resources (DSP0266, section 9.5) to properties.
+// resource returns a resource with the given properties and the properties that all resources have
+// (DSP0266, section 9.5).
 func resource(path, kind, id, name string, properties map[string]any) map[string]any {
 	out := map[string]any{"@odata.id": path, "@odata.type": kind, "Id": id, "Name": name}
 	maps.Copy(out, properties)
@@ -48,7 +49,7 @@ func (s *Server) listSessions(*http.Request) (any, error) {
 	return resource(sessionsPath, "#SessionCollection.SessionCollection", "Sessions", "Sessions", members(paths)), nil
 }
 
-// collection returns a resource for each system.
+// collection returns a method that returns a collection with a resource for each system.
 func (s *Server) collection(kind, name string) method {
 	return func(*http.Request) (any, error) {
 		var paths []string
@@ -66,7 +67,8 @@ func powerState(s System) string {
 	return "Off"
 }
 
-// health is that of each resource: a machine of this package cannot fail partly.
+// health returns the Status of a system. Its Health is always OK, because the virtual hardware
+// cannot fail.
 func health(s System) map[string]string {
 	if s.Running() {
 		return map[string]string{"State": "Enabled", "Health": "OK"}

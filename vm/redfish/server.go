@@ -16,10 +16,10 @@ import (
 const (
 	rootPath     = "/redfish/v1"
 	sessionsPath = rootPath + "/SessionService/Sessions"
-	// maxRequest is the size of a request in bytes.
+	// maxRequest is the maximum size of the body of a request, in bytes.
 	maxRequest = 64 << 10
-	// requestTimeout bounds a request with its answer, operationTimeout an operation on a system. A
-	// machine is on or off within a minute.
+	// operationTimeout bounds an operation on a system: a machine is on or off within a minute.
+	// requestTimeout bounds a request with its operation and its answer.
 	requestTimeout   = 2 * time.Minute
 	operationTimeout = time.Minute
 )
@@ -32,9 +32,9 @@ type Server struct {
 	sessions       sessions
 }
 
-// New returns a service for the systems that the function returns, in this order. uuid identifies
-// the service. user and password are those of its only user; a service without a password is an
-// error of the program, and rejects all requests.
+// New returns a service for the systems that the function systems returns, in this order. uuid
+// identifies the service. user and password are the credentials of its only user. A service with an
+// empty password is an error of the program, and rejects all requests that need authentication.
 func New(uuid, user, password string, systems func() []System) *Server {
 	return &Server{user: user, password: password, uuid: uuid, systems: systems}
 }
@@ -57,7 +57,8 @@ func fail(status int, format string, values ...any) error {
 	return failure{status, fmt.Sprintf(format, values...)}
 }
 
-// method answers a request with a value for JSON, or nil for an answer without a body.
+// method handles a request. It returns the value that is the body of the answer in JSON; nil: the
+// answer has no body.
 type method func(r *http.Request) (any, error)
 
 func (s *Server) handler() http.Handler {
@@ -103,7 +104,7 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// answer serves a method.
+// answer returns an HTTP handler that calls a method.
 func answer(do method) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operationTimeout)
@@ -133,7 +134,7 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 
 // writeError writes an error in the form of DSP0266, section 8.6.
 func writeError(w http.ResponseWriter, err error) {
-	status := http.StatusConflict // of the machine
+	status := http.StatusConflict // an error of the machine
 	var f failure
 	if errors.As(err, &f) {
 		status = f.status
@@ -147,8 +148,8 @@ func writeError(w http.ResponseWriter, err error) {
 	}})
 }
 
-// read decodes the body of a request. It rejects unknown fields: a client would believe that they
-// have an effect.
+// read decodes the body of a request. It rejects unknown fields, because a client would expect that
+// they have an effect.
 func read(r *http.Request, into any) error {
 	var body json.RawMessage
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
@@ -160,7 +161,7 @@ func read(r *http.Request, into any) error {
 	return nil
 }
 
-// system returns the system with a name.
+// system returns the system with a name, or an error with the status 404.
 func (s *Server) system(name string) (System, error) {
 	for _, system := range s.systems() {
 		if system.Name() == name {
@@ -199,7 +200,7 @@ func (s *Server) logout(r *http.Request) (any, error) {
 	return nil, nil
 }
 
-// fileOf returns the path in a URI of a local file.
+// fileOf returns the path in the URI of a local file, and rejects other URIs.
 func fileOf(image string) (string, error) {
 	u, err := url.Parse(image)
 	if err != nil || u.Scheme != "file" || !slices.Contains([]string{"", "localhost"}, u.Host) || u.Path == "" {

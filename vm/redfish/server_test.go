@@ -21,7 +21,7 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish/redfishtest"
 )
 
-// client returns an HTTP client that trusts the certificate of the service alone.
+// client returns an HTTP client that trusts only the certificate of the service.
 func client(s redfishtest.Service) *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate)
@@ -216,7 +216,8 @@ func request(t *testing.T, s redfishtest.Service, password, method, path, body s
 	return resp.StatusCode, string(text)
 }
 
-// TestRejected sends requests that the service must reject without an effect.
+// TestRejected checks the answers to requests without credentials, for unknown resources and with
+// invalid bodies. No request has an effect on the machine.
 func TestRejected(t *testing.T) {
 	machine := redfishtest.NewSystem("w1")
 	s := redfishtest.Serve(t, machine)
@@ -260,7 +261,7 @@ func (stuck) PowerOn(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// TestStuck checks that a machine which does not answer delays a client for a bounded time.
+// TestStuck checks that a client waits at most a minute for a power switch that does not answer.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		systems := func() []redfish.System { return []redfish.System{stuck{redfishtest.NewSystem("w1")}} }
@@ -274,7 +275,7 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// TestNoPassword checks that a service without a password has no user.
+// TestNoPassword checks that a service without a password rejects an empty password.
 func TestNoPassword(t *testing.T) {
 	service := redfish.New("", redfishtest.User, "", func() []redfish.System { return nil }).HTTP().Handler
 	for path, body := range map[string]string{
@@ -291,7 +292,7 @@ func TestNoPassword(t *testing.T) {
 	}
 }
 
-// TestSessions checks that sessions are bounded, and that an ended session is invalid.
+// TestSessions checks that the number of sessions is limited, and that an ended session is invalid.
 func TestSessions(t *testing.T) {
 	s := redfishtest.Serve(t, redfishtest.NewSystem("w1"))
 	var all []*gofish.APIClient

@@ -2,7 +2,8 @@ package redfish
 
 import "context"
 
-// Target is a device of a boot override, in the words of Redfish.
+// Target is the device of a boot override. Its values are the values of BootSourceOverrideTarget in
+// Redfish.
 type Target string
 
 // Targets of a boot override.
@@ -14,10 +15,11 @@ const (
 	Hdd      Target = "Hdd"
 )
 
-// Override selects the first device of a boot. The zero value and the target None select none.
+// Override selects the first device of a boot. The zero value and the target None select no device.
 type Override struct {
 	Target Target
-	// Once ends the override with the next boot. Otherwise it is valid until it is disabled.
+	// Once limits the override to the next boot. Without Once, the override is valid until a client
+	// disables it.
 	Once bool
 }
 
@@ -36,7 +38,7 @@ type Hardware struct {
 	Drive bool
 }
 
-// System is a machine with a power switch. All methods can be called at the same time.
+// System is a machine with a power switch. Its methods can be called concurrently.
 type System interface {
 	// Name is a DNS label, unique in the service.
 	Name() string
@@ -44,9 +46,9 @@ type System interface {
 	Running() bool
 	PowerOn(context.Context) error
 	PowerCut()
-	// PowerButton requests a shutdown; the system decides.
+	// PowerButton requests a shutdown. The system decides whether and when it shuts down.
 	PowerButton(context.Context) error
-	// Restart starts a running system again, from the device of the override.
+	// Restart resets a running system, which then boots from the device of the override.
 	Restart(context.Context) error
 	Override() Override
 	// SetOverride sets the override of the next boots. The target is None or one of
@@ -54,8 +56,8 @@ type System interface {
 	SetOverride(Override)
 	// Medium is the file in the CD drive; empty without a medium.
 	Medium() string
-	// InsertMedium puts a file of this computer into the CD drive, also while the system runs. It
-	// replaces the present medium.
+	// InsertMedium puts a file of this computer into the CD drive, also while the system runs. The
+	// file replaces the present medium.
 	InsertMedium(ctx context.Context, file string) error
 	EjectMedium(context.Context) error
 }

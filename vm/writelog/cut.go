@@ -7,15 +7,18 @@ import (
 	"math/rand/v2"
 )
 
-// Piece is a part of an operation that reached the disk: its sectors From to To.
+// Piece is a part of an operation that reached the disk: the sectors from From up to, but not
+// including, To, counted from the start of the operation.
 type Piece struct {
 	Op       int // index of the operation
 	From, To int64
 }
 
-// Survivors draws the content of the disk after a power cut following n operations: the first
-// flushed operations, and pieces of the later operations. Each later operation is lost, whole or
-// torn with the same probability; a torn operation leaves a beginning or an end.
+// Survivors draws the content of the disk after a power cut that follows the first n operations.
+// The content is the first flushed operations, and pieces of the later operations. A later
+// operation is lost, whole or torn with the same probability. Of a torn operation, only the
+// beginning or the end is on the disk. An operation with FUA is always whole, and an operation of a
+// single sector is lost instead of torn.
 func (l *Log) Survivors(n int, r *rand.Rand) (flushed int, pieces []Piece) {
 	flushed = l.Flushed(n)
 	for i := flushed; i < n; i++ {
@@ -45,13 +48,13 @@ type Storage interface {
 	io.WriterAt
 }
 
-// Disk is a disk image on which a log is replayed. Its initial content is the image with which the
-// recorded machine was switched on.
+// Disk is a disk image on which a log is replayed. Before the first Set, its content must be the
+// image with which the recorded machine was switched on.
 type Disk struct {
 	Log   *Log
 	Image Storage
-	done  int    // operations on it
-	held  []held // content that the pieces on it have replaced
+	done  int    // number of operations on the image
+	held  []held // content of the image before the pieces of the last Set
 }
 
 type held struct {
@@ -59,15 +62,17 @@ type held struct {
 	data []byte
 }
 
-// ErrAlreadyApplied is returned if the image is past the requested instant: start with a new image.
+// ErrAlreadyApplied is the error of Set if the image already has later operations. The caller needs
+// a new image.
 var ErrAlreadyApplied = errors.New("the disk image is past this instant")
 
-// Set makes the image that Survivors has drawn. It undoes the pieces of the previous call.
+// Set gives the image the content that Survivors has drawn. It first undoes the pieces of the
+// previous call. It fails with ErrAlreadyApplied if an earlier call had a higher value of flushed.
 func (d *Disk) Set(flushed int, pieces []Piece) error {
 	if flushed < d.done {
 		return ErrAlreadyApplied
 	}
-	for i := len(d.held) - 1; i >= 0; i-- { // pieces may overlap: the last piece first
+	for i := len(d.held) - 1; i >= 0; i-- { // the last piece first, because pieces may overlap
 		if _, err := d.Image.WriteAt(d.held[i].data, d.held[i].at); err != nil {
 			return fmt.Errorf("disk image: cannot write: %w", err)
 		}

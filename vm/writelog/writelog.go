@@ -1,14 +1,16 @@
-// Package writelog makes a possible disk after a power cut from a record of all writes to the disk.
+// Package writelog makes disk images as they can be after a power cut, from a record of all writes
+// to the disk.
 //
-// The record is the log of QEMU's block driver blklogwrites (MachineSpec's Disk.Record), in the
-// format of the kernel's dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst): a
-// superblock, then for each operation a sector that describes it and the data. An operation is
-// logged after its completion.
+// The record is the log of QEMU's block driver blklogwrites (vm.Disk.Record), in the format of the
+// kernel's dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst). The record has a
+// superblock and then, for each operation, a sector with the description of the operation, and the
+// written data. QEMU logs an operation after its completion.
 //
-// After a power cut, a disk must hold all operations that were completed before a completed flush.
-// Any of the writes after the last flush may be missing, in any order, and any may be torn: a
-// sector of 512 bytes is written completely or not at all. So an instant has many possible disks;
-// Survivors draws one of them, and Disk makes it from a disk image.
+// After a power cut, a disk has all operations that were completed before a completed flush. Each
+// write after the last flush may be missing or torn, independently of the other writes. Of a torn
+// write, only some sectors are on the disk; a sector of 512 bytes is written completely or not at
+// all. So a power cut at a given instant has many possible results. Survivors draws a result, and
+// Disk makes it from a disk image.
 //
 // The package does not interpret partitions or file systems, and makes no checks of the content.
 package writelog
@@ -21,8 +23,8 @@ import (
 	"sort"
 )
 
-// SectorSize is the size in bytes that a disk writes atomically. vm sets it as the unit of QEMU's
-// log.
+// SectorSize is the number of bytes that a disk writes atomically. Package vm sets it as the sector
+// size of QEMU's log.
 const SectorSize = 512
 
 // The flags of an operation (drivers/md/dm-log-writes.c).
@@ -39,27 +41,28 @@ const (
 	version = 1
 )
 
-// Op is one operation.
+// Op is an operation on the disk.
 type Op struct {
-	Sector, Sectors int64 // position on the disk; zero for a flush
+	Sector, Sectors int64 // position on the disk and length, in sectors; zero for a flush
 	Flush           bool  // all earlier operations are on the disk
-	Through         bool  // it is on the disk itself (FUA)
-	// it has no data: a disk may keep discarded data, so the operation loses no data
+	Through         bool  // the data of the operation is on the disk, without a flush (FUA)
+	// Discard is an operation without data. A disk may keep discarded data, so the operation has no
+	// effect here.
 	Discard bool
 	End     int64 // offset of the next operation in the log, in bytes
 }
 
-// data returns the offset of the operation's data in the log.
+// data returns the offset of the operation's data in the log, in bytes.
 func (o Op) data() int64 { return o.End - o.Sectors*SectorSize }
 
-// Log is a record.
+// Log is the record of a disk.
 type Log struct {
 	Ops  []Op
 	from io.ReaderAt
 }
 
-// Read reads the log of a machine that is off. size is its length in bytes. If QEMU was killed
-// during an operation, the log ends before it.
+// Read reads the log of a machine that is off. size is the length of the log in bytes. If QEMU was
+// killed during an operation, the log ends before this operation. Read fails if the log is damaged.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var sector [SectorSize]byte
 	if _, err := from.ReadAt(sector[:], 0); err != nil {
@@ -94,12 +97,13 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	return l, nil
 }
 
-// Before returns the number of operations in the first length bytes of the log.
+// Before returns the number of whole operations in the first length bytes of the log.
 func (l *Log) Before(length int64) int {
 	return sort.Search(len(l.Ops), func(i int) bool { return l.Ops[i].End > length })
 }
 
-// Flushed returns the number of operations before the last flush among the first n operations.
+// Flushed returns the number of operations up to the last flush, including the flush, among the
+// first n operations.
 func (l *Log) Flushed(n int) int {
 	for n > 0 && !l.Ops[n-1].Flush {
 		n--

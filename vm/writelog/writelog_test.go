@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// written makes a log like QEMU. A write is the letter that fills its sectors.
+// written is a log in QEMU's format. Each write fills its sectors with a letter.
 type written struct{ bytes.Buffer }
 
 func newLog() *written {
@@ -43,8 +43,8 @@ func (w *written) read(t *testing.T) *Log {
 	return l
 }
 
-// image is a disk in memory; String returns the first letter of each sector, and fails if a sector
-// is mixed.
+// image is a disk in memory. String returns the letter of each sector, and fails the test if a
+// sector has different letters.
 type image struct {
 	t    *testing.T
 	data []byte
@@ -91,7 +91,7 @@ func TestRead(t *testing.T) {
 	if n := l.Flushed(4); n != 2 {
 		t.Errorf("%d operations are flushed", n)
 	}
-	// QEMU was killed during the last operation, or before its description was written.
+	// Two logs with an incomplete last operation: its data is missing, or its description.
 	short, err := Read(bytes.NewReader(w.Bytes()), int64(half+SectorSize))
 	if err != nil || len(short.Ops) != 3 {
 		t.Errorf("a log that ends early: %+v, %v", short, err)
@@ -113,8 +113,8 @@ func TestReadDamaged(t *testing.T) {
 	}
 }
 
-// TestSurvivors checks for many draws that flushed data is on the disk, and that later data is
-// there in parts, without other data.
+// TestSurvivors checks many draws. Flushed data is always on the disk. Later data is on the disk
+// completely, in part or not at all, and the disk has no other data.
 func TestSurvivors(t *testing.T) {
 	w := newLog()
 	w.write(0, 4, 0, "a")
@@ -139,7 +139,7 @@ func TestSurvivors(t *testing.T) {
 		seen[disk.Image.(*image).String()]++
 	}
 	want := map[string]bool{}
-	// lost, whole, torn
+	// The second write is lost, whole or torn.
 	for _, b := range []string{"aaaa..", "aabbbb", "aaba..", "aabb..", "aabbb.", "aaabbb", "aaaabb", "aaaa.b"} {
 		for _, c := range []string{".", "c"} {
 			want[b+"t"+c] = true
@@ -158,8 +158,8 @@ func TestSurvivors(t *testing.T) {
 	}
 }
 
-// TestSet checks that the pieces of one cut are undone for the next, also when they overlap, and
-// that the image only moves forward.
+// TestSet checks that Set undoes the pieces of the previous call, also if pieces overlap, and that
+// it rejects an earlier position in the log.
 func TestSet(t *testing.T) {
 	w := newLog()
 	w.write(0, 3, 0, "a")

@@ -16,7 +16,8 @@ import (
 // startLimit bounds the start and the end of a cluster.
 const startLimit = 2 * time.Minute
 
-// parseDir parses the flags of a command with a cluster's directory.
+// parseDir parses the flags of a command with the flag -dir, and returns the directory of the
+// cluster.
 func parseDir(flags *flag.FlagSet, args []string) (string, error) {
 	dir := flags.String("dir", "", "directory of the cluster")
 	if err := flags.Parse(args); err != nil {
@@ -100,7 +101,8 @@ func destroy(ctx context.Context, args []string) error {
 	return vm.Destroy(ctx, dir)
 }
 
-// capture prints the flows that left the closed network, and fails if there are any.
+// capture prints the flows of a capture to addresses outside the closed network, and fails if there
+// are any.
 func capture(_ context.Context, args []string) error {
 	var inside list
 	flags := flag.NewFlagSet("capture", flag.ContinueOnError)

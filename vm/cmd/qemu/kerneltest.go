@@ -15,11 +15,11 @@ import (
 	"github.com/orlop-os/orlop/vm/kerneltest"
 )
 
-// notRun is the status if the program could not be run; env(1) and docker use the same.
+// notRun is the exit status if the program could not be run. env(1) and docker use the same status.
 const notRun = exitStatus(125)
 
-// kernelTest runs `PROGRAM ARG...` in a machine, with the directory testdata of the working
-// directory.
+// kernelTest runs `PROGRAM ARG...` in a machine. The directory testdata of the working directory is
+// copied to the machine.
 func kernelTest(ctx context.Context, args []string) error {
 	var (
 		flags                            = flag.NewFlagSet("kernel-test", flag.ContinueOnError)
@@ -104,17 +104,20 @@ func note(path, line string) {
 	}
 }
 
-// testArguments removes the flags of go test with files of the host, and returns the limit of each
-// run. go test ends this command after -test.timeout and a minute, so each of kerneltest.MaxRuns
-// runs gets an equal part. The program gets nine tenths of its part: its own timeout, with the
-// stacks of its goroutines, comes first.
+// testArguments returns the arguments for the program in the machine, and the limit of each run. It
+// removes -test.testlogfile and rejects flags for other output files of go test, because the files
+// of the guest are lost.
+//
+// go test ends this command a minute after -test.timeout, so each of the kerneltest.MaxRuns runs
+// gets an equal part of this timeout. The timeout of the program itself is nine tenths of its part.
+// So the program ends before the limit, and prints the stacks of its goroutines.
 func testArguments(args []string) ([]string, time.Duration, error) {
 	limit := 5 * time.Minute
 	var kept []string
 	for _, a := range args {
 		name, value, _ := strings.Cut(a, "=")
 		switch name {
-		case "-test.testlogfile": // go test's cache; the guest's files are lost
+		case "-test.testlogfile": // for the cache of go test; the guest's files are lost
 			continue
 		case "-test.coverprofile", "-test.gocoverdir", "-test.cpuprofile", "-test.memprofile", "-test.blockprofile", "-test.mutexprofile", "-test.trace":
 			return nil, 0, fmt.Errorf("kernel-test: cannot do %s: the guest's files are lost", name)
@@ -150,7 +153,7 @@ func blankDisks(sizes []string) ([]vm.Disk, error) {
 	return disks, nil
 }
 
-// takeAlong adds testdata, the requested files and the requested environment.
+// takeAlong adds testdata, the requested files and the requested environment to the options.
 func takeAlong(o *kerneltest.Options, files, env []string) {
 	if _, err := os.Stat("testdata"); err == nil {
 		o.Files["testdata"] = "testdata"

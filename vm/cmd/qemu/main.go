@@ -4,14 +4,14 @@
 //	qemu kernel-test -kernel DIR PROGRAM [ARG...]   run a test binary, for go test -exec
 //	qemu run -dir DIR                               run the cluster of DIR/spec.json in foreground
 //	qemu start -dir DIR [-spec FILE]                start a new or stopped cluster, and print its
-//	                                                state: the address and the certificate of its
-//	                                                Redfish service, if the specification has one
-//	qemu status -dir DIR                            print its state as JSON
-//	qemu destroy -dir DIR                           end it and remove its directory
+//	                                                state as JSON, with the address and the
+//	                                                certificate of its Redfish service
+//	qemu status -dir DIR                            print the state of a cluster as JSON
+//	qemu destroy -dir DIR                           end a cluster and remove its directory
 //	qemu capture [-inside PREFIX]... FILE           list the flows that leave the closed network
 //
-// Exit status: 0 success, 1 failure, 2 wrong arguments. kernel-test ends with the program's own
-// status, or with 125 if the program could not be run.
+// Exit status: 0 success, 1 failure, 2 wrong arguments. kernel-test ends with the exit status of
+// PROGRAM, or with 125 if PROGRAM could not be run.
 package main
 
 import (
@@ -24,7 +24,8 @@ import (
 	"syscall"
 )
 
-// exitStatus is an error that only carries the exit status; the messages are already printed.
+// exitStatus is an error that only carries the exit status, because the messages are already
+// printed.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

@@ -1,6 +1,6 @@
 // Command guest is the first process of a machine that runs a kernel test: it mounts file systems,
-// loads the modules, runs the test binary, reports its result and switches the machine off. Package
-// kerneltest builds it, for this use only.
+// loads the modules, runs the test binary, reports its result and switches the machine off. Only
+// package kerneltest builds and uses it.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run() (int, error) {
 	return 0, err
 }
 
-// mounts makes the directories and mounts of a usual system.
+// mounts mounts the file systems of the kernel and tmpfs at their usual directories.
 func mounts() error {
 	for _, m := range []struct{ kind, at, options string }{
 		{"proc", "/proc", ""},
@@ -118,7 +118,7 @@ func loadModules(parameters map[string]string) error {
 		}
 		err = unix.FinitModule(int(file.Fd()), parameters[e.Name()], 0)
 		file.Close()
-		// ENODEV: no such hardware
+		// ENODEV: the machine does not have the hardware of the module.
 		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("%s: cannot load: %w", e.Name(), err)
 		}
@@ -126,7 +126,7 @@ func loadModules(parameters map[string]string) error {
 	return nil
 }
 
-// loopbackUp lets tests use 127.0.0.1.
+// loopbackUp sets the interface lo up, because tests use 127.0.0.1.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -144,8 +144,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// openPort opens a virtio-serial port by its name. The port is blocking on purpose: a write returns
-// after the host has the data.
+// openPort opens a virtio-serial port by its name. The port is in blocking mode, so a write returns
+// only when the host has received the data.
 func openPort(name string) (*os.File, error) {
 	ports, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 	if err != nil {

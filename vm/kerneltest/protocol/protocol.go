@@ -1,5 +1,6 @@
-// Package protocol defines the protocol between the two sides of a kernel test: the paths in the
-// guest, the program to run, and its result. It is small because it is part of the guest's init.
+// Package protocol defines the protocol between a kernel test on the host and the init of its
+// guest: the paths in the guest, the program to run, and its result. The package is small, because
+// it is part of the init.
 package protocol
 
 import (
@@ -7,14 +8,14 @@ import (
 	"fmt"
 )
 
-// Names of the virtio-serial ports, and of the files that both sides use.
+// Names of the virtio-serial ports, and of the files of the guest.
 const (
 	StdoutPort  = "orlop.stdout"
 	StderrPort  = "orlop.stderr"
 	ControlPort = "orlop.control"
 
-	// Begun is the guest's message on ControlPort before it starts the program. The next line is
-	// its outcome.
+	// Begun is the message of the guest on ControlPort before it starts the program. The next line
+	// on this port is the Outcome.
 	Begun = "begun\n"
 
 	// JobFile is the file with the Job of the guest's init.
@@ -27,7 +28,7 @@ const (
 	ProgramFile = "/work.test"
 )
 
-// Job is the job of the guest's init.
+// Job describes the program for the guest's init.
 type Job struct {
 	Args []string `json:"args"`
 	Env  []string `json:"env"`
@@ -38,13 +39,14 @@ type Job struct {
 
 // Outcome is the final report of the guest's init, as one line of JSON on ControlPort.
 type Outcome struct {
-	// ExitCode is the program's exit code; 128 plus the signal's number if a signal ended it.
+	// ExitCode is the program's exit code; 128 plus the signal's number if a signal ended the
+	// program.
 	ExitCode int `json:"exitCode"`
-	// Failure is the reason if the program could not be run at all.
+	// Failure is the reason why the program could not be run; empty if it ran.
 	Failure string `json:"failure,omitempty"`
 }
 
-// Line returns the outcome in the format of the port.
+// Line returns the outcome as a line for ControlPort.
 func (o Outcome) Line() ([]byte, error) {
 	data, err := json.Marshal(o)
 	if err != nil {

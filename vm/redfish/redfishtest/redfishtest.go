@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/vm/redfish"
 )
 
-// Access data of the service.
+// The credentials of the service.
 const (
 	User     = "admin"
 	Password = "correct-horse"
@@ -40,7 +40,7 @@ func NewSystem(name string) *System {
 		Targets: []redfish.Target{redfish.Pxe, redfish.UefiHTTP, redfish.Cd, redfish.Hdd}, Drive: true}}
 }
 
-// NewBareSystem returns a machine with a disk alone: without NIC and CD drive.
+// NewBareSystem returns a machine that has a disk, but no NIC and no CD drive.
 func NewBareSystem(name string) *System {
 	return &System{name: name, hardware: redfish.Hardware{Serial: "SN-" + name, MemoryMiB: 512, CPUs: 1, Targets: []redfish.Target{redfish.Hdd}}}
 }
@@ -55,7 +55,8 @@ func (s *System) Break() {
 	s.broken = true
 }
 
-// Booted returns the devices of all boots; None is the usual order.
+// Booted returns the device from which each boot started, in order. None means the usual boot
+// order.
 func (s *System) Booted() []redfish.Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +127,7 @@ func (s *System) change(file string) error {
 	return nil
 }
 
-// Service is a running service.
+// Service is a running Redfish service.
 type Service struct {
 	URL         string // https://127.0.0.1:port
 	Certificate *x509.Certificate

@@ -1,6 +1,6 @@
-// Command bootprobe runs in a test machine: it gets an address by DHCP, answers on TCP port 7,
-// calls the name and time servers, reports the results on the console, and ends with status 7 when
-// the power button is pressed.
+// Command bootprobe runs in a test machine. It gets an address by DHCP, answers on TCP port 7, and
+// calls the DNS and NTP servers. It prints the results on stdout and stderr, and reports on the
+// console that it is ready. When the power button is pressed, it ends with status 7.
 package main
 
 import (
@@ -99,14 +99,14 @@ func configure(ctx context.Context) error {
 	if err := address.SetInet4Addr(lease.ACK.YourIPAddr.To4()); err != nil {
 		return err
 	}
-	// a class A address has mask /8, which suffices
+	// The kernel gives an address of class A the mask /8, which suffices.
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, address); err != nil {
 		return fmt.Errorf("eth0: cannot set %s: %w", lease.ACK.YourIPAddr, err)
 	}
 	return nil
 }
 
-// button waits for any event of an input device: the power button is the only input device.
+// button waits for an event of an input device. The power button is the only input device.
 func button() error {
 	devices, err := filepath.Glob("/dev/input/event*")
 	if err != nil || len(devices) == 0 {
