@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) error {
 
 func start(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
-	file := flags.String("spec", "", "file with the cluster's specification (JSON, qemu.ClusterSpec); without it a stopped cluster runs again")
+	file := flags.String("spec", "", "file with the cluster's specification (JSON, vm.ClusterSpec); without it a stopped cluster runs again")
 	dir, err := parseDir(flags, args)
 	if err != nil {
 		return err
