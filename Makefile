@@ -1,4 +1,5 @@
-# Everything a developer or CI does, one target each. `make run` and `make test` are all a newcomer needs.
+# Each task of a developer and of CI has a target. A new developer needs only `make run` and
+# `make test`.
 SHELL   := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,16 +9,19 @@ PROFILE ?= qemu
 IMAGE   := $(BUILD)/$(PROFILE)
 GOFLAGS := -trimpath -buildvcs=false
 export GOFLAGS
-# The same compiler and standard library for every build. The go command downloads it as a module.
+# Every build uses the compiler and the standard library of this version. The go command downloads
+# it as a module.
 GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
 export GOTOOLCHAIN
 
-# Packages that link Kubernetes take minutes to compile; everything else takes seconds.
+# Packages below HEAVY link Kubernetes and take minutes to compile. The LIGHT packages take seconds.
 HEAVY   := github.com/orlop-os/orlop/orchestrator
 LIGHT    = $(or $(shell go list ./... | grep -v -e '^$(HEAVY)' -e '/test/integration$$'),$(error the packages cannot be listed))
-# Without go vet, which `make check` runs whole: for a test it would read all of Kubernetes once more.
+# The tests run without go vet, because go vet would read all of Kubernetes again. `make check` runs
+# go vet.
 TEST    := CGO_ENABLED=0 go test -vet=off
-# What tells stories, and what builds another version of the image as an upgrade: -out DIR -version V.
+# STORIES runs stories. VERSION builds the bundle of another version of the image; its arguments are
+# -out DIR -version V.
 PATIENCE = 75m
 STORIES  = $(TEST) -count=1 -v -timeout $(PATIENCE) ./test/integration -args -image $(CURDIR)/$(IMAGE) -bin $(CURDIR)/$(BUILD)/bin -operator $(CURDIR)/$(BUILD)/operator -versions $(CURDIR)/$(BUILD)
 VERSION  = $(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -outputs orlop.bundle -bin ''
@@ -26,24 +30,26 @@ SOAK     = CGO_ENABLED=0 go run ./test/soak -image $(IMAGE) -versions $(BUILD)
 # Packages whose tests also run under the product kernel.
 KERNEL  := ./machined/disk ./machined/extensions ./machined/volumes ./machined/install ./machined/network ./machined/host ./machined/lldp ./machined/power ./pkg/verity ./pkg/kernel/mount ./pkg/copytree ./orchestrator/localvolumes/projectquota ./pkg/kernel/watchdog ./machined/uevent ./pkg/kernel/cgroup ./pkg/kernel/kmsg ./machined/logship ./machined/timesync ./pkg/diskprobe ./pkg/supervise ./pkg/kernel/capture ./orchestrator/bgp ./orchestrator/podnetwork ./orchestrator/netpolicy ./orchestrator/l2announcer ./orchestrator/apivip ./orchestrator/localvolumes
 
-# Kernel tests that ran again because the emulator broke the guest's kernel: go test hides the output of a package that passes.
+# This file lists the packages whose tests ran again because the emulator broke the guest's kernel.
+# They are in a file, because go test hides the output of a package that passes.
 REPEATS = $(BUILD)/kernel-repeats.txt
-# Tests of theirs that ask no kernel, and take from seconds to minutes under emulation; `make unit` runs them.
+# These tests of the KERNEL packages do not use the kernel, and take seconds to minutes under
+# emulation. `make kernel` skips them, and `make unit` runs them.
 PURE    := ^Test(Simulation|RandomWorlds|LawsOnRandomDisks|Turns|ElectMoves|VirtualLaws|BridgeLaws|Return)$$
 
 .PHONY: help run test check baseline lint unit kernel stories image versions release-previous faults releases fuzz fuzz-heavy soak history cuts reproducible bench bench-cluster conformance lock lock-check outdated generate packages bench-packages tools clean
 
 BUF = CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod buf
 
-help: ## this list
+help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: image ## build the image, boot it in QEMU, bring up a single-machine cluster
+run: image ## build the image, boot it in QEMU and create a cluster of one machine
 	$(BUILD)/bin/orlopctl cluster create --image $(IMAGE)
 
-test: check unit image kernel stories cuts ## everything CI runs
+test: check unit image kernel stories cuts ## run everything that CI runs
 
-check: packages ## formatting, vet, staticcheck, plain English, the API's description
+check: packages ## check formatting, vet, staticcheck, plain English and the description of the API
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt wants to change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	CGO_ENABLED=0 go vet -tags providerless ./...
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck $(LIGHT) ./test/integration
@@ -51,43 +57,46 @@ check: packages ## formatting, vet, staticcheck, plain English, the API's descri
 	$(BUF) lint pkg/api
 	$(BUF) breaking pkg/api --against pkg/api/baseline.binpb
 
-baseline: ## what later changes of the API are compared with; a change that breaks somebody is meant if this file changes with it
+baseline: ## write the description with which `make check` compares the API; a change that breaks clients needs a new one
 	$(BUF) build pkg/api --exclude-source-info -o pkg/api/baseline.binpb
 
-lint: ## staticcheck of the orchestrator too; slow, because it loads all of Kubernetes
+lint: ## run staticcheck on all packages with the orchestrator; slow, because it loads all of Kubernetes
 	CGO_ENABLED=0 go tool -modfile=hack/tools/go.mod staticcheck -tags providerless ./...
 
-# The light packages with the slowest tests. They come first, because go test starts packages in the order of its arguments.
+# These are the light packages with the slowest tests. go test gets them first, because it starts
+# packages in the order of its arguments.
 SLOW     = $(addprefix github.com/orlop-os/orlop/,orlopctl vm apid imager machined/network machined/membership/workerjoin machined/membership \
 	machined/credentials vm/kerneltest pkg/slot/esp machined/network/dhcp machined/disk machined/logship/sender)
-# More tests at a time than processors (the default), because the slowest tests mostly wait: on two processors, 6 packages at a
-# time took 74 s where 2 took 125 s, with 105 s of processor time in both cases. Their heaps are small, so a rarer garbage
-# collection costs little memory and saves up to half of the time (machined/logship/sender: 1.0 s instead of 2.4 s).
+# More tests run concurrently than there are processors (the default), because the slowest tests
+# mostly wait. On two processors, 6 concurrent packages took 74 s and 2 concurrent packages took
+# 125 s, with 105 s of processor time in both cases. The heaps of tests are small. A less frequent
+# garbage collection therefore costs little memory, and saves up to half of the time
+# (machined/logship/sender: 1.0 s instead of 2.4 s).
 WAITING  = -p 6 -parallel 8
 
-# The failures once more at the end, because a log of CI is often cut in its middle.
+# FAILURES prints the failures again at the end, because CI often cuts a log in its middle.
 FAILURES = 2>&1 | tee $(BUILD)/$@.log || { echo "Failures of make $@ (all output is in $(BUILD)/$@.log):"; \
 	grep -v -E '^(ok|\?) ' $(BUILD)/$@.log | grep -E -A 15 '^ *--- FAIL: |^panic: |^fatal error: |^FAIL|^kernel test: ' | tail -n 400; exit 1; }
 
-unit: packages tools ## pure tests and their goldens
+unit: packages tools ## run the tests that need no image, with their golden files
 	GOGC=400 $(TEST) -tags providerless $(WAITING) $(SLOW) $(filter-out $(SLOW),$(LIGHT)) $(FAILURES)
 	$(TEST) -timeout 30m -tags providerless $(HEAVY)/... $(FAILURES)
 
-kernel: image ## the tests of kernel-facing code, under the product kernel in QEMU
+kernel: image ## run the tests of kernel-facing packages under the product kernel in QEMU
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./vm/cmd/qemu
 	rm -f $(REPEATS)
 	$(TEST) -count=1 -p 1 -timeout 30m -skip '$(PURE)' -exec "$(CURDIR)/$(BUILD)/bin/qemu kernel-test -repeats $(CURDIR)/$(REPEATS) -kernel $(CURDIR)/$(IMAGE)/kernel" $(KERNEL) $(FAILURES)
 	@if test -e $(REPEATS); then cat $(REPEATS); fi
 	ORLOP_KERNEL=$(CURDIR)/$(IMAGE)/kernel $(TEST) -count=1 ./init ./vm/kerneltest
 
-stories: versions ## boot the image and tell the stories of test/integration
+stories: versions ## boot the image and run the stories of test/integration
 	$(STORIES)
 
-image: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## the disk image, UKI, root, manifest and SBOM of PROFILE (default qemu)
+image: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the disk image, UKI, root partition, manifest and SBOM of PROFILE (default qemu)
 	CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
 	$(BUILD)/bin/imager -profile profiles/$(PROFILE).yaml -out $(IMAGE)
 
-tools: ## orlopctl, into build/bin
+tools: ## build orlopctl in build/bin
 	CGO_ENABLED=0 go build -ldflags '-s -w' -o $(BUILD)/bin/ ./orlopctl
 
 $(BUILD)/operator/ca.crt: | tools
@@ -96,12 +105,12 @@ $(BUILD)/operator/ca.crt: | tools
 $(BUILD)/release/signing.key:
 	CGO_ENABLED=0 go run ./imager keys -out $(BUILD)/release
 
-# The admin's certificate is valid for a day.
+# The certificate of the admin is valid for a day, so it is issued again at each use.
 .PHONY: operator
 operator: $(BUILD)/operator/ca.crt
 	$(BUILD)/bin/orlopctl gen client --operator $(BUILD)/operator --name admin --role admin --force
 
-versions: image operator ## what else the stories need: other versions of the image as upgrade bundles, the media of real machines, an image of nobody's
+versions: image operator ## build the other inputs of the stories: bundles of other versions, the media for real machines, an image without an operator CA
 	$(VERSION) -out $(BUILD)/next -version 99.0.0
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(BUILD)/bin/ ./test/integration/broken/exits
 	$(VERSION) -out $(BUILD)/broken -version 99.1.0 -program init=$(BUILD)/bin/exits
@@ -111,28 +120,29 @@ versions: image operator ## what else the stories need: other versions of the im
 	cp profiles/VERSION $(BUILD)/generic/
 	$(BUILD)/bin/imager -profile $(BUILD)/generic/$(PROFILE).yaml -out $(BUILD)/generic -outputs disk.raw -bin ''
 
-# The result is in build/previous: disk.raw, orlop.bundle, manifest.json and bin/orlopctl of that release, and
-# next/orlop.bundle, the same programs with a higher version.
-release-previous: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the last release of releases.yaml, once per computer (RELEASE=0.1.0: this one)
+# build/previous has the result: disk.raw, orlop.bundle, manifest.json and bin/orlopctl of the
+# release. next/orlop.bundle has the same programs with a higher version.
+release-previous: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the last release of releases.yaml, once per computer (RELEASE=0.1.0 builds that release)
 	go run ./hack/previous -profile $(PROFILE) -link $(BUILD)/previous $(if $(RELEASE),-version $(RELEASE))
 
-# What is wrong with each version that `make faults` upgrades to: the program, and what takes its place.
+# Each entry is a broken version to which `make faults` upgrades, as NAME:PROGRAM=REPLACEMENT.
 FAULTS = machined-exits:machined=exits machined-hangs:machined=hangs \
 	orchestrator-exits:orchestrator=exits containerd-exits:containerd=exits runc-exits:runc=exits apid-refuses:machined=no-apid kubelet-refuses:orchestrator=no-node apiserver-refuses:orchestrator=no-api \
 	data-refused:orchestrator=older
-# The orchestrator as it would be with another minor version of Kubernetes.
+# STAMPED builds an orchestrator that reports another minor version of Kubernetes.
 STAMPED = CGO_ENABLED=0 go build -tags providerless -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(1)' -o $(BUILD)/bin/$(2) ./orchestrator
 
 faults: PATIENCE = 210m
-faults: versions broken charts extensions secure-boot ## the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
+faults: versions broken charts extensions secure-boot ## run the long stories: broken versions, lost machines, power cuts at every operation (three and a half hours at most)
 	$(STORIES) -stories testdata/faults
 
 releases: PATIENCE = 120m
-releases: versions broken release-previous ## the stories from the last release to this version and back, under writes (two hours at most)
+releases: versions broken release-previous ## run the stories from the last release to this version and back, under writes (two hours at most)
 	$(STORIES) -stories testdata/releases
 
-# A chart of somebody else's, as helm renders it; hack/charts/go.mod has both. It is told to start no pods, whose image nobody has.
-# It is downloaded first: of a module that is not there 'go list' names no directory.
+# helm renders a third-party chart. hack/charts/go.mod has helm and the chart. The chart is set to
+# start no pods, because the closed network of the stories does not have their image. The module is
+# downloaded first, because `go list` prints no directory for a missing module.
 .PHONY: charts
 charts:
 	mkdir -p $(BUILD)/charts
@@ -140,18 +150,19 @@ charts:
 	CGO_ENABLED=0 go -C hack/charts tool helm template site "$$(go -C hack/charts list -m -f '{{.Dir}}' sigs.k8s.io/descheduler)/charts/descheduler" \
 		--namespace tools --set suspend=true > $(BUILD)/charts/descheduler.yaml
 
-# The extensions of the source, for the present version and for the version that the stories upgrade to. The programs are built once.
+# The extensions are built for the present version and for the version to which the stories upgrade.
+# Both use the same built programs.
 EXTENSION = $(BUILD)/bin/imager extension -profile profiles/$(PROFILE).yaml
 .PHONY: extensions
-extensions: image ## the extensions in extensions/, for PROFILE
+extensions: image ## build the extensions in extensions/, for PROFILE
 	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/gvisor
 	$(EXTENSION) -f extensions/gvisor/extension.yaml -out $(BUILD)/extensions/next -version 99.0.0 \
 		-program /usr/bin/runsc=$(BUILD)/extensions/gvisor/work/bin/runsc \
 		-program /usr/bin/containerd-shim-runsc-v1=$(BUILD)/extensions/gvisor/work/bin/containerd-shim-runsc-v1
 	$(EXTENSION) -f extensions/storage/extension.yaml -out $(BUILD)/extensions/storage
 
-# The versions of the story secure-boot: an image and its next version with the keys of a site, and a version with those of another site.
-# Keys are made once.
+# These are the versions for the story secure-boot: an image and its next version with the keys of a
+# site, and a version with the keys of another site. The keys are made once.
 SECURE = $(BUILD)/secure-boot
 .PHONY: secure-boot
 secure-boot: image
@@ -177,16 +188,18 @@ broken: versions
 		name=$${fault%%:*}; program=$${fault#*:}; \
 		$(VERSION) -out $(BUILD)/faults/$$name -version 99.1.0 -program $${program%=*}=$(BUILD)/bin/$${program#*=}; \
 	done
-	# The kernel of this version accepts the unsigned driver that hangs.
+	# The kernel of this version accepts unsigned drivers, such as the driver that hangs.
 	mkdir -p $(BUILD)/faults/kernel-hangs
 	grep -v -e module.sig_enforce -e lockdown= profiles/$(PROFILE).yaml > $(BUILD)/faults/kernel-hangs/$(PROFILE).yaml
 	cp profiles/VERSION $(BUILD)/faults/kernel-hangs/
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/kernel-hangs/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/kernel-hangs -version 99.1.0 -program init=$(BUILD)/bin/kernel-hangs
-	# Versions for the stories turns and fleet, which are refused for the Kubernetes that they name: one minor version newer, and four.
+	# Versions for the stories turns and fleet. Machines reject them because of their Kubernetes,
+	# which is one minor version or four minor versions newer.
 	$(VERSION) -out $(BUILD)/faults/newer-kubernetes -version 99.2.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+1 ".0"}')
 	$(VERSION) -out $(BUILD)/faults/far-kubernetes -version 99.3.0 -kubernetes $$(go list -m -f '{{.Version}}' k8s.io/kubernetes | awk -F. '{print "v1." $$2+4 ".0"}')
 	$(VERSION) -out $(BUILD)/faults/data-migrated -version 99.1.0 -program orchestrator=$(BUILD)/bin/newer -program runc=$(BUILD)/bin/exits
-	# Versions for the story floor: one with a higher epoch, which wants two signatures for what follows it, and one without, which has them.
+	# Versions for the story floor. The first version has a higher epoch and requires two signatures of
+	# later versions. The second version has two signatures and no higher epoch.
 	test -e $(BUILD)/release-second/signing.key || $(BUILD)/bin/imager keys -out $(BUILD)/release-second
 	mkdir -p $(BUILD)/faults/floor
 	cat $(BUILD)/release/keys.pem $(BUILD)/release-second/keys.pem > $(BUILD)/faults/floor/keys.pem
@@ -200,7 +213,8 @@ broken: versions
 	cp profiles/VERSION $(BUILD)/faults/no-nic/
 	$(subst profiles/$(PROFILE).yaml,$(BUILD)/faults/no-nic/$(PROFILE).yaml,$(VERSION)) -out $(BUILD)/faults/no-nic -version 99.1.0
 
-# The decoders of bytes that come over the network, in a file, or from a foreign disk: package and test.
+# These tests fuzz the decoders of bytes from the network, from files and from foreign disks, as
+# PACKAGE:TEST.
 FUZZ = orchestrator/neighbor:FuzzFrames \
 	machined/debug/bootlog:FuzzCrash \
 	pkg/artifact:FuzzTexts \
@@ -253,13 +267,16 @@ FUZZ = orchestrator/neighbor:FuzzFrames \
 	machined/uevent:FuzzParse \
 	machined/wear:FuzzLogs \
 	pkg/verity:FuzzParse
-# The same of packages that link Kubernetes, whose instrumented build takes ten minutes and more. `make unit` runs their seeds.
+# These tests are in packages that link Kubernetes. Their instrumented build takes ten minutes or
+# more. `make unit` runs their seeds.
 FUZZ_HEAVY = orchestrator/metrics:FuzzParse
-# How often each is fed. A number of times and not of seconds: at the end of a time the go tool may call its own deadline a failure. What it finds
-# interesting it would otherwise try to shorten for a minute.
+# FUZZTIME is the number of inputs for each test. It is not a duration, because the go command can
+# report the end of a duration as a failure. -fuzzminimizetime limits the attempts to shorten an
+# interesting input, which would otherwise take up to a minute.
 FUZZTIME = 20000x
 
-# Not part of `make test`: its inputs differ from run to run, so a failure would not belong to the change under test. `make unit` runs all seeds.
+# fuzz is not part of `make test`. Its inputs differ from run to run, so a failure would not belong
+# to the tested change. `make unit` runs all seeds.
 fuzz: ## feed random input to the decoders of foreign bytes, FUZZTIME times each (20000x; 60s is a minute each)
 	mkdir -p $(BUILD)
 	began=$$(date +%s); for f in $(FUZZ); do \
@@ -268,49 +285,51 @@ fuzz: ## feed random input to the decoders of foreign bytes, FUZZTIME times each
 	echo "{\"decoders_fuzzed\": $(words $(FUZZ)), \"fuzz_seconds\": $$(( $$(date +%s) - began ))}" > $(BUILD)/fuzz.json
 
 fuzz-heavy: FUZZ = $(FUZZ_HEAVY)
-fuzz-heavy: fuzz ## the same for decoders that link Kubernetes (a quarter of an hour)
+fuzz-heavy: fuzz ## the same, and for decoders in packages that link Kubernetes (a quarter of an hour)
 
-soak: versions ## N power cuts at random instants, 200 unless given; see docs/soak.md (200 take an hour and a half)
+soak: versions ## make N power cuts at random instants (200 by default, an hour and a half); see docs/soak.md
 	$(SOAK) -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(CLASSES),-classes $(CLASSES)) $(if $(CONTINUE),-continue)
 
-history: image operator ## what clients saw of three control-plane machines amid N faults (30 unless given) is judged; see docs/history.md (some hours)
+history: image operator ## check the history of the clients of three control-plane machines during N faults (30 by default, some hours); see docs/history.md
 	CGO_ENABLED=0 go run ./test/history -image $(IMAGE) $(if $(filter command line,$(origin N)),-n $(N)) $(if $(SEED),-seed $(SEED))
 
-cuts: versions ## a few of them (two minutes)
+cuts: versions ## make a few of the power cuts of `make soak` (two minutes)
 	$(SOAK) -n 4 -whole 0 -classes first-boot,apply,run,kill -out $(BUILD)/cuts.json
 
-reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice, once from nothing, in different directories, and compare every byte (ten minutes)
+reproducible: packages tools $(BUILD)/operator/ca.crt $(BUILD)/release/signing.key ## build the image twice in different directories, once without results of earlier builds, and compare every byte (ten minutes)
 	ORLOP_TEST_REPRODUCIBLE=1 go test ./imager -count=1 -run 'TestReproducible$$' -v -timeout 90m
 
-# AGAINST names a former release in both: build/previous, which `make release-previous` makes, or another directory of a release.
-bench: bench-packages versions ## figures against the same Kubernetes as separate processes, AGAINST=build/previous a former release, too; see docs/bench.md
+# AGAINST is the directory of a former release in both targets, such as build/previous, which
+# `make release-previous` makes.
+bench: bench-packages versions ## compare a machine with the same Kubernetes as separate processes, and with a former release by AGAINST=build/previous; see docs/bench.md
 	CGO_ENABLED=0 go run ./test/bench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PAIRS),-pairs $(PAIRS)) $(if $(AGAINST),-against $(AGAINST))
 
-bench-cluster: image operator ## figures of whole clusters into the same file, PARTS=create,join,… (all) AGAINST=build/previous; see docs/bench.md (four hours at most for each version)
+bench-cluster: image operator ## measure whole clusters into the same file (PARTS=create,join,…, all by default; AGAINST=build/previous); see docs/bench.md (at most four hours for each version)
 	CGO_ENABLED=0 go run ./test/clusterbench -image $(IMAGE) -out $(BUILD)/bench.json $(if $(PARTS),-only $(PARTS)) $(if $(LOAD),-load $(LOAD)) $(if $(PAIRS),-pairs $(PAIRS)) $(if $(AGAINST),-against $(AGAINST))
 
-conformance: image operator ## Kubernetes' own conformance suite on two machines, FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1; see docs/conformance.md (whole: most of a day)
+conformance: image operator ## run the conformance suite of Kubernetes on two machines (FOCUS=REGEXP SKIP=REGEXP IMAGES=REGEXP CONTINUE=1); see docs/conformance.md (all tests: most of a day)
 	CGO_ENABLED=0 go run ./test/conformance -image $(IMAGE) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(IMAGES),-images '$(IMAGES)') $(if $(CONTINUE),-continue)
 
-lock-check: ## say which packages of imager's lock file have a newer build, such as one with security fixes
+lock-check: ## list the packages of imager's lock file that have a newer build, for example with security fixes
 	go run ./imager lock -check
 
-# As every failure of make, a missing security update is exit status 2 of make; of $(BUILD)/bin/imager outdated it is 3.
+# If a security update is missing, the exit status of make is 2, like after every failure. The exit
+# status of $(BUILD)/bin/imager outdated is 3.
 outdated: packages ## list pinned modules, components and Debian packages that are behind, and missing security updates (exit status 3 of imager outdated; ALL=1 with indirect modules, JSON=1)
 	@CGO_ENABLED=0 go build -o $(BUILD)/bin/ ./imager
 	@$(BUILD)/bin/imager outdated $(if $(ALL),-all) $(if $(JSON),-json)
 
-lock: ## take the newest packages of the image's Debian into imager's lock file
+lock: ## write the newest Debian packages of the image to imager's lock file
 	go run ./imager lock
 
 generate: ## regenerate pkg/api from its .proto, and the kinds of machines from their types
 	go generate ./pkg/api ./pkg/machineapi
 
-packages: ## install the Debian packages that building and testing need
+packages: ## install the Debian packages that builds and tests need
 	@hack/packages imager/host-packages.txt
 
 bench-packages: # install the Debian packages that only `make bench` needs
 	@hack/packages test/bench/host-packages.txt
 
-clean: ## forget everything that was built, but the keys: no machine could be reached or upgraded without them
+clean: ## delete all built files except the keys, which the running machines trust
 	find $(BUILD) -mindepth 1 -maxdepth 1 ! -name operator ! -name release ! -name release-second -exec rm -rf {} +

@@ -1,5 +1,5 @@
-// Package apiload measures the latency of a machine's management API, alone and while other
-// clients open handshakes as fast as they can.
+// Package apiload measures the latency of the management API of a machine. It measures the machine
+// without other clients, and while other clients open TLS handshakes as fast as they can.
 package apiload
 
 import (
@@ -17,21 +17,24 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// Measured is the usual duration of a measurement: some hundred calls on an emulated processor.
+// Measured is the usual duration of a measurement. An emulated processor answers some hundred calls
+// in this time.
 const Measured = 10 * time.Second
 
-// callLimit bounds one call.
+// callLimit is the deadline of a single call.
 const callLimit = time.Minute
 
-// Pace is the latency of calls in milliseconds, and their rate.
+// Pace holds the 50th and 99th percentile of the latency of calls, in milliseconds, and the number
+// of calls per second.
 type Pace struct {
 	P50   float64 `json:"p50"`
 	P99   float64 `json:"p99"`
 	Calls float64 `json:"calls_per_s"`
 }
 
-// Measure measures Version calls of all clients for a time. Each client makes one call after the
-// other.
+// Measure calls Version with all clients concurrently for the duration long, and returns the
+// latency and the rate of the calls. Each client starts a call when its previous call has ended.
+// Measure fails if a call fails.
 func Measure(ctx context.Context, clients []*client.Client, long time.Duration) (Pace, error) {
 	measuring, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -63,7 +66,8 @@ func Measure(ctx context.Context, clients []*client.Client, long time.Duration) 
 	return pace(all, long)
 }
 
-// pace returns the figures of the durations of calls.
+// pace computes the figures from the durations of all calls, which were made within the duration
+// long. It fails if there is no call.
 func pace(all []time.Duration, long time.Duration) (Pace, error) {
 	if len(all) == 0 {
 		return Pace{}, errors.New("Version: no call was made")
@@ -76,16 +80,17 @@ func pace(all []time.Duration, long time.Duration) (Pace, error) {
 }
 
 const (
-	// floodHosts are the computers of a flood; apid limits the connections of each address.
+	// floodHosts is the number of computers of a flood. A flood needs several computers, because
+	// apid limits the connections of each address.
 	floodHosts = 2
-	// perHost is the number of concurrent handshakes of each.
+	// perHost is the number of concurrent handshakes of each computer of the flood.
 	perHost = 25
-	// unanswered is the time after which a client of the flood gives up a connection and opens
-	// another; normal TCP retransmits after a second.
+	// unanswered is the time after which a client of the flood closes an unanswered connection and
+	// opens the next connection. Without this limit, TCP would retransmit only after a second.
 	unanswered = 100 * time.Millisecond
 )
 
-// Flood is a running flood of handshakes without a certificate.
+// Flood is a running flood of TLS handshakes without a client certificate.
 type Flood struct {
 	hosts          []*vm.Host
 	cancel         context.CancelFunc
@@ -93,7 +98,8 @@ type Flood struct {
 	tried, refused atomic.Int64
 }
 
-// StartFlood starts a flood from new hosts of the network to the address of a machine's API.
+// StartFlood starts a flood against the address of a machine's API. It calls newHost to create the
+// computers of the flood in the closed network.
 func StartFlood(newHost func(name string) (*vm.Host, error), to string) (*Flood, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Flood{cancel: cancel}
@@ -115,7 +121,7 @@ func (f *Flood) run(ctx context.Context, h *vm.Host, to string) {
 	for ctx.Err() == nil {
 		without := handshake(ctx, h, to)
 		if ctx.Err() != nil {
-			return // the flood was ended; its last error has no meaning
+			return // Stop has cancelled the context; the error of this handshake has no meaning
 		}
 		f.tried.Add(1)
 		if without {
@@ -124,8 +130,8 @@ func (f *Flood) run(ctx context.Context, h *vm.Host, to string) {
 	}
 }
 
-// Stop ends the flood, and may be called again. It returns the number of connections, and how many
-// of them were rejected before a handshake was made.
+// Stop ends the flood. A caller may call it again. Stop returns the number of attempted handshakes,
+// and the number of handshakes that were rejected.
 func (f *Flood) Stop() (tried, refused int64) {
 	f.cancel()
 	f.wait.Wait()
@@ -136,8 +142,9 @@ func (f *Flood) Stop() (tried, refused int64) {
 	return f.tried.Load(), f.refused.Load()
 }
 
-// handshake opens a handshake, and reports whether it was rejected: the machine's kernel did not
-// answer, or apid closed the connection.
+// handshake performs a TLS handshake and reports whether the machine rejected it. A handshake is
+// rejected if the machine's kernel accepts no connection, if apid closes the connection, or if
+// there is no answer in time.
 func handshake(ctx context.Context, h *vm.Host, to string) (refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, unanswered)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// fakeConn answers Version after a pause, or with an error.
+// fakeConn answers Version after a pause with the given error, or successfully if err is nil.
 type fakeConn struct {
 	grpc.ClientConnInterface
 	pause time.Duration
@@ -56,7 +56,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFlood opens handshakes to a host that accepts no connection, so all are rejected.
+// TestFlood opens handshakes to a host that accepts no connection. Stop must count all handshakes
+// as rejected.
 func TestFlood(t *testing.T) {
 	network, err := vm.NewNetwork(vm.NetworkSpec{})
 	if err != nil {

@@ -15,16 +15,17 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// baselineArguments is the kernel's command line of the baseline.
+// baselineArguments is the kernel command line of the baseline's guest.
 const baselineArguments = "console=ttyS0 panic=-1 quiet cgroup_no_v1=all"
 
-// Lines of the baseline's guest between which it is idle.
+// The guest of the baseline prints these two lines on its console. It is idle between them.
 var (
 	baselineIdle = regexp.MustCompile(`BASELINE idle ([0-9.]+)`)
 	baselineEnd  = regexp.MustCompile(`BASELINE end ([0-9.]+)`)
 )
 
-// bootBaseline boots the baseline and ends with it. Its console is stored in dir.
+// bootBaseline boots the baseline, waits for the last line of its output, powers it off and returns
+// its figures. The console log is stored in dir.
 func bootBaseline(ctx context.Context, o options, files bootfiles.Files, dir string) (run baselineRun, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return run, fmt.Errorf("baseline: cannot empty its directory: %w", err)
@@ -57,7 +58,8 @@ func bootBaseline(ctx context.Context, o options, files bootfiles.Files, dir str
 	return run, err
 }
 
-// idleBetween returns the processor time that the emulator uses per minute while the guest is idle.
+// idleBetween returns the processor time of the emulator while the guest is idle, in seconds per
+// minute.
 func idleBetween(ctx context.Context, m *vm.Machine) (float64, error) {
 	if _, err := m.WaitConsole(ctx, baselineIdle); err != nil {
 		return 0, err
@@ -69,7 +71,8 @@ func idleBetween(ctx context.Context, m *vm.Machine) (float64, error) {
 	if _, err := m.WaitConsole(ctx, baselineEnd); err != nil {
 		return 0, err
 	}
-	// The guest powers off now. If it has ended, the time of its processes is gone.
+	// The guest powers off after its last line. takeUse fails when the emulator's process has
+	// ended, because the processor time of the process is then lost.
 	after, err := takeUse(m)
 	if err != nil {
 		return 0, err
@@ -90,8 +93,8 @@ func sizeOf(files ...string) (*float64, error) {
 	return &total, nil
 }
 
-// parseBaseline reads the lines that the baseline's guest prints, and reports whether it reached
-// its end. Times are seconds of uptime.
+// parseBaseline reads the lines that the baseline's guest prints. Times are seconds of uptime. The
+// result complete reports whether the guest has printed its last line.
 //
 //	BASELINE userspace|api|node-ready|pod-running|idle|end SECONDS
 //	BASELINE process NAME anon_kB N …
@@ -140,7 +143,7 @@ func parseBaseline(text string) (run baselineRun, complete bool, err error) {
 	return run, complete, err
 }
 
-// use is the processor time that a machine has used, by the emulator's process, at a time.
+// use is the processor time that the emulator's process of a machine has used up to an instant.
 type use struct {
 	at   time.Time
 	time time.Duration
@@ -151,7 +154,7 @@ func takeUse(m *vm.Machine) (use, error) {
 	return use{time.Now(), t}, err
 }
 
-// perMinute returns the seconds of processor time per minute since before.
+// perMinute returns the processor time between the instants of before and u, in seconds per minute.
 func (u use) perMinute(before use) float64 {
 	return (u.time - before.time).Seconds() / u.at.Sub(before.at).Minutes()
 }

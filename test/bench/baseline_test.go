@@ -13,8 +13,9 @@ import (
 	"github.com/orlop-os/orlop/test/bench/bootfiles"
 )
 
-// fakeQEMU replaces the emulator: it accepts the first command of the
-// monitor, prints the text on the console, and runs the rest of the script.
+// fakeQEMU is the first part of a script that replaces the emulator. It accepts the first command
+// of the QEMU monitor. The function say prints lines on the console. Each test appends the rest of
+// the script.
 const fakeQEMU = `#!/bin/bash
 for a; do
 	case $a in
@@ -28,7 +29,8 @@ echo '{"id": 1, "return": {}}' >&$monitor
 say() { printf '%s\r\n' "$@" >&$console; }
 `
 
-// fakeBaseline returns the inputs of a boot with this script.
+// fakeBaseline returns the arguments for bootBaseline, and writes fakeQEMU with the given body into
+// the PATH.
 func fakeBaseline(t *testing.T, body string) (options, bootfiles.Files, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +50,7 @@ func fakeBaseline(t *testing.T, body string) (options, bootfiles.Files, string) 
 func TestBootBaseline(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(saidByBaseline), "\r\n")
 	quote := func(lines []string) string { return "'" + strings.Join(lines, "' '") + "'" }
-	// The busy loop is the emulator's use of a processor between the two lines.
+	// The busy loop uses processor time between the idle line and the last line.
 	body := "say \"$*\" " + quote(lines[:len(lines)-1]) + "\nfor ((i = 0; i < 100000; i++)); do :; done\nsay " + quote(lines[len(lines)-1:]) + "\nexec sleep 1000\n"
 	o, files, dir := fakeBaseline(t, body)
 	run, err := bootBaseline(t.Context(), o, files, dir)
@@ -84,7 +86,8 @@ func TestBootBaselineThatFails(t *testing.T) {
 	}
 }
 
-// The end of the context is no early end, which would be repeated.
+// TestBootBaselineBrokenOff checks that the end of the context is not reported as errEarly, because
+// the caller repeats a boot with errEarly.
 func TestBootBaselineBrokenOff(t *testing.T) {
 	o, files, dir := fakeBaseline(t, "say 'BASELINE userspace 7.5'\nexec sleep 1000\n")
 	ctx, cancel := context.WithCancelCause(t.Context())

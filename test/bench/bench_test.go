@@ -57,7 +57,7 @@ func TestParseBaselineThatIsNotWhole(t *testing.T) {
 	}
 }
 
-// exampleRun returns a boot of ours; each time is multiplied by slow.
+// exampleRun returns the figures of a boot of our machine. The parameter slow multiplies all times.
 func exampleRun(slow float64, i int) machineRun {
 	v := func(f float64) *float64 { f *= slow; return &f }
 	size := func(f float64) *float64 { return &f }
@@ -79,7 +79,8 @@ func exampleRun(slow float64, i int) machineRun {
 	return run
 }
 
-// example returns a report of two pairs.
+// example returns a report with two pairs of runs: each pair has a run of our machine, of the
+// former release and of the baseline.
 func example(t *testing.T) report {
 	t.Helper()
 	r := report{
@@ -118,7 +119,8 @@ func TestReportGolden(t *testing.T) {
 	golden.Assert(t, string(text)+"\n", "report.json")
 }
 
-// Without other sides, the report has no figure of them and no ratio, not even zeros.
+// Without the baseline and the former release, the report contains none of their figures and no
+// ratios, not even zeros.
 func TestReportOfOneSide(t *testing.T) {
 	r := example(t)
 	r.Baseline, r.Against, r.comparison = nil, nil, comparison{}
@@ -146,7 +148,7 @@ func TestReportOfOneSide(t *testing.T) {
 	}
 }
 
-// A figure that one side of a pair lacks has no ratio, in this pair and others.
+// If one side of a pair lacks a figure, the ratio of this figure is missing for this pair only.
 func TestCompare(t *testing.T) {
 	v := func(f float64) *float64 { return &f }
 	start := func(api, kube *float64) *figures {
@@ -165,7 +167,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Each target names a figure, and no figure or ratio occurs twice.
+// TestTargetsName checks that each target names an existing figure, and that no two figures have
+// the same ratio name.
 func TestTargetsName(t *testing.T) {
 	known := map[string]bool{}
 	for _, n := range new(figures).numbers() {
@@ -239,8 +242,9 @@ func TestPlaceEvents(t *testing.T) {
 	at := func(seconds float64, source, kind, message string) *api.Event {
 		return &api.Event{Time: timestamppb.New(day.Add(time.Duration(seconds * float64(time.Second)))), Source: source, Kind: kind, Message: message}
 	}
-	// The clock is set an hour forward after the second event; the third event, of a stage, relates
-	// the other events to the timeline.
+	// The clock is set an hour forward after the second event. The third event belongs to a stage
+	// with a known time after the start, which gives the times of the events after the change of
+	// the clock.
 	got := placeEvents([]*api.Event{
 		at(1, "host", "operation", "first"), at(2, "boot", "stage", "host after 2.00 s"), at(3605, "boot", "stage", "api after 5.00 s"), at(3606.5, "disk", "operation", "last"),
 	})
@@ -259,7 +263,8 @@ func TestRecord(t *testing.T) {
 	began := time.Now()
 	at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
 	r.addServices(at(1), []service{{Name: "containerd", State: "starting"}})
-	// The first moments are delivered late; the third is delivered within 5 ms.
+	// The first list of moments is delivered 2 s after the last moment in it. The list with
+	// containerd is delivered 5 ms after containerd's moment.
 	r.addMoments(at(4), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}})
 	r.addServices(at(4.5), []service{{Name: "containerd", State: "running"}})
 	r.addMoments(at(4.405), []moment{{Name: "machined", Seconds: 1}, {Name: "host", Seconds: 2}, {Name: "containerd", Seconds: 4.4}})

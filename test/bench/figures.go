@@ -14,8 +14,8 @@ import (
 
 const mib = 1 << 20
 
-// figures are the measured values. A value that does not exist on one side, or was not measured, is
-// nil and not in the file.
+// figures are the measured values of a boot, or the medians of several boots. A value is nil if it
+// was not measured or if that side does not have it. A nil value is omitted from the JSON file.
 type figures struct {
 	startFigures
 	memoryFigures
@@ -23,58 +23,64 @@ type figures struct {
 	upgradeFigures
 	idleFigures
 	floodFigures
-	// AnonMiB is anonymous memory by service, or by program name for other processes.
+	// AnonMiB is the anonymous memory of each service. Processes of no service are listed by
+	// program name.
 	AnonMiB map[string]float64 `json:"anon_mib,omitempty"`
 }
 
-// startFigures are times of a boot.
+// startFigures are the durations of the phases of a boot. Authenticated answer means an answer of
+// the management API to a client with a certificate.
 type startFigures struct {
-	// QEMU started → first authenticated answer
+	// from the start of QEMU to the first authenticated answer
 	PoweronToAPI *float64 `json:"poweron_to_api_s,omitempty"`
-	// QEMU started → init started
+	// from the start of QEMU to the start of init
 	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"`
-	// init started → first authenticated answer
+	// from the start of init to the first authenticated answer
 	APIAfterInit *float64 `json:"api_after_init_s,omitempty"`
 	ToKubeAPI    *float64 `json:"userspace_to_kube_api_s,omitempty"`
 	ToNodeReady  *float64 `json:"userspace_to_node_ready_s,omitempty"`
 	ToPodRunning *float64 `json:"userspace_to_pod_running_s,omitempty"`
 }
 
-// memoryFigures are sizes of memory in use.
+// memoryFigures are amounts of memory in use.
 type memoryFigures struct {
-	// MemTotal − MemAvailable; for the baseline without its RAM disk
+	// MemTotal − MemAvailable. For the baseline, its tmpfs is subtracted, because the baseline has
+	// its files in memory.
 	MachineUsedMiB *float64 `json:"machine_used_mib,omitempty"`
 	AnonTotalMiB   *float64 `json:"anon_total_mib,omitempty"` // sum of AnonMiB
 	PID1AnonMiB    *float64 `json:"pid1_anon_mib,omitempty"`
 	ApidAnonMiB    *float64 `json:"apid_anon_mib,omitempty"`
 }
 
-// upgradeFigures are the figures of an upgrade.
+// upgradeFigures are the measured values of an upgrade.
 type upgradeFigures struct {
-	// upgrade request → the new version is committed
+	// from the upgrade request to the commit of the new version
 	Upgrade *float64 `json:"upgrade_s,omitempty"`
-	// upgrade request → the machine resets
+	// from the upgrade request to the reset of the machine
 	UpgradeToReset *float64 `json:"upgrade_to_reset_s,omitempty"`
-	// the machine resets → node Ready in the new boot
+	// from the reset of the machine to node Ready in the next boot
 	ResetToReady *float64 `json:"upgrade_reset_to_ready_s,omitempty"`
-	// last good answer of the Kubernetes API → next good answer
+	// from the last successful answer of the Kubernetes API before the reset to the next successful
+	// answer
 	UpgradeOutage *float64 `json:"upgrade_api_outage_s,omitempty"`
-	// all writes of the machine to the disk meanwhile
+	// amount that the machine writes to its disk during the upgrade
 	UpgradeWrittenMiB *float64 `json:"upgrade_written_mib,omitempty"`
 	BundleMiB         *float64 `json:"bundle_mib,omitempty"`
 }
 
-// idleFigures are the use of processors without a request, in seconds per minute.
+// idleFigures are the use of processors while no client sends a request, in seconds per minute.
 type idleFigures struct {
-	// IdleProcessor is the time of this computer's processors that the emulator used.
+	// IdleProcessor is the processor time of this computer that the emulator uses.
 	IdleProcessor *float64 `json:"idle_processor_s_per_min,omitempty"`
 	// IdleBusy is the time that the machine's kernel reports as busy, summed over its processors.
 	IdleBusy *float64 `json:"idle_busy_s_per_min,omitempty"`
-	// IdleByService is the machine's own accounting by service, or by program name.
+	// IdleByService is the processor time that the machine accounts to each service. Processes of
+	// no service are listed by program name.
 	IdleByService map[string]float64 `json:"idle_by_service_s_per_min,omitempty"`
 }
 
-// floodFigures are the latency of the machine's own API on one processor, in milliseconds.
+// floodFigures are the latencies of the machine's management API, on a machine with one processor,
+// in milliseconds.
 type floodFigures struct {
 	QuietP99 *float64 `json:"quiet_p99_ms,omitempty"`
 	FloodP99 *float64 `json:"flood_p99_ms,omitempty"`
@@ -82,14 +88,14 @@ type floodFigures struct {
 	FloodRatio *float64 `json:"flood_ratio,omitempty"`
 }
 
-// figure describes a field that has a median.
+// figure describes a field of figures that has a median.
 type figure struct {
-	what, unit string // its label in tables
-	ratio      string // its name among the ratios; empty: without a ratio
+	what, unit string // label in tables
+	ratio      string // name in the maps of ratios; empty for a figure without a ratio
 	at         **float64
 }
 
-// numbers returns the fields that have a median.
+// numbers returns a description of each field that has a median.
 func (f *figures) numbers() []figure {
 	return []figure{
 		{"power on → first API answer", "s", "", &f.PoweronToAPI},
@@ -127,25 +133,25 @@ type machineRun struct {
 // baselineRun is one boot of the baseline.
 type baselineRun struct{ figures }
 
-// imageFacts is the image's manifest and size.
+// imageFacts are values from the image's manifest, and the size of the compressed image.
 type imageFacts struct {
 	Version     string
-	ArtifactMiB float64 // disk.raw.zst
+	ArtifactMiB float64 // size of disk.raw.zst
 	Executables []string
 }
 
-// comparison holds our figures divided by the other side's: of each pair, and the median of all
-// pairs. figure.ratio has the names.
+// comparison holds the quotients of our figures and the figures of the other side: for each pair of
+// runs, and the median over all pairs. The keys are the names in figure.ratio.
 type comparison struct {
 	Ratio      map[string]float64   `json:"ratio,omitempty"`
 	PairRatios []map[string]float64 `json:"pair_ratios,omitempty"`
 }
 
-// side is the baseline's part of the report.
+// side is the part of the baseline in the report.
 type side struct {
 	figures               // medians
 	Runs    []baselineRun `json:"runs"`
-	// EarlyEnds counts the boots that the emulator ended by itself; they were repeated.
+	// EarlyEnds counts the boots that were repeated because the emulator ended early.
 	EarlyEnds int `json:"early_ends"`
 }
 
@@ -158,7 +164,7 @@ type formerReport struct {
 	comparison
 }
 
-// report is the file. Its top-level figures are the medians of our runs.
+// report is the content of the JSON file. Its top-level figures are the medians of our runs.
 type report struct {
 	Version     string   `json:"version"`
 	Command     string   `json:"command"`
@@ -171,7 +177,7 @@ type report struct {
 	EarlyEnds   int              `json:"early_ends"`
 	Against     *formerReport    `json:"against,omitempty"`
 	Baseline    *side            `json:"baseline,omitempty"`
-	comparison                   // with the baseline
+	comparison                   // our figures divided by the figures of the baseline
 	Targets     []targets.Result `json:"targets,omitempty"`
 }
 
@@ -199,7 +205,7 @@ func (r *report) addBaseline(run baselineRun, early int, err error) {
 	}
 }
 
-// summarize computes medians, ratios and targets from the existing runs.
+// summarize computes the medians, ratios and target results from the recorded runs.
 func (r *report) summarize() {
 	ours := figuresOf(r.Runs)
 	r.figures = medians(ours)
@@ -230,7 +236,8 @@ func baselineFigures(runs []baselineRun) []*figures {
 	return out
 }
 
-// compare divides the figures of each pair. A figure that one of them lacks has no ratio.
+// compare divides our figures by the figures of the other side, for each pair of runs. If one run
+// of a pair lacks a figure, the pair has no ratio for this figure.
 func compare(ours, theirs []*figures) comparison {
 	var c comparison
 	all := map[string][]float64{}
@@ -254,7 +261,8 @@ func compare(ours, theirs []*figures) comparison {
 	return c
 }
 
-// typical returns our run with the median time to node Ready; with two middle runs, the faster.
+// typical returns our run with the median time to node Ready. If the number of runs is even, it
+// returns the faster of the two middle runs.
 func (r *report) typical() machineRun {
 	sorted := slices.Clone(r.Runs)
 	slices.SortFunc(sorted, func(a, b machineRun) int {
@@ -280,8 +288,8 @@ func medians(runs []*figures) figures {
 	return out
 }
 
-// medianOfNames returns the median for each name, of the runs that have the name; nil without a
-// name.
+// medianOfNames returns the median of the values for each name, over the runs that have the name.
+// It returns nil if no run has a name.
 func medianOfNames(runs []*figures, of func(*figures) map[string]float64) map[string]float64 {
 	all := map[string][]float64{}
 	for _, run := range runs {
@@ -306,7 +314,7 @@ func add(to []float64, v *float64) []float64 {
 	return append(to, *v)
 }
 
-// readImage reads the image's manifest and the size of the compressed disk.
+// readImage reads the manifest of the image in dir, and the size of the compressed disk image.
 func readImage(dir string) (imageFacts, error) {
 	var manifest struct {
 		Release     struct{ Version string }
@@ -326,7 +334,7 @@ func readImage(dir string) (imageFacts, error) {
 	return imageFacts{Version: manifest.Release.Version, ArtifactMiB: *size, Executables: manifest.Executables}, nil
 }
 
-// readMemory reads the machine's present use of memory.
+// readMemory reads the present memory use of the machine and of its processes.
 func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 	var run machineRun
 	memory, err := machinestate.Get[machinestate.Memory](ctx, b.client, "memory")
@@ -347,7 +355,8 @@ func (b *boot) readMemory(ctx context.Context) (machineRun, error) {
 	return run, nil
 }
 
-// addProcesses sums anonymous memory by service, and by program name for other processes.
+// addProcesses sums the anonymous memory of the processes of each service. It lists processes of no
+// service by program name.
 func (f *figures) addProcesses(processes []process, services []service) {
 	f.AnonMiB = map[string]float64{}
 	total := 0.0

@@ -16,14 +16,16 @@ import (
 )
 
 const (
-	// The machine is the same as in the story apid, and has no configuration.
+	// These are the resources of the machine in the story apid. Like the machine of that story, the
+	// machine of the flood has no configuration.
 	floodCPUs, floodMemoryMiB = 1, 1024
-	// settleTime is the time after the first answer in which the boot ends.
+	// settleTime is the wait between the first answer and the measurement. The boot ends within
+	// this time.
 	settleTime = 10 * time.Second
 )
 
-// floodMachine measures the latency of the machine's API for an admitted client, without and with a
-// flood of handshakes.
+// floodMachine boots a machine and measures the latency of its management API for an admitted
+// client, first without and then during a flood of handshakes.
 func floodMachine(ctx context.Context, o options, s system, dir string) (f floodFigures, err error) {
 	b := newBoot(o, s, dir)
 	b.cpus, b.memory = floodCPUs, floodMemoryMiB
@@ -51,7 +53,7 @@ func (b *boot) flood(ctx context.Context) (floodFigures, error) {
 	if err != nil {
 		return floodFigures{}, err
 	}
-	defer load.Stop() // after a failed measurement
+	defer load.Stop() // ends the flood if the measurement fails
 	loud, err := apiload.Measure(ctx, clients, apiload.Measured)
 	if err != nil {
 		return floodFigures{}, err

@@ -7,10 +7,11 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// measureIdle measures the use of processors while no client sends a request. The emulator's use is
-// read outside, between two reports of the machine, so it contains no work for these reports; the
-// machine's own figures contain the second half of the first report and the first half of the
-// second.
+// measureIdle measures the use of processors while no client sends a request.
+//
+// The emulator's use is read between the two reports of the machine and contains no work for these
+// reports. The figures of the machine itself contain the second half of the work for the first
+// report, and the first half of the work for the second report.
 func (b *boot) measureIdle(ctx context.Context) (idleFigures, error) {
 	before, err := machinestate.ReadUse(ctx, b.client)
 	if err != nil {

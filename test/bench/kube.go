@@ -18,20 +18,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/backoff"
 )
 
-// imageName is the image of the pod: the stories' web server, which is two to three times as large
-// as the baseline's busybox.
+// imageName is the image of the pod. It contains the web server of the stories and is two to three
+// times the size of the baseline's busybox image.
 const imageName = "test.orlop.dev/bench:1"
 
-// podName is the pod's name; the baseline's pod.yaml describes the same pod.
+// podName is the name of the pod. The baseline's pod.yaml describes an equal pod.
 const podName = "hello"
 
-// retryPause is the interval between two attempts to create an object before the Kubernetes API
-// accepts it.
+// retryPause is the interval between two attempts to create an object or to start a watch.
 const retryPause = 100 * time.Millisecond
 
-// watchPod returns the time when a client of the Kubernetes API saw the node Ready, and the time
-// when it saw a pod Running that it created at that instant. Times are of the local clock, taken
-// when the watch delivered the change.
+// watchPod returns two times: when a client of the Kubernetes API received the node's condition
+// Ready, and when it received the phase Running of a pod. The client creates the pod as soon as the
+// node is Ready. Both times are of the local clock at the delivery of the watch event.
 func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Time, err error) {
 	imported := make(chan error, 1)
 	go func() { imported <- b.importImage(ctx, podImage) }()
@@ -66,7 +65,8 @@ func (b *boot) watchPod(ctx context.Context, podImage string) (node, pod time.Ti
 	return node, pod, nil
 }
 
-// kubernetes returns a client with a separate certificate, through the closed network.
+// kubernetes requests a kubeconfig from the machine and returns a client that uses it through the
+// closed network. The caller can change the configuration of the client in tune.
 func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kubernetes.Interface, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -88,9 +88,10 @@ func (b *boot) kubernetes(ctx context.Context, tune func(*rest.Config)) (kuberne
 	return kube, nil
 }
 
-// until watches until an object satisfies ok, and returns the time of that event. It starts the
-// watch again if it is rejected (the first API server creates the rights of administrators) or
-// ends.
+// until watches until an object satisfies ok, and returns the local time at which the watch
+// delivered that object. It starts the watch again if the watch ends or if the API server rejects
+// it. An API server rejects the watch until the first API server has created the rights of
+// administrators.
 func until(ctx context.Context, begin func() (watch.Interface, error), ok func(watch.Event) bool) (time.Time, error) {
 	var last error
 	for {
@@ -147,8 +148,9 @@ func podRunning(e watch.Event) bool {
 	return isPod && p.Status.Phase == core.PodRunning
 }
 
-// createPod creates the pod, and repeats this while it is rejected: admission needs the namespace's
-// service account, and a controller creates that later. A user would wait for it too.
+// createPod creates the pod and retries while the API server rejects it. Admission needs the
+// service account of the namespace, which a controller creates after the start of the API server.
+// The wait is part of the measured time, because a user would also have to wait.
 func createPod(ctx context.Context, kube kubernetes.Interface) error {
 	grace := int64(0)
 	pod := &core.Pod{

@@ -19,7 +19,8 @@ func node(status core.ConditionStatus) *core.Node {
 	return &core.Node{Status: core.NodeStatus{Conditions: []core.NodeCondition{{Type: core.NodeReady, Status: status}}}}
 }
 
-// A rejected watch and an ended watch are started again; changes of missing objects are ignored.
+// The first watch is rejected and the second watch ends; until starts a third watch. The event
+// without an object of type Node is ignored.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -43,7 +44,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// A watch that is always rejected ends at the deadline, with the reason of the last rejection.
+// If every watch is rejected, until ends at the deadline, with the reason of the last rejection.
 func TestUntilRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*retryPause)

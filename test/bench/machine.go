@@ -24,33 +24,36 @@ import (
 
 const (
 	machineName = "bench"
-	// processors and translationMiB are the same for all sides.
+	// processors and translationMiB have the same values for our machine, a former release and the
+	// baseline.
 	processors     = 2
 	translationMiB = 1024
-	// dialTry bounds one attempt to connect before the machine has an address; pause is the
-	// interval between two attempts of any operation.
+	// dialTry is the deadline of one attempt to connect. It is short because the first attempts
+	// begin before the machine has an address. pause is the interval between two attempts of any
+	// operation.
 	dialTry = 250 * time.Millisecond
 	pause   = 20 * time.Millisecond
-	// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
+	// callLimit is the deadline of one call. On an emulated processor, the first TLS handshake
+	// takes a second.
 	callLimit = 20 * time.Second
 )
 
-// system is a version of our system that is measured.
+// system is one of the measured versions of our system: this version or a former release.
 type system struct {
 	label  string // for messages
 	image  string // directory of disk.raw, disk.raw.zst and manifest.json
-	bin    string // directory of its orlopctl
-	bundle string // a higher version, to upgrade to; empty: no upgrade is measured
+	bin    string // directory of the orlopctl of this version
+	bundle string // bundle of a higher version for the upgrade; empty: no upgrade is measured
 }
 
-// boot is one measured power-on of a machine of ours.
+// boot is a measured power-on of one of our machines.
 type boot struct {
 	options
 	system
 	dir     string
 	cpus    int
 	memory  int  // MiB
-	goesOn  bool // a reset does not end it
+	goesOn  bool // whether QEMU continues after a reset of the machine, as an upgrade requires
 	network *vm.Network
 	machine *vm.Machine
 	poweron time.Time
@@ -59,13 +62,14 @@ type boot struct {
 	record  *record
 }
 
-// newBoot returns a boot on the usual machine, with its files in dir.
+// newBoot returns a boot of a machine with the default processors and memory. The machine's files
+// are in dir.
 func newBoot(o options, s system, dir string) *boot {
 	return &boot{options: o, system: s, dir: dir, cpus: processors, memory: o.memoryMiB, record: newRecord()}
 }
 
-// bootMachine measures one machine from power-on to its memory after idling, and its use of
-// processors after that. The console and the events are stored in dir.
+// bootMachine boots one machine, and measures the times of its boot, then its memory after idling,
+// and then its use of processors. The console log and the events are stored in dir.
 func bootMachine(ctx context.Context, o options, s system, podImage, dir string) (run machineRun, err error) {
 	b := newBoot(o, s, dir)
 	err = b.whileOn(ctx, func(ctx context.Context, documents []byte) error {
@@ -75,7 +79,8 @@ func bootMachine(ctx context.Context, o options, s system, podImage, dir string)
 	return run, err
 }
 
-// whileOn makes the machine, switches it on, and measures it.
+// whileOn creates the machine, switches it on, calls measure, and switches it off. If measure
+// fails, whileOn stores the state of the machine for the analysis (explain).
 func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, documents []byte) error) error {
 	documents, err := b.prepare(ctx)
 	if err != nil {
@@ -105,8 +110,9 @@ func (b *boot) whileOn(ctx context.Context, measure func(ctx context.Context, do
 // logLines is the number of lines of a service's log that are stored after a failed boot.
 const logLines = 200
 
-// explain stores the state of a failed boot: its progress, the waits of its components, memory, and
-// the logs of the services that do not run. The error itself contains the end of the console.
+// explain stores the state of a failed boot in failure.txt: the timeline of the boot, the waits of
+// the components, the memory, and the logs of the services that do not run. The returned error
+// contains the end of the console log.
 func (b *boot) explain(ctx context.Context) error {
 	file := filepath.Join(b.dir, "failure.txt")
 	var out bytes.Buffer
@@ -129,7 +135,8 @@ func (b *boot) explain(ctx context.Context) error {
 	return errors.Join(text, os.WriteFile(file, out.Bytes(), 0o644))
 }
 
-// writeLogs writes the state of each service, and the log of each that does not run.
+// writeLogs writes the state of each service, and the end of the log of each service that does not
+// run.
 func (b *boot) writeLogs(ctx context.Context, out io.Writer) {
 	services, err := machinestate.Get[[]service](ctx, b.client, "services")
 	if err != nil {
@@ -153,7 +160,8 @@ func (b *boot) writeLogs(ctx context.Context, out io.Writer) {
 	}
 }
 
-// cause returns the reason for the end of ctx, except for a deadline.
+// cause returns the reason for the end of ctx if the reason is errEarly. It returns nil for any
+// other reason, such as a deadline.
 func cause(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, errEarly) {
 		return err
@@ -161,7 +169,8 @@ func cause(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the disk and the documents of the machine before power-on.
+// prepare empties the directory, loads the operator's certificate, and makes the machine's disk. It
+// returns the configuration.
 func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	if err := os.RemoveAll(b.dir); err != nil {
 		return nil, fmt.Errorf("machine: cannot empty its directory: %w", err)
@@ -174,7 +183,8 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("operator: cannot read its certificate: %w; name the directory that the image was built for with -operator", err)
 	}
 	b.pinned.Cert = cert
-	// The disk is made before power-on, so the copy is not measured. vm uses an existing disk.
+	// The disk is copied before power-on, because the time of the copy must not be measured. vm
+	// does not replace an existing disk.
 	disk := filepath.Join(b.dir, "disk0.raw")
 	if out, err := exec.CommandContext(ctx, "cp", "--sparse=always", filepath.Join(b.image, "disk.raw"), disk).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("image: cannot copy: %w: %s; build it with `make image`", err, out)
@@ -185,8 +195,8 @@ func (b *boot) prepare(ctx context.Context) ([]byte, error) {
 	return b.documents(ctx)
 }
 
-// documents makes the configuration with orlopctl. The machine's address is known in advance,
-// because the network assigns the first address.
+// documents makes the configuration with orlopctl. It can use the machine's address before the
+// machine runs, because the closed network always assigns the same first address.
 func (b *boot) documents(ctx context.Context) ([]byte, error) {
 	secrets, file := filepath.Join(b.dir, "secrets.yaml"), filepath.Join(b.dir, "machine.yaml")
 	for _, args := range [][]string{
@@ -204,7 +214,7 @@ func (b *boot) documents(ctx context.Context) ([]byte, error) {
 	return text, nil
 }
 
-// address is the machine's address on its own network.
+// address is the machine's address in the closed network of its boot.
 const address = "10.77.0.11"
 
 func (b *boot) endpoint() string {
@@ -227,16 +237,17 @@ func (b *boot) powerOn(ctx context.Context) error {
 	return nil
 }
 
-// powerOff ends the machine and removes its large files; the console stays.
+// powerOff ends the machine and removes its disk. The console log remains.
 func (b *boot) powerOff() {
 	if b.client != nil {
 		b.client.Close() // the machine ends in any case
 	}
 	b.machine.Close()
-	os.Remove(b.machine.DiskPath("disk0")) // a remaining file only costs space
+	os.Remove(b.machine.DiskPath("disk0")) // an error only costs disk space
 }
 
-// measure watches the machine's boot, lets it idle and reads its memory.
+// measure configures the machine, watches its boot until a pod runs, lets it idle, and reads its
+// memory and its use of processors.
 func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (machineRun, error) {
 	var run machineRun
 	answered, applied, err := b.configure(ctx, documents)
@@ -250,8 +261,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if err != nil {
 		return run, err
 	}
-	// The last moments follow after the pod runs; then no connection of this program may keep the
-	// machine from idling.
+	// The machine reaches its last moments after the pod runs; complete reads them later. The
+	// watches end here, because an idle machine must serve no stream.
 	stop()
 	if err := backoff.Sleep(ctx, b.idle); err != nil {
 		return run, err
@@ -287,8 +298,9 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	return run, writeTimeline(filepath.Join(b.dir, "timeline.txt"), run)
 }
 
-// configure makes the machine a cluster. It returns the times of the first answer and of the
-// accepted configuration.
+// configure connects to the machine and applies the configuration, which creates a cluster of one
+// machine. It returns the time of the first answer and the time at which the machine accepted the
+// configuration.
 func (b *boot) configure(ctx context.Context, documents []byte) (answered, applied time.Time, err error) {
 	if answered, err = b.meet(ctx); err == nil {
 		applied, err = b.apply(ctx, documents)
@@ -296,8 +308,8 @@ func (b *boot) configure(ctx context.Context, documents []byte) (answered, appli
 	return answered, applied, err
 }
 
-// meet connects to the machine with the key that the console shows. It returns the time of the
-// first answer.
+// meet reads the fingerprint of the machine's key from the console and connects to the machine. It
+// returns the time of the first answer.
 func (b *boot) meet(ctx context.Context) (time.Time, error) {
 	match, err := b.machine.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
@@ -307,7 +319,8 @@ func (b *boot) meet(ctx context.Context) (time.Time, error) {
 	return b.firstAnswer(ctx)
 }
 
-// firstAnswer connects as early as possible, and returns the time of the first answer.
+// firstAnswer retries until a call of Version succeeds, and returns the time of the answer. It
+// fails at once if the machine rejects the operator or presents another key.
 func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	b.pinned.Address = address
 	b.pinned.Dialer = b.dialUntilOpen
@@ -333,8 +346,9 @@ func (b *boot) firstAnswer(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// dialUntilOpen connects as soon as the port is open. Its attempts are short, so an attempt that
-// started before the machine had an address does not wait for TCP's retransmission.
+// dialUntilOpen connects to the port as soon as the port is open. Its attempts have a short
+// deadline, because TCP would retransmit the first packet of an attempt only after a second. The
+// machine can get its address within this second.
 func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 	for {
 		trying, cancel := context.WithTimeout(ctx, dialTry)
@@ -362,8 +376,8 @@ func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 	return time.Now(), nil
 }
 
-// importImage imports the pod's image as soon as containerd runs, like the baseline before it
-// starts its kubelet.
+// importImage imports the pod's image as soon as containerd runs. The baseline also imports its
+// image before it starts its kubelet.
 func (b *boot) importImage(ctx context.Context, file string) error {
 	if err := b.record.wait(ctx, "containerd"); err != nil {
 		return err

@@ -1,21 +1,22 @@
-// Command bench measures a machine made from our image, and compares it with the same Kubernetes as
-// separate processes (the baseline) and with a former release, one after the other on an otherwise
-// idle computer. It prints tables and the machine's timeline with the waits of each component, and
-// writes every figure to a file. docs/bench.md describes the comparison.
+// Command bench measures a machine with our image. It compares the machine with the baseline (the
+// same version of Kubernetes as separate upstream processes) and with a former release. All
+// machines run one after the other on an otherwise idle computer. The command prints tables and the
+// timeline of our machine with the waits of each component. It writes all figures to a file.
+// docs/bench.md describes the comparison.
 //
 //	main.go       flags and the order of the runs
-//	machine.go    one boot of our machine, from power-on to its idle memory
-//	idle.go       its use of processors while idle
+//	machine.go    one boot of our machine: its times from power-on, and its memory when it is idle
+//	idle.go       the use of processors of the idle machine
 //	upgrade.go    one upgrade of our machine, with a client of the Kubernetes API
-//	flood.go      the latency of its own API in a flood of handshakes
-//	kube.go       the node and the pod, watched like any client of the Kubernetes API
-//	record.go     the machine's own reports during its boot, and the relation of the clocks
+//	flood.go      the latency of the management API in a flood of handshakes
+//	kube.go       the node and the pod, as a client of the Kubernetes API sees them
+//	record.go     the machine's reports about its boot, and the difference of the clocks
 //	baseline.go   one boot of the baseline (bootfiles makes its files)
-//	figures.go    medians, ratios, the format of the file
-//	targets.go    the asked values
+//	figures.go    medians, ratios, and the format of the file
+//	targets.go    the targets: the values that the figures have to reach
 //	print.go      the tables
 //
-// It does not build the image, and does not fail if a figure misses its target.
+// The command does not build the image. A figure that misses its target is not an error.
 package main
 
 import (
@@ -35,15 +36,15 @@ import (
 )
 
 const (
-	// machineLimit bounds one boot of our machine: about four times the usual duration, including
-	// idling.
+	// machineLimit is the deadline of one boot of our machine. It is about four times the usual
+	// duration, which includes the idle time.
 	machineLimit = 10 * time.Minute
-	// baselineLimit bounds one boot of the baseline.
+	// baselineLimit is the deadline of one boot of the baseline.
 	baselineLimit = 10 * time.Minute
 )
 
-// tries is the number of attempts for one boot if the emulator ends without a message; see
-// docs/bench.md.
+// tries is the largest number of attempts for one boot. A boot is repeated if the emulator ends
+// early (docs/bench.md).
 const tries = 3
 
 type options struct {
@@ -55,12 +56,13 @@ type options struct {
 	out              string
 	pairs, memoryMiB int
 	idle             time.Duration
-	command          string // for the report
+	command          string // the command line, which the report contains
 }
 
 func main() { command.Main("bench", parse, run) }
 
-// parse reads the flags and reports missing inputs before any boot.
+// parse reads the flags. It opens the former release, so an error in its files is reported before
+// any boot.
 func parse(args []string) (options, error) {
 	o := options{ours: system{label: "our machine"}, command: command.Line("go run ./test/bench", args)}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -96,7 +98,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// releaseOf returns the former release as a system; the upgrade is measured on both or on none.
+// releaseOf returns the former release as a system. If there is no bundle for the upgrade of our
+// version, the upgrade of the former release is not measured either.
 func (o options) releaseOf() system {
 	s := system{label: "release " + o.former.Version, image: o.former.Image, bin: o.former.Bin, bundle: o.former.Bundle}
 	if o.ours.bundle == "" {
@@ -105,14 +108,14 @@ func (o options) releaseOf() system {
 	return s
 }
 
-// subject is a side of the comparison.
+// subject is a side of the comparison, with the function that measures its machine once.
 type subject struct {
-	dir     string // of its logs, in the directory of the pair
+	dir     string // name of the directory for its logs, below the directory of the pair
 	measure func(ctx context.Context, pair, dir string) error
 }
 
-// run boots all sides in turn, and writes the file after each pair, so an interrupted run leaves
-// its results.
+// run measures all sides for each pair, and prints the report. It writes the file of figures after
+// each pair, so the file of an interrupted run has the complete pairs.
 func run(ctx context.Context, o options) error {
 	logs := filepath.Join(filepath.Dir(o.out), "bench")
 	if err := os.RemoveAll(logs); err != nil {
@@ -152,7 +155,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// subjects returns the sides of the comparison. Their figures go to the report.
+// subjects returns the sides of the comparison. Their functions add the figures to result.
 func (o options) subjects(ctx context.Context, podImage string, result *report) ([]subject, error) {
 	image, err := readImage(o.ours.image)
 	if err != nil {
@@ -198,8 +201,8 @@ func (o options) subjects(ctx context.Context, podImage string, result *report) 
 	}}), nil
 }
 
-// measureSystem measures one boot, one upgrade and one flood of a version of our system, each on a
-// machine of its own. It returns the number of boots that ended early.
+// measureSystem measures one boot, one upgrade and one flood of a version of our system. Each of
+// them has its own machine. The second result is the number of boots that ended early.
 func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir string) (machineRun, int, error) {
 	bounded := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, machineLimit) }
 	run, early, err := again(pair+", "+s.label, func() (machineRun, error) {
@@ -229,11 +232,12 @@ func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir
 	return run, early + more, err
 }
 
-// errEarly is the reason to repeat a boot: the emulator ended before the run did, without a
-// request.
+// errEarly is the error of a boot whose emulator ended before the measurement did, although nothing
+// requested it. Such a boot is repeated.
 var errEarly = errors.New("the machine ended early")
 
-// again runs one boot, repeats it if it ended early, and counts the early ends.
+// again runs a boot, and repeats it after errEarly, up to the number of tries. It returns how many
+// attempts ended early.
 func again[T any](what string, boot func() (T, error)) (T, int, error) {
 	for early := 0; ; {
 		fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), what)

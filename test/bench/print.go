@@ -12,8 +12,8 @@ import (
 	"text/tabwriter"
 )
 
-// printReport writes the tables: figures with every run, the ratios, and by process memory and use
-// of processors.
+// printReport writes the tables: the medians and ratios with the values of all runs, and the memory
+// and the use of processors of each process.
 func printReport(out io.Writer, r report) {
 	sides := r.sides()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -47,7 +47,7 @@ func printReport(out io.Writer, r report) {
 	}
 }
 
-// line returns a line of the table; nil if no side measured the figure.
+// line returns the cells of one line of the table. It returns nil if no side has the figure.
 func (r *report) line(i int, n figure, sides []other) []string {
 	line := []string{n.label(), number(*n.at)}
 	measured := *n.at != nil
@@ -83,7 +83,8 @@ func number(v *float64) string {
 	return fmt.Sprintf("%.1f", *v)
 }
 
-// series lists the i-th figure of all runs that have it.
+// series returns the i-th figure of each run that has it, separated by spaces. It returns a dash if
+// no run has the figure.
 func series(runs []*figures, i int) string {
 	var words []string
 	for _, run := range runs {
@@ -115,11 +116,11 @@ func largestFirst(values map[string]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// waitWorth is the shortest printed wait, in seconds; shorter waits are in the file.
+// waitWorth is the shortest wait that is printed, in seconds. The file has the shorter waits, too.
 const waitWorth = 0.1
 
-// printTimeline writes the timeline of one run: the time of each moment, the time since the
-// previous moment, and below it the reported waits.
+// printTimeline writes the timeline of one run. Each line has the time of a moment and the time
+// since the previous moment. The lines below it list the reported waits.
 func printTimeline(out io.Writer, run machineRun) {
 	fmt.Fprintln(out, "\nThe timeline of a run of ours, in seconds since init began, and what each stage waited for:")
 	last := 0.0
@@ -138,7 +139,7 @@ func printTimeline(out io.Writer, run machineRun) {
 	}
 }
 
-// shorten cuts a line to the width of a wide terminal.
+// shorten cuts a line to 110 characters, which fit a wide terminal.
 func shorten(text string) string {
 	const most = 110
 	if r := []rune(text); len(r) > most {
@@ -147,8 +148,8 @@ func shorten(text string) string {
 	return text
 }
 
-// writeTimeline stores a run's timeline and all its events, in one order, for the analysis of
-// waits.
+// writeTimeline stores the timeline of a run and all its events in the file, ordered by time, for
+// the analysis of waits.
 func writeTimeline(file string, run machineRun) error {
 	var out bytes.Buffer
 	writeStages(&out, run)

@@ -16,29 +16,32 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// Reports of the machine about itself.
+// These types are the reports of the machine about itself.
 type (
 	moment  = machinestate.Moment
 	service = machinestate.Service
 	process = machinestate.Process
 )
 
-// span is a time during which a service or component reported a wait; it ends where the next span
-// begins.
+// span is a period in which a service or component reported the same wait. It ends at the start of
+// the next span.
 type span struct {
 	at   time.Time // by the local clock
 	text string    // empty: no wait
 }
 
-// record holds the machine's reports about itself. It also relates the machine's clock to the local
-// clock: a moment is delivered to a watcher some time after it was reached, never before. Of all
-// differences between the time of delivery and the moment's own seconds, the smallest is therefore
-// the best estimate of the start of init; it is late by the fastest delivery (a few milliseconds).
+// record holds the machine's reports about itself. It also estimates the start of init by the local
+// clock.
+//
+// A moment has the number of seconds since init started, and a watcher receives it after a delay.
+// The difference between the time of delivery and the moment's seconds is therefore never before
+// the start of init. The smallest of all differences is the best estimate. Its error is the delay
+// of the fastest delivery, a few milliseconds.
 type record struct {
 	mu      sync.Mutex
 	moments []moment
 	began   time.Time         // the estimated start of init; zero before the first moment
-	spans   map[string][]span // by service, or service/component
+	spans   map[string][]span // keys: SERVICE and SERVICE/COMPONENT
 	changed chan struct{}     // closed and replaced when there are new moments
 	events  []event
 }
@@ -47,14 +50,14 @@ func newRecord() *record {
 	return &record{spans: map[string][]span{}, changed: make(chan struct{})}
 }
 
-// follow watches the machine's timeline and services until ctx ends.
+// follow starts to watch the machine's timeline and services, until ctx ends.
 func (r *record) follow(ctx context.Context, c *client.Client) {
 	go watchTopic(ctx, c, "timeline", r.addMoments)
 	go watchTopic(ctx, c, "services", r.addServices)
 }
 
-// watchTopic passes each value of a topic with the time of its arrival to add. It restarts a broken
-// stream.
+// watchTopic watches a topic until ctx ends. It calls add with each value and its time of arrival.
+// It starts the stream again if the stream breaks.
 func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add func(time.Time, T)) {
 	for ctx.Err() == nil {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
@@ -115,7 +118,8 @@ func (r *record) addSpan(key string, s span) {
 	}
 }
 
-// moment returns the time of a moment, in seconds since init started.
+// moment returns the time of the moment with this name, in seconds since init started. It returns
+// false if the machine has not reported the moment.
 func (r *record) moment(what string) (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +130,7 @@ func (r *record) moment(what string) (float64, bool) {
 	return r.moments[i].Seconds, true
 }
 
-// wait waits until the machine has reached a moment.
+// wait waits until the machine reports the moment with this name. It fails if ctx ends first.
 func (r *record) wait(ctx context.Context, what string) error {
 	for {
 		r.mu.Lock()
@@ -143,7 +147,8 @@ func (r *record) wait(ctx context.Context, what string) error {
 	}
 }
 
-// init returns the start time of init by the local clock.
+// init returns the estimated start of init by the local clock. It fails if the machine has not
+// reported any moment.
 func (r *record) init() (time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +158,9 @@ func (r *record) init() (time.Time, error) {
 	return r.began, nil
 }
 
-// complete reads the moments since the end of follow, and the events. These moments do not change
-// the estimate of init's start, because they are delivered late.
+// complete reads the moments that the machine reached after the end of follow, and the events. The
+// late delivery of these moments does not change the estimated start of init, because the estimate
+// is the smallest difference.
 func (r *record) complete(ctx context.Context, c *client.Client) error {
 	list, err := machinestate.Get[[]moment](ctx, c, "timeline")
 	if err != nil {
@@ -177,10 +183,11 @@ type event struct {
 	Message string  `json:"message"`
 }
 
-// placeEvents gives events their place on the timeline. Events carry the time of day, which is set
-// during the boot. The event of a moment also carries its seconds, and so relates the events around
-// it: each event is placed by the last event of a moment before it, and the first events by the
-// first event of a moment.
+// placeEvents returns the events with their times in seconds since init started. An event has the
+// time of day, and the machine sets its clock during the boot. The event of a moment also contains
+// the seconds of the moment, so it gives the start of init by the clock at that time. placeEvents
+// uses the last event of a moment up to each event. For the events before the first event of a
+// moment, it uses that first event.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {
@@ -210,8 +217,8 @@ func placeEvents(list []*api.Event) []event {
 // stage is one line of the printed timeline.
 type stage struct {
 	What    string  `json:"what"`
-	Seconds float64 `json:"seconds"` // since init started; negative before it
-	// Waits are the reported waits until then, in order.
+	Seconds float64 `json:"seconds"` // since init started; negative for earlier times
+	// Waits are the reported waits before the stage, in order of time.
 	Waits []waited `json:"waits,omitempty"`
 }
 
@@ -221,8 +228,9 @@ type waited struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// timeline joins the machine's own moments, their reported waits, and the observations from
-// outside.
+// timeline returns the moments of the machine with their reported waits, and the observations of
+// the clients, in order of time. The parameter toUserspace is the number of seconds from power-on
+// to the start of init.
 func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +245,7 @@ func (r *record) timeline(toUserspace float64, seen map[string]float64) []stage 
 	return list
 }
 
-// waits returns the waits that a service or component reported until it was first ready.
+// waits returns the waits that the service or component of the moment reported before the moment.
 func (r *record) waits(m moment) []waited {
 	var out []waited
 	spans := r.spans[m.Name]

@@ -6,16 +6,16 @@ import (
 	"github.com/orlop-os/orlop/test/targets"
 )
 
-// The asked values of a machine, by the names of ratios.
+// These are the targets for the figures of a machine. Figure is a name in figure.ratio.
 var (
-	// of the ratio with the baseline
+	// targets for ratios with the baseline
 	baselineTargets = []targets.Target{
 		{Figure: "kube_api", Ratio: true, AtMost: 0.65},
 		{Figure: "node_ready", Ratio: true, AtMost: 0.5},
 		{Figure: "pod_running", Ratio: true, AtMost: 0.5},
 		{Figure: "memory", Ratio: true, AtMost: 0.6},
 	}
-	// of the ratio with a former release
+	// targets for ratios with a former release
 	formerTargets = []targets.Target{
 		{Figure: "api", Ratio: true, AtMost: 0.6},
 		{Figure: "kube_api", Ratio: true, Shown: true},
@@ -27,14 +27,14 @@ var (
 		{Figure: "idle_processor", Ratio: true, AtMost: 0.5},
 		{Figure: "flood_p99", Ratio: true, Shown: true},
 	}
-	// of the figure itself; a former release is shown beside it
+	// targets for our own figures; the report shows the figures of a former release beside them
 	ownTargets = []targets.Target{
 		{Figure: "flood_ratio", AtMost: 2},
 		{Figure: "artifact_mib", AtMost: 90},
 	}
 )
 
-// other is a side to compare with.
+// other is a side with which our figures are compared.
 type other struct {
 	name      string
 	figures   *figures
@@ -43,7 +43,8 @@ type other struct {
 	comparison
 }
 
-// release returns the former release; without figures, if it was not measured.
+// release returns the side of the former release. Its figures are nil if the release was not
+// measured.
 func (r *report) release() other {
 	if r.Against == nil {
 		return other{}
@@ -52,7 +53,7 @@ func (r *report) release() other {
 	return other{a.Version, &a.figures, figuresOf(a.Runs), a.EarlyEnds, a.comparison}
 }
 
-// baseline returns the baseline; without figures, if it was not measured.
+// baseline returns the side of the baseline. Its figures are nil if the baseline was not measured.
 func (r *report) baseline() other {
 	if r.Baseline == nil {
 		return other{}
@@ -61,12 +62,12 @@ func (r *report) baseline() other {
 	return other{"the baseline", &b.figures, baselineFigures(b.Runs), b.EarlyEnds, r.comparison}
 }
 
-// sides returns the measured sides to compare with.
+// sides returns the measured sides with which our figures are compared.
 func (r *report) sides() []other {
 	return slices.DeleteFunc([]other{r.release(), r.baseline()}, func(o other) bool { return o.figures == nil })
 }
 
-// results compares the figures with the targets.
+// results returns the result of each target.
 func (r *report) results() []targets.Result {
 	var all []targets.Result
 	for _, group := range []struct {

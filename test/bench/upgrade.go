@@ -18,10 +18,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// askLimit bounds one request to the Kubernetes API, which may be unreachable.
+// askLimit is the deadline of one request to the Kubernetes API, which can be unreachable.
 const askLimit = time.Second
 
-// upgradeMachine measures an upgrade of a machine that has just become Ready.
+// upgradeMachine boots a machine, waits until its node is Ready, and measures an upgrade.
 func upgradeMachine(ctx context.Context, o options, s system, dir string) (f upgradeFigures, err error) {
 	b := newBoot(o, s, dir)
 	b.goesOn = true
@@ -36,7 +36,8 @@ func upgradeMachine(ctx context.Context, o options, s system, dir string) (f upg
 }
 
 func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
-	// HTTP/1.1: a call that times out closes its connection. The machine's reset closes none.
+	// The client uses HTTP/1.1, because with HTTP/1.1 a call that times out closes its connection.
+	// The reset of the machine does not close the connection.
 	kube, err := b.kubernetes(ctx, func(c *rest.Config) { c.NextProtos, c.Timeout = []string{"http/1.1"}, askLimit })
 	if err != nil {
 		return upgradeFigures{}, err
@@ -73,7 +74,7 @@ func (b *boot) upgrade(ctx context.Context) (upgradeFigures, error) {
 	if err != nil {
 		return upgradeFigures{}, err
 	}
-	if err := <-ended; err != nil { // CommandContext ends it with ctx
+	if err := <-ended; err != nil { // CommandContext ends orlopctl when ctx ends
 		return upgradeFigures{}, err
 	}
 	committed := time.Now()
@@ -102,10 +103,10 @@ func newUpgradeFigures(began, reset, ready, ended time.Time, away time.Duration,
 type observed struct {
 	ready time.Time     // time at which the node was Ready
 	boot  string        // ID of the machine's boot at that time
-	away  time.Duration // the longest time without a good answer
+	away  time.Duration // the longest time between two successful answers
 }
 
-// observe polls the Kubernetes API until the node is Ready in a boot other than one.
+// observe polls the Kubernetes API until the node is Ready and its boot ID differs from one.
 func observe(ctx context.Context, kube kubernetes.Interface, one string) (observed, error) {
 	var out observed
 	for last := time.Now(); ; {

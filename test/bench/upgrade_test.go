@@ -15,8 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server returns an API server that becomes unreachable and serves again in the machine's next
-// boot.
+// server returns a client of a fake API server. The function answers gets the number of the call of
+// /readyz. It returns whether the server answers, and the boot ID and the condition Ready of the
+// node.
 func server(t *testing.T, answers func(call int) (ok bool, boot string, ready core.ConditionStatus)) kubernetes.Interface {
 	t.Helper()
 	call := 0

@@ -1,5 +1,5 @@
-// Package benchfile writes the file of figures that two programs share: each replaces its own part
-// and leaves the other part unchanged.
+// Package benchfile writes the file of figures that test/bench and test/clusterbench share. Each of
+// them replaces its own part of the file and leaves the other part unchanged.
 package benchfile
 
 import (
@@ -13,11 +13,12 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Cluster is the field with the figures of a whole cluster. All other fields are figures of single
-// machines.
+// Cluster is the name of the field with the figures of a whole cluster, which test/clusterbench
+// writes. The other fields are the figures of single machines.
 const Cluster = "cluster"
 
-// Read returns the content of one field; nil if the field or the file does not exist.
+// Read returns the content of the field with this name. It returns nil if the file or the field
+// does not exist.
 func Read(file, name string) (json.RawMessage, error) {
 	fields, err := load(file)
 	if err != nil {
@@ -31,7 +32,7 @@ func Read(file, name string) (json.RawMessage, error) {
 	return nil, nil
 }
 
-// WriteCluster replaces the field Cluster, and leaves all other fields unchanged.
+// WriteCluster replaces the field Cluster by value, and leaves the other fields unchanged.
 func WriteCluster(file string, value any) error {
 	fields, err := load(file)
 	if err != nil {
@@ -44,7 +45,8 @@ func WriteCluster(file string, value any) error {
 	return write(file, append(without(fields), field{Cluster, text}))
 }
 
-// WriteOthers replaces all fields except Cluster by the fields of value, which is an object.
+// WriteOthers replaces all fields except Cluster by the fields of value. The JSON form of value has
+// to be an object.
 func WriteOthers(file string, value any) error {
 	before, err := load(file)
 	if err != nil {
@@ -66,8 +68,8 @@ func WriteOthers(file string, value any) error {
 	return write(file, fields)
 }
 
-// field is a field of an object. The order of fields stays, because people read the file in that
-// order.
+// field is a field of a JSON object. A list of fields preserves their order in the file, in which
+// people read it.
 type field struct {
 	name  string
 	value json.RawMessage

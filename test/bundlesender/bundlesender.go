@@ -1,4 +1,4 @@
-// Package bundlesender uploads upgrade bundles, for the test programs.
+// Package bundlesender uploads bundles to machines, for the test programs.
 package bundlesender
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Send uploads the part of a bundle that the machine lacks, and returns the version in it after the
-// upload; the machine continues alone.
+// Send uploads the part of the bundle that the machine does not have yet, and returns the version
+// of the bundle. It does not wait for the upgrade, which the machine performs without the client.
 func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version string, err error) {
 	hash := sha256.New()
 	size, err := io.Copy(hash, bundle)
@@ -33,7 +33,7 @@ func Send(ctx context.Context, c *client.Client, bundle io.ReadSeeker) (version 
 		return "", err
 	}
 	chunk := make([]byte, 1<<20)
-	// CloseAndRecv returns the reason for a failed Send
+	// A failed Send ends the loop. CloseAndRecv then returns the reason of the failure.
 	for next := (&api.UploadBundleRequest{Sha256: digest, Offset: offer.Received}); stream.Send(next) == nil; {
 		n, err := bundle.Read(chunk)
 		if errors.Is(err, io.EOF) {

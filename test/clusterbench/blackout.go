@@ -14,18 +14,18 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// blackoutPods is the number of pods that have to become Ready again.
+// blackoutPods is the number of pods that must become Ready again after the power cut.
 const blackoutPods = 10
 
-// blackoutFigures are the figures of a cluster whose machines all lose their power. All times count
-// from the moment at which the machines are switched on again.
+// blackoutFigures are the figures of a cluster after a power cut of all machines. All times begin
+// when the machines are switched on again.
 type blackoutFigures struct {
 	outcome
 	Pods int      `json:"pods"`
-	API  *float64 `json:"poweron_to_api_s,omitempty"` // the virtual IP address answers
-	// all Nodes are Ready, in their new boot
+	API  *float64 `json:"poweron_to_api_s,omitempty"` // until the virtual address answers
+	// until all Nodes are Ready in their next boot
 	AllReady *float64 `json:"poweron_to_all_ready_s,omitempty"`
-	// all pods are Ready, with new containers
+	// until all pods are Ready with new containers
 	PodsBack *float64 `json:"poweron_to_pods_back_s,omitempty"`
 }
 
@@ -37,7 +37,7 @@ func (f *blackoutFigures) rows() []row {
 	}
 }
 
-// blackout cuts the power of all machines at once, and switches them on again.
+// blackout cuts the power of all machines at the same time, and switches them on again.
 func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 	f := &blackoutFigures{Pods: blackoutPods}
 	if err := b.importImage(ctx); err != nil {
@@ -85,7 +85,7 @@ func (b *bench) blackout(ctx context.Context) (_ figures, err error) {
 	return f, err
 }
 
-// all performs an action on all machines concurrently.
+// all performs an action on all machines concurrently, and returns the errors of all machines.
 func (b *bench) all(ctx context.Context, action vm.Action) error {
 	names := b.cluster.Machines()
 	failed := make(chan error, len(names))
@@ -102,7 +102,7 @@ func (b *bench) all(ctx context.Context, action vm.Action) error {
 	return err
 }
 
-// starts returns the IDs of the machines' present boots, by Node.
+// starts returns the ID of the present boot of each machine, by the name of its Node.
 func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})
 	if err != nil {
@@ -115,8 +115,8 @@ func (b *bench) starts(ctx context.Context) (map[string]string, error) {
 	return ids, nil
 }
 
-// awaitRestart waits until all Nodes are Ready in a new boot. The condition alone is not enough: a
-// Node stays Ready until its machine has been unreachable for a while.
+// awaitRestart waits until all Nodes are Ready in a new boot. It compares the boot IDs, because the
+// condition Ready of a Node remains True for a while after its machine has become unreachable.
 func (b *bench) awaitRestart(ctx context.Context, before map[string]string) (time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

@@ -38,7 +38,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestLimits checks that one run of all parts ends within 45 minutes.
+// TestLimits checks that one run of all parts takes at most 45 minutes.
 func TestLimits(t *testing.T) {
 	o, err := parse(nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestClusterPatch checks that the patch is valid for a configuration.
+// TestClusterPatch checks that the patch can be merged into a configuration.
 func TestClusterPatch(t *testing.T) {
 	text, err := config.Merge([]byte("kind: Cluster\nspec: {}\n"), []byte(clusterPatch()))
 	if err != nil || !strings.Contains(string(text), virtualAddress().String()) {
@@ -72,7 +72,7 @@ func TestTimes(t *testing.T) {
 	}
 	s := said{
 		moments: []machinestate.Moment{{Name: "apid", Seconds: 3}, {Name: "orchestrator-api/etcd", Seconds: 8.5}, {Name: "else", Seconds: 9}},
-		// The first event has the time from before the clock was set.
+		// The machine sets its clock between the first event and the second event.
 		events:     []*api.Event{event("stage", 500, "init after 0.10 s"), event("stage", 21, "else after 9.00 s"), event("note", 30, "it is 1 s")},
 		configured: at(16),
 	}
@@ -81,7 +81,7 @@ func TestTimes(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
 	}
-	// For a machine that does not answer, only the times from other sources are set.
+	// If the machine does not answer, only the times that come from other sources are set.
 	got, err = json.Marshal(said{moments: s.moments}.times("w1", at(4), at(5), time.Time{}))
 	if want := `{"name":"w1","poweron_s":1}`; err != nil || string(got) != want {
 		t.Errorf("got %s, want %s, %v", got, want, err)
@@ -97,10 +97,10 @@ func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		cut, end, want float64
 	}{
-		{1.95, 5.3, 2.5}, // since the last answer before the cut
-		{1.95, 3.9, 2},   // the silence has not ended
-		{4.45, 5.3, 0.7}, // an earlier silence does not count
-		{9, 9.1, 3.9},    // no answer since long before the cut
+		{1.95, 5.3, 2.5}, // from the last answer before the cut
+		{1.95, 3.9, 2},   // the silence lasts until the end of the observation
+		{4.45, 5.3, 0.7}, // an earlier, longer silence is not counted
+		{9, 9.1, 3.9},    // the last answer is long before the cut
 	} {
 		if got := longestSilence(answers, at(c.cut), at(c.end)).Seconds(); got < c.want-0.001 || got > c.want+0.001 {
 			t.Errorf("cut at %v, end at %v: %v s, want %v", c.cut, c.end, got, c.want)
@@ -135,7 +135,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// webPod is a pod with one container.
+// webPod returns a pod with one container, with this container ID and condition Ready.
 func webPod(id string, ready core.ConditionStatus) core.Pod {
 	return core.Pod{Status: core.PodStatus{
 		Conditions:        []core.PodCondition{{Type: core.PodReady, Status: ready}},
@@ -168,8 +168,8 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestRecord checks that parts without a new measurement keep their figures, and that the rest of
-// the file stays.
+// TestRecord checks that add replaces the figures of the measured part. The figures of the other
+// parts and the other fields of the file must remain.
 func TestRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bench.json")
 	if err := os.WriteFile(file, []byte(`{"runs":[1],"cluster":{"join":{"poweron_to_ready_s":7},"memory":{"idle_s":1}}}`), 0o644); err != nil {

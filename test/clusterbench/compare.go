@@ -10,10 +10,11 @@ import (
 )
 
 // comparable are the parts that are also measured on a former release. The other parts use calls
-// and reports of the machines' API that can differ between releases.
+// and reports of the management API that can differ between releases.
 var comparable = []string{"create", "memory", "blackout", "pods", "scale"}
 
-// The asked values of clusters, by the names of values. Ratios are with a former release.
+// clusterTargets are the targets for the figures of a cluster. Figure is a name in values. A ratio
+// compares with a former release.
 var clusterTargets = []targets.Target{
 	{Figure: "blackout.poweron_to_pods_back_s", What: "power cut of all machines → all pods Ready", Unit: "s", Ratio: true, AtMost: 0.6},
 	{Figure: "scale.1000.not_running", What: "pods on 1000 simulated nodes that do not run in time", AtMost: 0},
@@ -25,17 +26,17 @@ var clusterTargets = []targets.Target{
 	{Figure: "pods.at_once.all_ready_s", What: "pods at once on a worker: all Ready", Unit: "s", Ratio: true, Shown: true},
 }
 
-// values are figures of a part that can be compared, by their names in the file.
+// values are the comparable figures of a part. The keys are the paths of the figures in the file.
 type values map[string]float64
 
-// add adds a figure that was measured.
+// add adds a figure if it was measured.
 func (v values) add(name string, value *float64) {
 	if value != nil {
 		v[name] = *value
 	}
 }
 
-// values returns no figure, for parts without a comparison.
+// values returns nil. It is the default for parts that are not compared.
 func (o *outcome) values() values { return nil }
 
 func (f *createFigures) values() values {
@@ -74,7 +75,8 @@ func (f *scaleFigures) values() values {
 	v := values{}
 	for i, r := range f.Runs {
 		name := fmt.Sprintf("scale.%d.", r.Nodes)
-		// An error ends the last run. Under an incomplete load, the API server answers faster.
+		// An error ends the last run before its load was complete. The API server answers faster
+		// under an incomplete load, so these latencies are not comparable.
 		if failed := f.Error != "" && i == len(f.Runs)-1; failed || r.API == nil {
 			continue
 		}
@@ -90,25 +92,27 @@ func (f *scaleFigures) values() values {
 	return v
 }
 
-// measured is a part that was measured in this run.
+// measured is one measurement of a part in this run.
 type measured struct {
 	pair   int  // from 1
-	former bool // of the former release
+	former bool // whether the former release was measured
 	name   string
 	figures
 }
 
-// against is the field of a former release. Figures of an earlier run stay if they are of the same
-// release and were not measured again.
+// against is the field with the figures of a former release. Figures of an earlier run remain in
+// the file if they belong to the same release and this run did not measure them.
 type against struct {
 	Version string                     `json:"version"`
 	Parts   map[string]json.RawMessage `json:"parts"`
-	// Ratio has our figures divided by those of the release, the median of PairRatios.
+	// Ratio has our figures divided by the figures of the release: the median of each list in
+	// PairRatios.
 	Ratio      map[string]float64   `json:"ratio,omitempty"`
 	PairRatios map[string][]float64 `json:"pair_ratios,omitempty"`
 }
 
-// pairs returns the values of a figure of a side, by pair.
+// pairs returns the values of a figure, by the number of the pair, for the former release or for
+// our version.
 func pairs(list []measured, former bool, name string) map[int]float64 {
 	out := map[int]float64{}
 	for _, m := range list {
@@ -119,12 +123,13 @@ func pairs(list []measured, former bool, name string) map[int]float64 {
 	return out
 }
 
-// median returns the median of all pairs; nil without a pair.
+// median returns the median of the values of all pairs. It returns nil if there is no pair.
 func median(of map[int]float64) *float64 {
 	return targets.Median(slices.Collect(maps.Values(of)))
 }
 
-// ratios returns the ratios of a figure in the pairs that both sides have.
+// ratios returns our value divided by the former value, for each pair in which both sides have the
+// figure. It omits pairs in which the former value is 0.
 func ratios(list []measured, name string) []float64 {
 	ours, theirs := pairs(list, false, name), pairs(list, true, name)
 	var out []float64
@@ -137,7 +142,7 @@ func ratios(list []measured, name string) []float64 {
 	return out
 }
 
-// valueNames returns the names of all figures that can be compared.
+// valueNames returns the sorted names of all figures that can be compared.
 func valueNames(list []measured) []string {
 	all := map[string]bool{}
 	for _, m := range list {
@@ -148,7 +153,7 @@ func valueNames(list []measured) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// compare records the ratios of this run.
+// compare stores the ratios of the measurements in the list.
 func (a *against) compare(list []measured) {
 	for _, name := range valueNames(list) {
 		if q := ratios(list, name); len(q) > 0 {
@@ -160,8 +165,8 @@ func (a *against) compare(list []measured) {
 	}
 }
 
-// results compares the figures of this run with the targets. version is that of the former release;
-// empty without one.
+// results returns the result of each target for the measurements of this run. The parameter version
+// is the version of the former release, or empty if there is no former release.
 func results(list []measured, version string) []targets.Result {
 	var all []targets.Result
 	for _, t := range clusterTargets {

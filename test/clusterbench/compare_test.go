@@ -16,7 +16,8 @@ import (
 
 func number(v float64) *float64 { return &v }
 
-// comparedRuns returns two pairs of blackouts, and a pair of the other parts with targets.
+// comparedRuns returns measurements of both sides. The blackout has two complete pairs and a third
+// pair without a figure of the former release. The part scale has one pair.
 func comparedRuns() []measured {
 	blackout := func(pair int, former bool, back float64) measured {
 		f := &blackoutFigures{PodsBack: &back}
@@ -67,7 +68,7 @@ func TestCompare(t *testing.T) {
 	golden.Assert(t, out.String(), "targets.md")
 }
 
-// Each target names a figure of a comparable part.
+// TestTargetsName checks that each target names a figure of a comparable part.
 func TestTargetsName(t *testing.T) {
 	figures := []figures{
 		&createFigures{AllReady: number(1)}, &memoryFigures{ControlPlane: number(1), Worker: number(1)}, &blackoutFigures{PodsBack: number(1)},
@@ -104,7 +105,8 @@ func TestSides(t *testing.T) {
 	}
 }
 
-// TestRecordOfRelease checks that figures of the same release stay, and not of another release.
+// TestRecordOfRelease checks that the file retains the figures of a former release until another
+// release is measured.
 func TestRecordOfRelease(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bench.json")
 	content := func() (got struct {

@@ -17,11 +17,11 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// pause is the polling interval.
+// pause is the interval between two attempts of an operation.
 const pause = 250 * time.Millisecond
 
-// askLimit bounds one request to the Kubernetes API, which may be unreachable. It is in the
-// machines' time.
+// askLimit is the deadline of one request to the Kubernetes API, which can be unreachable. It is in
+// the time of the machines, which the time dilation makes longer on this computer.
 const askLimit = 5 * time.Second
 
 // createFigures are the figures of the creation of a cluster.
@@ -29,8 +29,8 @@ type createFigures struct {
 	outcome
 	ControlPlanes int `json:"control_planes"`
 	Workers       int `json:"workers"`
-	// AllReady ends with the last Node's condition Ready, Healthy with the end of `orlopctl cluster
-	// create`. Both start with the first power-on.
+	// AllReady is the time until the last Node became Ready. Healthy is the time until `orlopctl
+	// cluster create` ended. Both begin at the first power-on.
 	AllReady *float64       `json:"poweron_to_all_ready_s,omitempty"`
 	Healthy  *float64       `json:"poweron_to_healthy_s,omitempty"`
 	Machines []machineTimes `json:"machines,omitempty"`
@@ -47,13 +47,14 @@ func (f *createFigures) rows() []row {
 	return rows
 }
 
-// String returns a machine's timeline in one line.
+// String returns the times of a machine in one line.
 func (m machineTimes) String() string {
 	return fmt.Sprintf("on %s, userspace %s, API %s, configured %s, etcd votes %s, kube API %s, Node Ready %s",
 		seconds(m.PowerOn), seconds(m.Userspace), seconds(m.API), seconds(m.Configured), seconds(m.EtcdVoter), seconds(m.KubeAPI), seconds(m.NodeReady))
 }
 
-// create creates the cluster like a user, and then reads the times of its moments.
+// create creates the cluster with `orlopctl cluster create`, and then reads the times of all
+// machines.
 func (b *bench) create(ctx context.Context) (figures, error) {
 	f := &createFigures{ControlPlanes: controlPlanes, Workers: workers}
 	if err := b.cluster.Create(ctx); err != nil {
@@ -96,7 +97,8 @@ func (b *bench) create(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// connect connects to the created cluster.
+// connect opens the clients of the created cluster, and reads the clock and the state of its
+// machines.
 func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	if b.power, err = b.cluster.Power(); err != nil {
 		return status, err
@@ -108,12 +110,12 @@ func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.cluster.Kubeconfig()); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1: a call that times out closes its connection. A call to a machine without power
-	// never ends by itself.
+	// The client uses HTTP/1.1, because with HTTP/1.1 a call that times out closes its connection.
+	// A connection to a machine without power would otherwise remain open.
 	b.config.NextProtos, b.config.Timeout = []string{"http/1.1"}, b.clock.Outside(askLimit)
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	b.config.QPS = -1
-	// the security of its pods is not measured
+	// The warnings concern the security settings of the pods, which this program does not measure.
 	b.config.WarningHandler = rest.NoWarnings{}
 	if b.kube, err = kubernetes.NewForConfig(b.config); err != nil {
 		return status, fmt.Errorf("kubeconfig: %w", err)
@@ -126,8 +128,8 @@ func (b *bench) connect(ctx context.Context) (status vm.Status, err error) {
 	return status, nil
 }
 
-// allReady waits until this number of Nodes exist and are Ready, and returns the time of each
-// condition. The kubelet reports it in whole seconds.
+// allReady waits until exactly this number of Nodes exist and all are Ready. It returns the time at
+// which each Node became Ready, by name. The kubelet reports this time in whole seconds.
 func (b *bench) allReady(ctx context.Context, number int) (map[string]time.Time, error) {
 	for {
 		list, err := b.kube.CoreV1().Nodes().List(ctx, meta.ListOptions{})

@@ -22,32 +22,32 @@ import (
 )
 
 const (
-	// failoverWantedS is the target for the longest silence.
+	// failoverWantedS is the target for the longest silence, in seconds.
 	failoverWantedS = 5
-	// All are in the machines' time. askEvery is the interval between two requests to the virtual
-	// IP address, answerLimit is the client's timeout, and atOnce is the maximum number of
-	// concurrent requests.
+	// All durations are in the time of the machines. askEvery is the interval between two requests
+	// to the virtual address. answerLimit is the deadline of a request. atOnce is the maximum
+	// number of concurrent requests.
 	askEvery    = 100 * time.Millisecond
 	answerLimit = 2 * time.Second
 	atOnce      = 30
-	// steady is the time in which answers have to arrive without an interval longer than gap,
-	// before the power is cut and after.
+	// The answers are steady if all intervals between them were at most gap for the duration
+	// steady. failover waits for steady answers before and after each power cut.
 	steady = 5 * time.Second
 	gap    = time.Second
 )
 
-// failoverFigures are the figures of the virtual IP address.
+// failoverFigures are the figures of the virtual address.
 type failoverFigures struct {
 	outcome
 	Longest *float64 `json:"longest_silence_s,omitempty"`
 	Cuts    []cut    `json:"cuts,omitempty"`
 }
 
-// cut is one cut of the power of the machine that holds the virtual IP address.
+// cut is a power cut of the machine that holds the virtual address.
 type cut struct {
 	Machine  string  `json:"machine"`
 	SilenceS float64 `json:"silence_s"`
-	// HealthyS is the time from switching it on again until every machine is healthy.
+	// HealthyS is the time from the next power-on of the machine until every machine is healthy.
 	HealthyS float64 `json:"healthy_s"`
 }
 
@@ -59,8 +59,8 @@ func (f *failoverFigures) rows() []row {
 	return rows
 }
 
-// failover cuts the power of the machine that holds the virtual IP address, while a client outside
-// calls the address continuously.
+// failover cuts the power of the machine that holds the virtual address. Meanwhile, a client
+// outside the closed network calls the address continuously.
 func (b *bench) failover(ctx context.Context) (figures, error) {
 	f := &failoverFigures{}
 	a, err := b.askVirtualAddress(ctx)
@@ -100,7 +100,8 @@ func (b *bench) failover(ctx context.Context) (figures, error) {
 	return f, nil
 }
 
-// holder returns the machine that reports that it holds the virtual IP address.
+// holder returns the name of the machine that reports that it holds the virtual address. It fails
+// if no control-plane machine reports this.
 func (b *bench) holder(ctx context.Context) (string, error) {
 	contexts := b.cluster.Machines()
 	var details []string
@@ -123,7 +124,8 @@ func (b *bench) holder(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("virtual address %s: no machine says that it answers for it: %s", virtualAddress(), strings.Join(details, "; "))
 }
 
-// detailOf returns the detail that a component reports.
+// detailOf returns the detail that a component reports, or an empty string if no service has the
+// component.
 func detailOf(services []machinestate.Service, component string) string {
 	for _, s := range services {
 		for _, c := range s.Components {
@@ -135,13 +137,13 @@ func detailOf(services []machinestate.Service, component string) string {
 	return ""
 }
 
-// answersFor reports whether a machine with this detail holds the virtual IP address itself
+// answersFor reports whether a machine with this detail holds the virtual address itself
 // (orchestrator/apivip).
 func answersFor(detail string) bool {
 	return strings.HasPrefix(detail, "holds "+virtualAddress().String()+" ")
 }
 
-// asker is a client outside that calls the virtual IP address continuously.
+// asker is a client outside the closed network that calls the virtual address continuously.
 type asker struct {
 	clock vm.Clock
 	http  *http.Client
@@ -150,12 +152,12 @@ type asker struct {
 	done  sync.WaitGroup
 
 	mu   sync.Mutex
-	good []time.Time // arrival times of the good answers
+	good []time.Time // arrival times of the successful answers
 	last error       // error of the last failed request
 }
 
-// askVirtualAddress starts to check whether an API server answers. It does not use /readyz, which
-// fails while etcd elects another leader; that is unrelated to the address.
+// askVirtualAddress starts an asker. The asker calls /livez/ping, because /readyz fails while etcd
+// elects another leader, which has no relation to the virtual address.
 func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	way, err := b.power.Forward(ctx, vm.ForwardSpec{Addr: virtualAddress(), Port: paths.PortKubernetes})
 	if err != nil {
@@ -165,8 +167,8 @@ func (b *bench) askVirtualAddress(ctx context.Context) (*asker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// HTTP/1.1, so a connection to an unreachable machine delays one request only. The protocols
-	// are also named for TLS.
+	// The client uses HTTP/1.1. An open connection to an unreachable machine then delays one
+	// request only. NextProtos selects the protocol in the TLS handshake, too.
 	config.NextProtos = []string{"http/1.1"}
 	a := &asker{clock: b.clock, url: "https://" + way.Addr + "/livez/ping", http: &http.Client{Timeout: b.clock.Outside(answerLimit), Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4}}}
 	ctx, a.stop = context.WithCancel(ctx)
@@ -192,7 +194,7 @@ func (a *asker) run(ctx context.Context) {
 		}
 		release, ok := limits.TryAcquire(places)
 		if !ok {
-			continue // with so many open requests, another request gives no information
+			continue // with so many open requests, a further request gives no information
 		}
 		a.done.Go(func() {
 			defer release()
@@ -227,15 +229,15 @@ func (a *asker) once(ctx context.Context) error {
 	return nil
 }
 
-// answers returns the times of all good answers, in order.
+// answers returns the arrival times of all successful answers, in ascending order.
 func (a *asker) answers() []time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.SortedFunc(slices.Values(a.good), time.Time.Compare)
 }
 
-// steadily waits until good answers have arrived without a long interval for a while after an
-// instant.
+// steadily waits until the answers are steady, for a period that begins later than the instant
+// after.
 func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	for {
 		now := a.clock.Now()
@@ -250,8 +252,8 @@ func (a *asker) steadily(ctx context.Context, after time.Time) error {
 	}
 }
 
-// answeredThroughout reports whether answers arrived from one instant to another without a long
-// interval.
+// answeredThroughout reports whether all intervals between answers were at most gap, from the
+// instant from to the instant to.
 func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 	last := from
 	for _, at := range answers {
@@ -266,10 +268,11 @@ func answeredThroughout(answers []time.Time, from, to time.Time) bool {
 	return to.Sub(last) <= gap
 }
 
-// longestSilence returns the longest interval between two good answers at or after the cut, at most
-// up to the end.
+// longestSilence returns the longest interval between two successful answers that ends after the
+// cut. The interval in which the cut happened begins with the last answer before the cut. The last
+// interval ends at the latest at end.
 func longestSilence(answers []time.Time, cut, end time.Time) time.Duration {
-	last := cut // the state before the first answer is unknown
+	last := cut // used if there is no answer before the cut
 	for _, at := range answers {
 		if at.After(cut) {
 			break

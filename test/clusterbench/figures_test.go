@@ -48,7 +48,8 @@ func TestLatencies(t *testing.T) {
 	if len(table) != 1 || table[0].Requests != 200 || math.Abs(table[0].P50Ms-(100+100*50.0/140)) > 0.01 || table[0].P99Ms != 200 {
 		t.Errorf("%+v", table)
 	}
-	// Earlier counts are subtracted; a restarted API server has no earlier counts.
+	// TestLatencies also checks since: it subtracts earlier counts. A restarted API server counts
+	// from 0, so nothing is subtracted.
 	before := latencies{"GET": {{0.1, 50}, {0.2, 100}, {math.Inf(1), 100}}}
 	if got := l.since(before)["GET"]; !slices.Equal(got, histogram{{0.1, 0}, {0.2, 90}, {math.Inf(1), 100}}) {
 		t.Errorf("since then %v", got)
@@ -112,7 +113,7 @@ func TestPodTimes(t *testing.T) {
 	if got := times.figures(); got == nil || *got != (podStarts{Pods: 1, RunningP50: 2, RunningP99: 2, ReadyP50: 3, ReadyP99: 3, CreatedP50: 5, CreatedP99: 5, AllReadyS: 5}) {
 		t.Errorf("%+v", got)
 	}
-	// the earlier steps were not delivered
+	// The watch delivers pod b for the first time when it is Ready.
 	times.see(p("b", "w2", core.PodRunning, core.ConditionTrue), at(11))
 	if got := times.figures(); !times.allReady() || got.Pods != 2 || got.ReadyP50 != 0 || got.ReadyP99 != 3 || got.AllReadyS != 11 {
 		t.Errorf("%+v", got)
@@ -136,7 +137,7 @@ func TestRolled(t *testing.T) {
 	}
 }
 
-// TestHalf checks that the load ends early enough to read its results.
+// TestHalf checks that the load ends early enough before the deadline to read its results.
 func TestHalf(t *testing.T) {
 	b := &bench{options: options{load: time.Minute}}
 	if got := b.half(t.Context(), 2); got != time.Minute {
@@ -155,7 +156,7 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// TestLoadIsForSimulatedNodes checks that no real machine gets a pod of the load.
+// TestLoadIsForSimulatedNodes checks that the pods of the load can run on simulated nodes only.
 func TestLoadIsForSimulatedNodes(t *testing.T) {
 	spec := loadObject(3).Spec.Template.Spec
 	if len(spec.NodeSelector) != 1 || len(spec.Tolerations) != 1 || spec.Tolerations[0].Effect != "" || spec.Tolerations[0].Key == "" {

@@ -13,26 +13,29 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// durations is the API server's own histogram of request durations, to which upstream's objectives
-// refer.
+// durations is the API server's histogram of request durations. The service level objectives of
+// Kubernetes refer to this metric.
 const durations = "apiserver_request_duration_seconds"
 
-// connections are verbs whose requests last as long as a client watches or is connected to a pod.
+// connections returns the verbs of requests that last until the client ends a watch or its
+// connection to a pod.
 func connections() []string { return []string{"WATCH", "WATCHLIST", "CONNECT"} }
 
-// bucket counts requests that took at most Bound seconds.
+// bucket is the number of requests that took at most bound seconds.
 type bucket struct {
 	bound float64
 	count float64
 }
 
-// histogram has cumulative buckets in the order of their bounds; the last bound is infinite.
+// histogram is a list of cumulative buckets, in ascending order of their bounds. The last bound is
+// infinite.
 type histogram []bucket
 
-// latencies are the histograms of the API server, by verb.
+// latencies are the histograms of the API server. The key is the verb.
 type latencies map[string]histogram
 
-// readLatencies reads the API server's /metrics, and sums up the histograms with the same verb.
+// readLatencies reads the text of the API server's /metrics, and adds up the histograms of each
+// verb. It omits long-lived connections and requests without a resource.
 func readLatencies(text io.Reader) (latencies, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(text)
@@ -47,8 +50,8 @@ func readLatencies(text io.Reader) (latencies, error) {
 	for _, m := range family.Metric {
 		verb := labelOf(m, "verb")
 		if slices.Contains(connections(), verb) || labelOf(m, "resource") == "" {
-			// requests without a resource are health checks, requests for these metrics, and
-			// discovery
+			// Requests without a resource are health checks, requests for these metrics, and
+			// discovery.
 			continue
 		}
 		if sums[verb] == nil {
@@ -76,8 +79,8 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// since returns the counts after before. A restarted API server has counted all its requests after
-// before.
+// since returns the counts of the requests since before was read. If the total of a verb has
+// fallen, the API server has restarted meanwhile. since then returns all counts of this verb.
 func (l latencies) since(before latencies) latencies {
 	out := latencies{}
 	for verb, h := range l {
@@ -95,7 +98,7 @@ func (l latencies) since(before latencies) latencies {
 	return out
 }
 
-// total returns the number of requests.
+// total returns the number of all requests in the histogram.
 func (h histogram) total() float64 {
 	if len(h) == 0 {
 		return 0
@@ -103,9 +106,9 @@ func (h histogram) total() float64 {
 	return h[len(h)-1].count
 }
 
-// quantile returns the time in seconds within which the share q of the requests was answered. It
-// interpolates linearly within a bucket, like Prometheus' histogram_quantile. Slower requests than
-// the last finite bound count as that bound.
+// quantile returns the duration in seconds that the share q of the requests did not exceed. It
+// interpolates linearly within a bucket, like histogram_quantile of Prometheus. Requests above the
+// last finite bound count as requests with that bound. The result is 0 for an empty histogram.
 func (h histogram) quantile(q float64) float64 {
 	rank := q * h.total()
 	below, least := 0.0, 0.0
@@ -124,7 +127,8 @@ func (h histogram) quantile(q float64) float64 {
 	return least
 }
 
-// verbLatency holds the request durations of a verb.
+// verbLatency holds the number of requests with a verb, and the 50th and 99th percentile of their
+// durations.
 type verbLatency struct {
 	Verb     string  `json:"verb"`
 	Requests float64 `json:"requests"`
@@ -132,7 +136,8 @@ type verbLatency struct {
 	P99Ms    float64 `json:"p99_ms"`
 }
 
-// table returns the latencies of the used verbs, sorted by descending number of requests.
+// table returns the latencies of each verb with at least one request, in descending order of the
+// number of requests.
 func (l latencies) table() []verbLatency {
 	var all []verbLatency
 	for verb, h := range l {
@@ -146,8 +151,8 @@ func (l latencies) table() []verbLatency {
 	return all
 }
 
-// percentile returns the value below which the share q of the values is, by rank. The result is one
-// of the values, and there must be values.
+// percentile returns the smallest of the values that at least the share q of the values does not
+// exceed. The list of values must not be empty.
 func percentile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]

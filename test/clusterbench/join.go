@@ -25,15 +25,15 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// joining is the name of the worker that joins.
+// joining is the name of the machine that joins as a worker.
 const joining = "w3"
 
-// joinFigures are the figures of a worker that joins a running cluster.
+// joinFigures are the figures of a worker that joins the running cluster.
 type joinFigures struct {
 	outcome
-	// Ready is the time from power-on until a watch delivered the Node with the condition Ready.
+	// Ready is the time from power-on until a watch delivered the Node with condition Ready.
 	Ready *float64 `json:"poweron_to_ready_s,omitempty"`
-	// FromConfigured is the part of it after the machine accepted its configuration.
+	// FromConfigured is the part of Ready after the machine accepted its configuration.
 	FromConfigured *float64     `json:"configured_to_ready_s,omitempty"`
 	Machine        machineTimes `json:"machine"`
 }
@@ -46,8 +46,9 @@ func (f *joinFigures) rows() []row {
 	}
 }
 
-// join adds a worker: a ticket, a new machine with a blank disk, and its configuration as soon as
-// it answers. Afterwards it removes the machine, so the cluster is as before.
+// join adds a worker: it creates a join ticket, starts a machine with an empty disk, and applies
+// the configuration as soon as the machine answers. Then it removes the machine, so the next part
+// has the same cluster as before.
 func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	f := &joinFigures{Machine: machineTimes{Name: joining}}
 	ticket := filepath.Join(b.dir, joining+".yaml")
@@ -82,7 +83,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	if err != nil {
 		return f, err
 	}
-	defer c.Close() // no more data is sent
+	defer c.Close() // an error has no effect, because no more data is sent
 	if _, err := c.Config.Apply(ctx, &api.ApplyRequest{Documents: documents, Filename: joining + ".yaml"}); err != nil {
 		return f, fmt.Errorf("machine %s: cannot apply its configuration: %w", joining, err)
 	}
@@ -97,7 +98,7 @@ func (b *bench) join(ctx context.Context) (_ figures, err error) {
 	return f, err
 }
 
-// leaveLimit bounds the removal of the worker.
+// leaveLimit is the deadline for the removal of the worker, in the time of the machines.
 const leaveLimit = time.Minute
 
 func (b *bench) leave(ctx context.Context) error {
@@ -106,7 +107,8 @@ func (b *bench) leave(ctx context.Context) error {
 	return errors.Join(b.power.Act(ctx, joining, vm.ActionPowerCut), b.cluster.Orlopctl(ctx, "--context", b.cluster.Name, "nodes", "remove", joining))
 }
 
-// identity waits until a machine shows its key fingerprint on its console.
+// identity waits until the machine prints the fingerprint of its key on its console, and returns
+// the fingerprint. The parameter console is the path of the console log.
 func identity(ctx context.Context, console string) (string, error) {
 	for {
 		text, err := os.ReadFile(console)
@@ -122,11 +124,12 @@ func identity(ctx context.Context, console string) (string, error) {
 	}
 }
 
-// dialLimit bounds one attempt to reach a booting machine: a connection attempt from before it had
-// an address never succeeds.
+// dialLimit is the deadline of one attempt to connect to a booting machine. An attempt that begins
+// before the machine has an address never succeeds.
 const dialLimit = 5 * time.Second
 
-// firstAnswer connects as soon as a machine answers.
+// firstAnswer retries until a call of Version succeeds, and returns the connected client. It fails
+// at once if the machine rejects the operator or presents another key.
 func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Client, error) {
 	for {
 		trying, cancel := context.WithTimeout(ctx, b.clock.Outside(dialLimit))
@@ -148,7 +151,8 @@ func (b *bench) firstAnswer(ctx context.Context, e client.Endpoint) (*client.Cli
 	}
 }
 
-// nodeReady returns the time when a watch delivered a Node with the condition Ready.
+// nodeReady waits for the Node with this name and returns the time when a watch delivered it with
+// the condition Ready.
 func (b *bench) nodeReady(ctx context.Context, name string) (time.Time, error) {
 	selected := fields.OneTermEqualSelector("metadata.name", name).String()
 	list := &cache.ListWatch{

@@ -1,22 +1,22 @@
-// Command clusterbench measures whole clusters of emulated machines, on an otherwise idle computer,
-// and adds its figures to the file of `make bench`. docs/bench.md describes each figure and its
+// Command clusterbench measures whole clusters of emulated machines, on an otherwise idle computer.
+// It adds its figures to the file of `make bench`. docs/bench.md describes each figure and its
 // target.
 //
-//	main.go       flags, and one part after the other
-//	compare.go    the comparison with a former release, and the asked values
+//	main.go       flags, and the order of the parts
+//	compare.go    the comparison with a former release, and the targets
 //	report.go     common code: results, and the stored files of the machines
-//	timeline.go   the moments of a machine, by one clock
+//	timeline.go   the times of a machine, converted to a single clock
 //	create.go     three control-plane machines and two workers, from power-on to all Nodes Ready
-//	join.go       one more worker
+//	join.go       a further worker that joins
 //	memory.go     the memory of idle machines
-//	failover.go   the virtual IP address, when the machine that holds it loses its power
+//	failover.go   the virtual address, when the machine that holds it loses its power
 //	blackout.go   all machines lose their power
 //	pods.go       pods that start on a worker, in a cluster of two machines
-//	scale.go      one control plane with many simulated nodes (package simulation)
-//	histogram.go  percentiles, of values and of the API server's own histograms
-//	workload.go   the pods of the other parts
+//	scale.go      one control-plane machine with many simulated nodes (package simulation)
+//	histogram.go  percentiles of values, and of the API server's histograms
+//	workload.go   the pods that the other parts start
 //
-// It does not build the image, and does not fail if a figure misses its target.
+// The command does not build the image. A figure that misses its target is not an error.
 package main
 
 import (
@@ -51,7 +51,7 @@ type options struct {
 	dilation, scaleDilation   int
 	former                    *targets.Former // nil: no comparison with a former release
 	pairs                     int
-	command                   string // for the report
+	command                   string // the command line, which the report contains
 }
 
 func main() { command.Main("clusterbench", parse, run) }
@@ -110,16 +110,17 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// part is one measurement. With an error, it returns its incomplete figures.
+// part is one measurement. If measure fails, it returns the incomplete figures with the error.
 type part struct {
 	name string
-	// limit bounds it, in the machines' time. By default, all limits together are at most 45
-	// minutes.
+	// limit is the deadline of the part, in the time of the machines. With the default flags, the
+	// sum of all limits is at most 45 minutes.
 	limit   time.Duration
 	measure func(*bench, context.Context) (figures, error)
 }
 
-// onFive are measured on five machines, in this order. The first makes the cluster.
+// onFive returns the parts that are measured on five machines, in this order. The first part
+// creates the cluster.
 func onFive() []part {
 	return []part{
 		{"create", 10 * time.Minute, (*bench).create},
@@ -130,20 +131,21 @@ func onFive() []part {
 	}
 }
 
-// onTwo is measured on a machine with a control plane and a worker, and creates them. With five
-// machines on two processors, the lack of processor time would dominate the figures of pods that
-// start concurrently.
+// onTwo returns the parts that are measured on one control-plane machine and one worker. The part
+// creates this cluster. With five machines on two processors, the lack of processor time would
+// dominate the figures of pods that start concurrently.
 func onTwo() []part {
 	return []part{{"pods", 8 * time.Minute, (*bench).pods}}
 }
 
-// onOne is measured on one machine, and creates it.
+// onOne returns the parts that are measured on one control-plane machine. The part creates this
+// machine.
 func onOne(o options) []part {
 	return []part{{"scale", scaleLimit(o), (*bench).scale}}
 }
 
-// scaleLimit is the time for the machine's boot, for each number of nodes, and for the registration
-// of each node.
+// scaleLimit returns the deadline of the part scale. It is the sum of the times for the boot of the
+// machine, for the load of each number of nodes, and for the registration of all nodes.
 func scaleLimit(o options) time.Duration {
 	limit := 2*time.Minute + time.Duration(len(o.nodes))*(time.Minute+2*o.load)
 	if len(o.nodes) > 0 {
@@ -162,7 +164,7 @@ func names() []string {
 	return all
 }
 
-// notComparable returns the parts that are not measured on a former release.
+// notComparable returns the names of the parts that are not measured on a former release.
 func notComparable() []string {
 	return slices.DeleteFunc(names(), func(name string) bool { return slices.Contains(comparable, name) })
 }
@@ -172,29 +174,31 @@ const (
 	workers               = 2
 	controlPlaneMemoryMiB = 3072
 	workerMemoryMiB       = 2048
-	// cpus of each machine. Five emulated machines with two processors each hardly make progress on
-	// a computer with two: etcd, API servers and health checks wait for a processor beyond their
-	// timeouts.
+	// cpus is the number of processors of each machine. Five emulated machines with two processors
+	// each hardly make progress on a computer with two processors. etcd, the API servers and the
+	// health checks then wait for a processor until their timeouts expire.
 	cpus = 1
 )
 
-// virtualAddress is in the machines' network, below the assigned addresses.
+// virtualAddress returns an address of the closed network below the addresses that the network
+// assigns to machines.
 func virtualAddress() netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, 9}) }
 
-// clusterPatch is added to the configuration of `cluster create`.
+// clusterPatch returns the patch for the configuration of `cluster create`: the virtual address.
 func clusterPatch() string {
 	return "kind: Cluster\nspec: {virtualAddresses: [" + virtualAddress().String() + "]}\n"
 }
 
-// side is a version of our system.
+// side is a measured version of our system: this version or a former release.
 type side struct {
-	dir        string // of its logs, in the directory of the pair
+	dir        string // name of the directory for its logs, below the directory of the pair
 	image, bin string
 	former     bool
 	only       []string // parts
 }
 
-// sides returns our version and, if there is one, the former release.
+// sides returns our version and, if a former release is given, the former release with its
+// comparable parts.
 func (o options) sides() []side {
 	list := []side{{dir: "ours", image: o.image, bin: o.bin, only: o.only}}
 	if o.former != nil {
@@ -204,23 +208,24 @@ func (o options) sides() []side {
 	return list
 }
 
-// bench is the measured cluster.
+// bench holds the measured cluster and its clients.
 type bench struct {
 	options
 	side    side
 	pair    int
-	dir     string // for all files except the figures
+	dir     string // directory for all files except the file of figures
 	cluster localcluster.Cluster
 	power   *vm.Client
-	clock   vm.Clock             // of the machines, once they exist
-	config  *rest.Config         // of the Kubernetes API of the first machine
-	kube    kubernetes.Interface // each call is bounded by askLimit
-	// watching is a client for watches, without a limit.
+	clock   vm.Clock             // the clock of the machines, set by connect
+	config  *rest.Config         // for the Kubernetes API of the first machine
+	kube    kubernetes.Interface // each call has the deadline askLimit
+	// watching is a client without a deadline, for watches.
 	watching kubernetes.Interface
-	images   bool // the workers have the pods' image
+	images   bool // whether the workers have the image of the pods
 }
 
-// kind is a kind of cluster with its parts.
+// kind is a kind of cluster: its machines, the patch of its configuration, and the parts that are
+// measured on it.
 type kind struct {
 	cluster localcluster.Cluster
 	patch   string
@@ -234,8 +239,8 @@ func (o options) kinds() []kind {
 	return []kind{{five, clusterPatch(), onFive()}, {two, "kind: Cluster\nspec: {}\n", onTwo()}, {one, scalePatch(), onOne(o)}}
 }
 
-// run measures the kinds of clusters in turn, and each on both versions, so that the halves of a
-// pair are close to each other.
+// run measures all kinds of clusters, and prints the report. For each kind, it measures both
+// versions directly after each other, because the conditions on the computer can change over time.
 func run(ctx context.Context, o options) error {
 	dir, err := filepath.Abs(filepath.Join(filepath.Dir(o.out), "bench-cluster"))
 	if err != nil {
@@ -272,7 +277,8 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-// onCluster measures the selected parts, if any, and ends their cluster. The first part creates the
+// onCluster measures the selected parts on a cluster of this kind, and then deletes the cluster. It
+// does nothing if no part is selected. The first part is always run, because it creates the
 // cluster.
 func (b *bench) onCluster(ctx context.Context, k kind, r *record) (err error) {
 	isWanted := func(p part) bool { return slices.Contains(b.side.only, p.name) }
@@ -301,7 +307,7 @@ func (b *bench) onCluster(ctx context.Context, k kind, r *record) (err error) {
 		}
 		err = errors.Join(err, failure)
 		if i == 0 && failure != nil || ctx.Err() != nil {
-			return err // without a cluster, the other parts cannot run
+			return err // the other parts need the cluster, and a cancelled run ends
 		}
 	}
 	return err

@@ -13,7 +13,7 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// workerWantedMiB is the target for a worker.
+// workerWantedMiB is the target for the used memory of a worker.
 const workerWantedMiB = 200
 
 // usage is the memory use of a machine.
@@ -21,15 +21,15 @@ type usage struct {
 	Name         string  `json:"name"`
 	UsedMiB      float64 `json:"machine_used_mib"` // MemTotal − MemAvailable
 	AnonTotalMiB float64 `json:"anon_total_mib"`
-	// by service, or by program for other processes
+	// memory of each service; processes of no service are listed by program name
 	AnonMiB map[string]float64 `json:"anon_mib"`
 }
 
-// memoryFigures are the figures of idle machines.
+// memoryFigures are the memory figures of the idle machines.
 type memoryFigures struct {
 	outcome
 	IdleS float64 `json:"idle_s"`
-	// ControlPlane and Worker are the maximum of any machine of the kind.
+	// ControlPlane and Worker are the largest values of all machines with this role.
 	ControlPlane *float64 `json:"control_plane_used_mib,omitempty"`
 	Worker       *float64 `json:"worker_used_mib,omitempty"`
 	Machines     []usage  `json:"machines,omitempty"`
@@ -53,7 +53,7 @@ func sizeMiB(v *float64) string {
 	return fmt.Sprintf("%.1f MiB", *v)
 }
 
-// shares lists names with their sizes, the largest first.
+// shares lists the names with their sizes in MiB, in descending order of size.
 func shares(sizes map[string]float64) string {
 	var words []string
 	for _, name := range slices.SortedFunc(maps.Keys(sizes), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) }) {
@@ -62,7 +62,7 @@ func shares(sizes map[string]float64) string {
 	return strings.Join(words, ", ")
 }
 
-// memory lets the machines idle, and reads their memory use.
+// memory lets the machines idle, and then reads their memory use.
 func (b *bench) memory(ctx context.Context) (figures, error) {
 	f := &memoryFigures{IdleS: b.idle.Seconds()}
 	if err := backoff.Sleep(ctx, b.clock.Outside(b.idle)); err != nil {
@@ -94,7 +94,8 @@ func (f *memoryFigures) add(u usage) {
 	}
 }
 
-// isControlPlane uses the names that `cluster create` gives.
+// isControlPlane reports whether the name is a name that `cluster create` gives to control-plane
+// machines.
 func isControlPlane(name string) bool { return strings.HasPrefix(name, "cp") }
 
 func readUsage(ctx context.Context, c *client.Client, name string) (usage, error) {

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// podsPerWorker is the number of pods that the worker gets concurrently.
+	// podsPerWorker is the number of pods that are created concurrently.
 	podsPerWorker = 50
-	// morePods are then started one after the other.
+	// morePods is the number of pods that are created one after the other. The concurrently created
+	// pods run meanwhile.
 	morePods = 20
 )
 
@@ -26,13 +27,14 @@ const (
 type podsFigures struct {
 	outcome
 	PerWorker int `json:"per_worker"`
-	// AtOnce are podsPerWorker pods, created as fast as the API accepts them; OneByOne are morePods
-	// additional pods, each created when the previous pod is Ready.
+	// AtOnce has the times of podsPerWorker pods, which are created as fast as the API accepts
+	// them. OneByOne has the times of morePods further pods. Each of them is created when the
+	// previous pod is Ready.
 	AtOnce   *podStarts `json:"at_once,omitempty"`
 	OneByOne *podStarts `json:"one_by_one,omitempty"`
 }
 
-// podStarts holds the start times of pods, in seconds.
+// podStarts holds percentiles of the start times of pods, in seconds.
 type podStarts struct {
 	Pods       int     `json:"pods"`
 	RunningP50 float64 `json:"scheduled_to_running_p50_s"`
@@ -41,7 +43,7 @@ type podStarts struct {
 	ReadyP99   float64 `json:"scheduled_to_ready_p99_s"`
 	CreatedP50 float64 `json:"created_to_ready_p50_s"`
 	CreatedP99 float64 `json:"created_to_ready_p99_s"`
-	AllReadyS  float64 `json:"all_ready_s"` // from the first creation to the last Ready
+	AllReadyS  float64 `json:"all_ready_s"` // from the first creation until the last pod is Ready
 }
 
 func (f *podsFigures) rows() []row {
@@ -61,7 +63,7 @@ func (f *podsFigures) rows() []row {
 	return rows
 }
 
-// pods creates a machine with a control plane and a worker, and starts pods on the worker.
+// pods creates a control-plane machine and a worker, and starts pods on the worker.
 func (b *bench) pods(ctx context.Context) (figures, error) {
 	f := &podsFigures{PerWorker: podsPerWorker}
 	if err := b.cluster.Create(ctx); err != nil {
@@ -98,17 +100,19 @@ func (b *bench) pod(group string, n int) *core.Pod {
 	return &core.Pod{ObjectMeta: meta.ObjectMeta{Name: fmt.Sprintf("%s-%d", group, n), Labels: map[string]string{appLabel: group}}, Spec: podSpec(b.workers())}
 }
 
-// podTime holds the times at which a watch first delivered each state of a pod; created is the time
-// of the creation request.
+// podTime holds the time of the request that creates a pod, and the times at which a watch first
+// delivered the pod as scheduled, Running and Ready.
 type podTime struct{ created, scheduled, running, ready time.Time }
 
+// podTimes maps the names of the pods to their times.
 type podTimes map[string]*podTime
 
-// see records the times in a delivered pod.
+// see records the states that a watch has delivered in the pod p. It ignores pods that are not in
+// the map.
 func (t podTimes) see(p *core.Pod, now time.Time) {
 	of := t[p.Name]
 	if of == nil {
-		return // of another group
+		return // the pod belongs to another group
 	}
 	first := func(at *time.Time, is bool) {
 		if is && at.IsZero() {
@@ -120,7 +124,7 @@ func (t podTimes) see(p *core.Pod, now time.Time) {
 	first(&of.ready, podReady(p))
 }
 
-// allReady reports whether all pods are Ready.
+// allReady reports whether all pods in the map are Ready.
 func (t podTimes) allReady() bool {
 	for _, of := range t {
 		if of.ready.IsZero() {
@@ -130,7 +134,7 @@ func (t podTimes) allReady() bool {
 	return true
 }
 
-// figures returns the figures of the pods that became Ready; nil without such pods.
+// figures returns the figures of the pods that became Ready. It returns nil if no pod became Ready.
 func (t podTimes) figures() *podStarts {
 	var running, ready, created []float64
 	var begin, end time.Time
@@ -157,8 +161,8 @@ func (t podTimes) figures() *podStarts {
 	}
 }
 
-// start creates pods once a watch of their group exists, and returns when all pods in times are
-// Ready according to the watch.
+// start creates the pods as soon as a watch of their group exists. It returns when the watch has
+// delivered all pods in times as Ready. It adds the new pods to times.
 func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times podTimes) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -173,8 +177,9 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 			return b.watching.CoreV1().Pods(namespace).Watch(ctx, o)
 		},
 	}
-	// Two goroutines create and watch. The watching goroutine owns times, and receives each
-	// creation before the request.
+	// One goroutine creates the pods, and another goroutine handles the watch. Only the second
+	// goroutine accesses times. The first goroutine sends it the name of each pod and the time of
+	// the request, before it sends the request.
 	asked := make(chan created, len(pods))
 	take := func() {
 		for {
@@ -214,13 +219,13 @@ func (b *bench) start(ctx context.Context, group string, pods []*core.Pod, times
 	return nil
 }
 
-// created is the request to create a pod.
+// created is the name of a pod and the time of the request that creates it.
 type created struct {
 	name string
 	at   time.Time
 }
 
-// cause returns the cause of the end of ctx, if it is more specific than err.
+// cause returns the cause of the end of ctx. It returns err if ctx has not ended.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil {
 		return c

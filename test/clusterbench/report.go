@@ -23,31 +23,33 @@ import (
 
 const mib = 1 << 20
 
-// outcome is common to all parts: the time and duration of the measurement (both outside), the time
-// dilation of the machines, in whose time all other figures are, and the error. With an error the
-// figures are incomplete.
+// outcome is the result of each part. At and TookS are the time and the duration of the measurement
+// by the clock of this computer. All other figures of a part are in the time of the machines. If
+// there is an error, the figures of the part are incomplete.
 type outcome struct {
 	At    time.Time `json:"at"`
 	TookS float64   `json:"took_s"`
-	// Dilation: see vm.Clock.
+	// Dilation is the factor of the time dilation (vm.Clock).
 	Dilation int    `json:"time_dilation"`
 	Error    string `json:"error,omitempty"`
 }
 
 func (o *outcome) ended(how outcome) { *o = how }
 
-// figures are the figures of a part.
+// figures are the figures of a part, with the methods that all parts have.
 type figures interface {
+	// ended stores the outcome.
 	ended(outcome)
-	// rows returns the lines of the table: label, value, and target.
+	// rows returns the lines of the part in the table.
 	rows() []row
-	// values returns the figures that can be compared with those of a former release.
+	// values returns the figures that are compared with the figures of a former release.
 	values() values
 }
 
+// row is a line of the table: its label, its value and its target.
 type row struct{ what, value, wanted string }
 
-// run measures a part within its limit.
+// run measures a part within its limit, and adds the outcome to its figures.
 func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	say("%s", p.name)
 	began := time.Now()
@@ -68,22 +70,22 @@ func (p part) run(ctx context.Context, b *bench) (figures, error) {
 	return f, err
 }
 
-// say prints the present step.
+// say prints the time and the present step of the measurement.
 func say(format string, values ...any) {
 	fmt.Printf("%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// record is the field Cluster of the file: an object with a field per part, and the fields of the
-// comparison. Parts without a new measurement keep their figures.
+// record is the content of the field Cluster of the file: a JSON object with a field for each part,
+// and the fields of the comparison. Parts that are not measured again retain their figures.
 type record struct {
 	file     string
-	former   string // version of the former release; empty: none
+	former   string // version of the former release; empty: no former release
 	fields   map[string]json.RawMessage
 	against  against
-	measured []measured // in this run
+	measured []measured // the measurements of this run
 }
 
-// The fields beside those of the parts.
+// These are the names of the fields of the comparison. All other fields have the names of parts.
 const againstField, targetsField = "against", "targets"
 
 func (r *record) read() error {
@@ -103,7 +105,8 @@ func (r *record) read() error {
 	return err
 }
 
-// add adds the figures of a part and writes the file, so an interrupted run leaves its results.
+// add adds the figures of a measurement and writes the file. The file of an interrupted run
+// therefore has the figures of all measurements that ended.
 func (r *record) add(m measured) error {
 	text, err := json.Marshal(m.figures)
 	if err != nil {
@@ -127,7 +130,7 @@ func (r *record) add(m measured) error {
 	return benchfile.WriteCluster(r.file, r.fields)
 }
 
-// addTargets replaces the results of the targets that were measured in this run.
+// addTargets replaces the results of the targets that this run has measured.
 func (r *record) addTargets() error {
 	var all []targets.Result
 	if text := r.fields[targetsField]; text != nil {
@@ -168,7 +171,7 @@ func (r *record) print(out io.Writer) {
 	w.Flush()
 }
 
-// seconds formats a time.
+// seconds formats a duration in seconds. It returns a dash for nil.
 func seconds(v *float64) string {
 	if v == nil {
 		return "-"
@@ -176,7 +179,8 @@ func seconds(v *float64) string {
 	return fmt.Sprintf("%.1f s", *v)
 }
 
-// since returns a time in seconds; nil if the second time was not reached.
+// since returns the duration in seconds between two instants. It returns nil if an instant is zero,
+// because it was not reached.
 func since(from, to time.Time) *float64 {
 	if from.IsZero() || to.IsZero() {
 		return nil
@@ -185,16 +189,16 @@ func since(from, to time.Time) *float64 {
 	return &s
 }
 
-// keepLimit bounds the download of the files of all machines.
+// keepLimit is the deadline for storing the files of all machines.
 const keepLimit = time.Minute
 
-// keep stores the consoles and the events of all machines before the cluster is deleted. A machine
-// that does not answer is no failure: its console has the reason.
+// keep stores the console logs and the events of all machines before the cluster is deleted. If a
+// machine does not answer, keep does not fail; the console log of the machine shows the reason.
 func (b *bench) keep(ctx context.Context) error {
 	if b.power == nil {
 		var err error
 		if b.power, err = b.cluster.Power(); err != nil {
-			return nil // the cluster was never created, and the tool printed the reason
+			return nil // the cluster does not exist, and orlopctl has printed the reason
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
@@ -245,12 +249,13 @@ func (b *bench) keepEvents(ctx context.Context, machine, file string) error {
 	})
 }
 
-// with connects to a machine's own API by the name of its context.
+// with connects to the management API of a machine, calls do, and closes the connection. The
+// parameter machine is the name of a context of orlopctl.
 func (b *bench) with(ctx context.Context, machine string, do func(*client.Client) error) error {
 	c, err := b.cluster.Connect(ctx, machine)
 	if err != nil {
 		return err
 	}
-	defer c.Close() // no more data is sent
+	defer c.Close() // an error has no effect, because no more data is sent
 	return do(c)
 }

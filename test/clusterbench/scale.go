@@ -25,52 +25,55 @@ import (
 )
 
 const (
-	// scaleMemoryMiB is the memory of the machine with the loaded control plane.
+	// scaleMemoryMiB is the memory of the control-plane machine under load.
 	scaleMemoryMiB = 8192
-	// podsPerNode is the number of pods of the Deployment per node.
+	// podsPerNode is the number of replicas of the Deployment for each node.
 	podsPerNode = 5
-	// registerEvery is the minimum interval between the registrations of two nodes: an emulated
-	// machine cannot process more.
+	// registerEvery is the minimum interval between the registrations of two nodes. An emulated
+	// machine cannot process more registrations.
 	registerEvery = 100 * time.Millisecond
-	// quietTime is the time in which the nodes only send heartbeats.
+	// quietTime is the time in which the nodes only renew their Leases and report their status.
 	quietTime = 20 * time.Second
-	// readyLimit bounds the time until all nodes have reported Ready.
+	// readyLimit is the deadline for all nodes to report Ready.
 	readyLimit = time.Minute
-	// Readers get single objects every readEvery, and lists every listEvery.
+	// readEvery is the interval between reads of single objects, and listEvery the interval between
+	// lists.
 	readEvery, listEvery = 200 * time.Millisecond, 10 * time.Second
 	loadName             = "load"
 )
 
-// scalePatch reserves addresses for the pod ranges of many nodes.
+// scalePatch returns the patch for the configuration of the cluster: an address range for the pods
+// of many nodes.
 func scalePatch() string { return "kind: Cluster\nspec: {networks: {pods: [10.128.0.0/10]}}\n" }
 
-// scaleFigures are the figures of one control plane with simulated nodes.
+// scaleFigures are the figures of one control-plane machine with simulated nodes.
 type scaleFigures struct {
 	outcome
 	MemoryMiB   int        `json:"memory_mib"`
 	PodsPerNode int        `json:"pods_per_node"`
-	LoadS       float64    `json:"load_limit_s"` // of each half of the load
+	LoadS       float64    `json:"load_limit_s"` // deadline of each half of the load
 	Runs        []scaleRun `json:"runs,omitempty"`
 }
 
-// scaleRun holds the figures with one number of nodes.
+// scaleRun holds the figures with a given number of nodes.
 type scaleRun struct {
 	Nodes int `json:"nodes"`
-	// from the first registration of this run to the last node that reports Ready
+	// from the first registration of this run until the last node has reported Ready
 	RegisterS *float64 `json:"register_s,omitempty"`
-	// QuietBusy is the busy share of the machine's processors while the nodes only send heartbeats.
+	// QuietBusy is the share of the processors' time in which they are busy while the nodes only
+	// renew their Leases and report their status.
 	QuietBusy *float64 `json:"quiet_busy,omitempty"`
 	Pods      int      `json:"pods"`
-	// CreateS and RollS are absent if the limit was exceeded; Running is the number of running pods
-	// at that time.
+	// CreateS and RollS are nil if the load exceeded its deadline. Running is the number of running
+	// pods at the end of the creation.
 	CreateS     *float64      `json:"create_s,omitempty"`
 	Running     int           `json:"running"`
 	RollS       *float64      `json:"roll_s,omitempty"`
 	Rolled      int           `json:"rolled"`
 	LoadBusy    *float64      `json:"load_busy,omitempty"`
 	API         []verbLatency `json:"api,omitempty"` // under load
-	NodesReady  int           `json:"nodes_ready"`   // at the end, according to the API
-	FailedCalls int           `json:"failed_calls"`  // of the nodes, until the end
+	NodesReady  int           `json:"nodes_ready"`   // according to the API, at the end
+	FailedCalls int           `json:"failed_calls"`  // of all nodes, up to the end
 	Memory      *usage        `json:"memory,omitempty"`
 	// ProcessorS is the processor time of each service under load, in seconds.
 	ProcessorS map[string]float64 `json:"processor_s,omitempty"`
@@ -106,7 +109,7 @@ func share(v *float64) string {
 	return fmt.Sprintf("%.0f %%", 100**v)
 }
 
-// scale loads one control plane with simulated nodes.
+// scale creates a control-plane machine and loads it with each number of simulated nodes.
 func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	f := &scaleFigures{MemoryMiB: scaleMemoryMiB, PodsPerNode: podsPerNode, LoadS: b.load.Seconds()}
 	if err := b.cluster.Create(ctx); err != nil {
@@ -115,7 +118,8 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	if _, err := b.connect(ctx); err != nil {
 		return f, err
 	}
-	// The log output of the nodes' libraries goes to a file, because it would hide the figures.
+	// The libraries of the nodes write their log to a file, because the log would hide the figures
+	// on the terminal.
 	log, err := os.Create(filepath.Join(b.dir, "simulation.log"))
 	if err != nil {
 		return f, fmt.Errorf("logs: %w", err)
@@ -139,7 +143,8 @@ func (b *bench) scale(ctx context.Context) (_ figures, err error) {
 	return f, nil
 }
 
-// loadWith grows the fleet to a number of nodes, and measures.
+// loadWith adds nodes to the fleet up to the number in r, applies the load, and stores the figures
+// in r.
 func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleRun) error {
 	say("scale: %d nodes are registered", r.Nodes)
 	began := b.clock.Now()
@@ -179,7 +184,7 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 	return errors.Join(loaded, b.sumUp(ctx, r, fleet, after, requests))
 }
 
-// sumUp reads the effects of the load on the machine.
+// sumUp reads the figures after the load and stores the differences since before the load in r.
 func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet, before machineLook, requests latencies) error {
 	after, err := b.lookAtMachine(ctx)
 	if err != nil {
@@ -204,7 +209,8 @@ func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet,
 	return nil
 }
 
-// allSayReady waits until all nodes of the fleet have reported Ready.
+// allSayReady waits until this number of nodes of the fleet have reported Ready. It fails at
+// readyLimit.
 func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, b.clock.Outside(readyLimit))
 	defer cancel()
@@ -219,8 +225,9 @@ func (b *bench) allSayReady(ctx context.Context, fleet *simulation.Fleet, nodes 
 	}
 }
 
-// loadDeployment creates or enlarges the Deployment, and rolls it: new pods replace all pods. Each
-// half has its limit; an unfinished half reports its progress.
+// loadDeployment creates the Deployment or increases its replicas. Then it changes the template, so
+// new pods replace all pods. The creation and the replacement are the halves of the load, and each
+// half has its own deadline. A half that does not finish in time is no error; r has its progress.
 func (b *bench) loadDeployment(ctx context.Context, r *scaleRun, fleet *simulation.Fleet) error {
 	say("scale: %d pods are created", r.Pods)
 	began := b.clock.Now()
@@ -256,11 +263,12 @@ func (b *bench) patchLoad(ctx context.Context, patch string) error {
 	return err
 }
 
-// sumUpTime bounds the reading of the figures after the load.
+// sumUpTime is the time that is reserved for reading the figures after the load.
 const sumUpTime = 45 * time.Second
 
-// half returns the time limit outside for a half of the load, with left halves remaining: the
-// wanted duration, if enough time remains to read the results.
+// half returns the deadline for a half of the load, by the clock of this computer. The parameter
+// left is the number of halves that are not finished. The deadline is shorter than configured if
+// the deadline of ctx would otherwise leave too little time to read the figures.
 func (b *bench) half(ctx context.Context, left int) time.Duration {
 	wanted := b.clock.Outside(b.load)
 	end, ok := ctx.Deadline()
@@ -270,8 +278,8 @@ func (b *bench) half(ctx context.Context, left int) time.Duration {
 	return max(0, min(wanted, (time.Until(end)-b.clock.Outside(sumUpTime))/time.Duration(left)))
 }
 
-// loadObject returns a Deployment with pods spread evenly over simulated nodes. The pods have no
-// token, because no container would mount it.
+// loadObject returns a Deployment whose pods run on simulated nodes only. The pods have no token,
+// because no container runs that would use it.
 func loadObject(pods int32) *apps.Deployment {
 	labels := map[string]string{appLabel: loadName}
 	no, most := false, intstr.FromString("25%")
@@ -287,8 +295,9 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are updated and available, or the limit outside is
-// reached. It returns the number of updated pods.
+// until waits until all pods of the Deployment are updated and available, or until the deadline
+// limit by the clock of this computer. It returns the number of updated pods, and whether the wait
+// ended before the deadline. It fails only if ctx ends.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -309,14 +318,15 @@ func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updat
 	}
 }
 
-// rolled reports whether all pods exist, are updated and available, and no other pods exist.
+// rolled reports whether the number of pods is reached, all pods are updated and available, and no
+// other pods exist.
 func rolled(d *apps.Deployment, pods int) bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Generation && int(s.UpdatedReplicas) == pods && int(s.AvailableReplicas) == pods && int(s.Replicas) == pods
 }
 
-// read makes the steady reads, of single objects and of lists. It ignores errors, because the API
-// server's own figures show them.
+// read gets single objects and lists at fixed intervals until ctx ends. It ignores errors, because
+// the metrics of the API server show them.
 func (b *bench) read(ctx context.Context, nodes int) {
 	single, lists := time.NewTicker(b.clock.Outside(readEvery)), time.NewTicker(b.clock.Outside(listEvery))
 	defer single.Stop()
@@ -334,7 +344,7 @@ func (b *bench) read(ctx context.Context, nodes int) {
 	}
 }
 
-// latencies reads the API server's own figures.
+// latencies reads the request durations from the metrics of the API server.
 func (b *bench) latencies(ctx context.Context) (latencies, error) {
 	text, err := b.watching.CoreV1().RESTClient().Get().AbsPath("/metrics").Timeout(b.clock.Outside(time.Minute)).DoRaw(ctx)
 	if err != nil {
@@ -343,7 +353,7 @@ func (b *bench) latencies(ctx context.Context) (latencies, error) {
 	return readLatencies(strings.NewReader(string(text)))
 }
 
-// machineLook holds the machine's figures of its memory and its processors.
+// machineLook holds the use of memory and of processors that a machine reports.
 type machineLook struct {
 	usage
 	machinestate.Use

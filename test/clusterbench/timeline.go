@@ -10,36 +10,37 @@ import (
 	"github.com/orlop-os/orlop/test/machinestate"
 )
 
-// machineTimes are the times of a machine's moments, in seconds since the first machine was
-// switched on. Moments that the machine did not reach are absent.
+// machineTimes are the times at which a machine reached its moments, in seconds since the power-on
+// of the first machine. A moment that the machine did not reach is nil.
 type machineTimes struct {
 	Name       string   `json:"name"`
 	PowerOn    *float64 `json:"poweron_s,omitempty"`
 	Userspace  *float64 `json:"userspace_s,omitempty"`  // init started
-	API        *float64 `json:"api_s,omitempty"`        // the machine's own API listens
-	Configured *float64 `json:"configured_s,omitempty"` // it accepted its configuration
-	EtcdVoter  *float64 `json:"etcd_voter_s,omitempty"` // etcd serves, as a voting member
-	KubeAPI    *float64 `json:"kube_api_s,omitempty"`   // its API server is ready
-	NodeReady  *float64 `json:"node_ready_s,omitempty"` // its Node
+	API        *float64 `json:"api_s,omitempty"`        // the management API listens
+	Configured *float64 `json:"configured_s,omitempty"` // the machine accepted its configuration
+	EtcdVoter  *float64 `json:"etcd_voter_s,omitempty"` // etcd serves as a voting member
+	KubeAPI    *float64 `json:"kube_api_s,omitempty"`   // the API server of the machine is ready
+	NodeReady  *float64 `json:"node_ready_s,omitempty"` // the Node of the machine is Ready
 }
 
-// The used moments of topic "timeline".
+// These are the used moments of the topic timeline.
 const (
 	momentAPI     = "apid"
 	momentEtcd    = "orchestrator-api/etcd"
 	momentKubeAPI = "orchestrator-api/kube-apiserver"
 )
 
-// said holds a machine's reports about its boot.
+// said holds the reports of a machine about its boot.
 type said struct {
 	moments    []machinestate.Moment
 	events     []*api.Event
 	configured time.Time
 }
 
-// times converts a machine's reports to the clock of this computer. The machine's clock is
-// synchronized with it by NTP, so the latest event of a moment, which comes after the
-// synchronization, determines the start of init.
+// times converts the reports of a machine to the clock of this computer. The machine synchronizes
+// its clock with this computer by NTP. The latest event of a moment was recorded after the
+// synchronization, so times derives the start of init from it. The parameters first and poweron are
+// the times of the power-on of the first machine and of this machine.
 func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	var began time.Time
 	for _, e := range slices.Backward(s.events) {
@@ -61,7 +62,7 @@ func (s said) times(name string, first, poweron, ready time.Time) machineTimes {
 	}
 }
 
-// ask reads the reports from a machine.
+// ask reads the reports of a machine about its boot.
 func ask(ctx context.Context, c *client.Client) (said, error) {
 	var s said
 	var err error

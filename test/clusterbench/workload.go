@@ -17,13 +17,13 @@ import (
 
 const (
 	namespace = "default"
-	// imageName is the stories' web server.
+	// imageName is the image with the web server of the stories.
 	imageName = "test.orlop.dev/bench:1"
 	servePort = 8080
 	appLabel  = "app"
 )
 
-// importImage imports the pods' image on the workers.
+// importImage imports the image of the pods on all workers. Further calls do nothing.
 func (b *bench) importImage(ctx context.Context) error {
 	if b.images {
 		return nil
@@ -42,7 +42,7 @@ func (b *bench) importImage(ctx context.Context) error {
 	return nil
 }
 
-// workers returns the names of the cluster's workers.
+// workers returns the names of all workers of the cluster.
 func (b *bench) workers() []string {
 	var names []string
 	for n := range b.cluster.Workers {
@@ -51,7 +51,7 @@ func (b *bench) workers() []string {
 	return names
 }
 
-// podSpec is a web server on one of the workers.
+// podSpec returns a pod with a web server that can run only on the given workers.
 func podSpec(workers []string) core.PodSpec {
 	grace := int64(1)
 	return core.PodSpec{
@@ -83,8 +83,8 @@ func deployment(name string, workers []string, replicas int32) *apps.Deployment 
 	}
 }
 
-// readyPods counts a Deployment's pods that are Ready with a container that is not in before, and
-// returns the IDs of their containers.
+// readyPods returns the container IDs of the Ready pods. It omits the containers in before, and
+// pods that are being deleted.
 func readyPods(list []core.Pod, before map[string]bool) map[string]bool {
 	ids := map[string]bool{}
 	for i := range list {
@@ -108,8 +108,8 @@ func podReady(p *core.Pod) bool {
 	return false
 }
 
-// allBack waits until this number of pods of a Deployment is Ready with containers that are not in
-// before. It returns the time, and the containers' IDs.
+// allBack waits until at least this number of pods of a Deployment are Ready with containers that
+// are not in before. It returns the time, and the IDs of these containers.
 func (b *bench) allBack(ctx context.Context, app string, wanted int, before map[string]bool) (time.Time, map[string]bool, error) {
 	for {
 		list, err := b.kube.CoreV1().Pods(namespace).List(ctx, meta.ListOptions{LabelSelector: appLabel + "=" + app})

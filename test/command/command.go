@@ -1,4 +1,4 @@
-// Package command has the main function of the measuring programs below test.
+// Package command contains the main function that the measuring programs below test share.
 package command
 
 import (
@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Main parses the arguments and runs the program until its end, an interrupt or SIGTERM. An error
-// ends the process with status 1.
+// Main parses the arguments and calls run. An interrupt or SIGTERM ends the context of run. Main
+// prints an error of parse or run, and then exits with status 1.
 func Main[Options any](name string, parse func(args []string) (Options, error), run func(context.Context, Options) error) {
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -30,7 +30,7 @@ func Main[Options any](name string, parse func(args []string) (Options, error), 
 	}
 }
 
-// Line returns a command with its arguments for a shell, to show it in a report.
+// Line returns a command with its arguments, quoted for a shell. Reports show this line.
 func Line(command string, args []string) string {
 	for _, a := range args {
 		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$`|&;()<>*?[]#~!{}") {

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// listed matches a line of the suite's list: the position of a test, and its name.
+// listed matches a line of the suite's list of tests: a source position, and the name of the test.
 var listed = regexp.MustCompile(`^ +\S+:\d+: (.+)$`)
 
-// tests returns the names in the suite's list, in its order.
+// tests returns the sorted names of the tests in the suite's list, without duplicates.
 func tests(list string) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -27,10 +27,11 @@ func tests(list string) []string {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names) // a test in a table is listed for each of its rows
+	return slices.Compact(names) // the suite lists a table test once for each row
 }
 
-// choose returns the names that match focus and, unless it is empty, do not match skip.
+// choose returns the names that match focus and do not match skip. An empty skip matches no name.
+// It fails if no name remains.
 func choose(names []string, focus, skip string) ([]string, error) {
 	wanted, err := regexp.Compile(focus)
 	if err != nil {
@@ -49,11 +50,12 @@ func choose(names []string, focus, skip string) ([]string, error) {
 	return chosen, nil
 }
 
-// serial is upstream's mark of tests that must not run concurrently with other tests.
+// serial is the mark in the names of tests that must not run concurrently with other tests.
 const serial = "[Serial]"
 
-// batches returns batches of at most size tests. Serial tests come last, so an interrupted run has
-// most results, in batches of a fifth of size: one by one they take as long.
+// batches divides the tests into batches of at most size tests. Serial tests come last, so an
+// interrupted run has the results of most tests. A batch of serial tests has a fifth of size,
+// because its tests run one after the other.
 func batches(names []string, size int) [][]string {
 	disturbing := func(name string) bool { return strings.Contains(name, serial) }
 	quiet := slices.DeleteFunc(slices.Clone(names), disturbing)
@@ -70,16 +72,16 @@ func focus(names []string) string {
 	return `(?:` + strings.Join(quoted, "|") + `)$`
 }
 
-// runner runs the suite.
+// runner runs the suite against a cluster.
 type runner struct {
 	programs, bin, dir string
 	kubeconfig         string
 	parallel           int // concurrent tests
-	// maximum time per test; upstream's own limits are shorter and apply first
+	// maximum time for each test; the limits in the suite itself are shorter and apply first
 	limit time.Duration
 }
 
-// list reads the list of tests from the suite.
+// list returns the names of all tests of the suite.
 func (r runner) list(ctx context.Context) ([]string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(r.programs, suite), "--list-tests").Output()
 	if err != nil {
@@ -92,7 +94,7 @@ func (r runner) list(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// images reads the names of the used images from the suite.
+// images returns the names of all images that the suite uses.
 func (r runner) images(ctx context.Context) ([]string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(r.programs, suite), "--list-images").Output()
 	if err != nil {
@@ -101,8 +103,8 @@ func (r runner) images(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// run runs some tests with the suite, and returns their outcomes. Tests without an outcome are
-// missing.
+// run runs a batch of tests with the suite, and returns their outcomes. Tests that did not run to
+// their end are not in the result.
 func (r runner) run(ctx context.Context, number int, names []string) (map[string]outcome, error) {
 	dir := filepath.Join(r.dir, fmt.Sprintf("batch-%03d", number))
 	if err := os.RemoveAll(dir); err != nil {
@@ -118,14 +120,14 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	defer log.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(len(names))*r.limit)
 	defer cancel()
-	// Ginkgo's own command runs several processes of the suite. Each takes the next test; tests
-	// marked [Serial] run after the others.
+	// The ginkgo command runs several processes of the suite. Each process takes the next test.
+	// Tests with the mark [Serial] run after all other tests.
 	c := exec.CommandContext(ctx, filepath.Join(r.programs, ginkgo),
 		"--procs", strconv.Itoa(r.parallel), "--focus", focus(names), "--timeout", "24h", "--no-color", filepath.Join(r.programs, suite), "--",
 		"--kubeconfig", r.kubeconfig, "--provider", "skeleton", "--kubectl-path", filepath.Join(r.bin, "kubectl"),
 		"--report-dir", dir, "--report-complete-junit", "--dump-logs-on-failure=false")
 	c.Stdout, c.Stderr = log, log
-	// so the suite deletes its objects
+	// After an interrupt, the suite deletes its objects before it ends.
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = 3 * time.Minute
 	ended := c.Run()
@@ -136,7 +138,7 @@ func (r runner) run(ctx context.Context, number int, names []string) (map[string
 	return parseJUnit(report, names)
 }
 
-// tail returns the last lines of a file.
+// tail returns the last lines of a file. If it cannot open the file, it returns the error text.
 func tail(file string, lines int) string {
 	f, err := os.Open(file)
 	if err != nil {

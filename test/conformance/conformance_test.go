@@ -68,7 +68,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// said is a report in the suite's format, reduced to the used fields.
+// said is a report in the format of the suite, with only the fields that parseJUnit reads.
 const said = `<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="5"><testsuite name="Kubernetes e2e suite">
   <testcase name="[SynchronizedBeforeSuite]" status="passed" time="1"></testcase>
@@ -84,7 +84,7 @@ const said = `<?xml version="1.0" encoding="UTF-8"?>
 func TestJUnit(t *testing.T) {
 	got, err := parseJUnit([]byte(said), []string{job, more, set, "[sig-node] B should be broken off", "[sig-node] C should be left"})
 	want := map[string]outcome{
-		// one of its two rows failed
+		// one of the two rows of this table test failed
 		job: {Outcome: failed, Seconds: 6.5, Message: "timed out <here>"},
 		set: {Outcome: skipped, Seconds: 0.5, Message: "skipped - needs 3 nodes"},
 	}
@@ -128,7 +128,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestTake checks that the entries of a package get their places in a merged /usr.
+// TestTake checks that take stores the entries of a package below /usr, as in a system with merged
+// directories.
 func TestTake(t *testing.T) {
 	root := ociarchive.Layer{}
 	for _, e := range []struct {
@@ -169,7 +170,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestClusterPatch checks that the patch is valid for a configuration.
+// TestClusterPatch checks that the patch can be merged into a configuration.
 func TestClusterPatch(t *testing.T) {
 	text, err := config.Merge([]byte("kind: Cluster\nspec: {}\n"), []byte(clusterPatch(50)))
 	if err != nil || !strings.Contains(string(text), "maxPods: 50") {

@@ -18,26 +18,28 @@ import (
 	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
-// notNeeded are dependencies of packages that only the installation needs, or that are one of
-// several alternatives.
+// notNeeded are dependencies that are omitted. Some are needed only by the installation of a
+// package. The others are one of several alternatives.
 var notNeeded = []string{"cdebconf", "debconf", "dpkg", "install-info", "tar", "gcc-14-base", "libdebian-installer4", "libnewt0.52", "libslang2", "libtextwrap1"}
 
-// notRead are directories that no program reads.
+// notRead are directories whose files no program of the images reads.
 var notRead = []string{"/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/", "/usr/share/bug/"}
 
-// distribution is the suite of Debian that the image's packages come from, too.
+// distribution is the Debian suite from which the packages of the images come. The image of the
+// system uses the same suite.
 type distribution struct {
 	archive *debian.Archive
 	cache   string // directory for downloads
 }
 
-// newDistribution gets the newest package lists.
+// newDistribution downloads the newest package lists. The downloads are stored below cache.
 func newDistribution(cache string) (distribution, error) {
 	d := distribution{debian.NewArchive(debian.Suite, filepath.Join(cache, "apt")), cache}
 	return d, d.archive.Update()
 }
 
-// unpack unpacks packages and all their dependencies. No maintainer script runs.
+// unpack returns the files of the newest versions of the packages and of all their dependencies. It
+// runs no maintainer scripts.
 func (d distribution) unpack(names ...string) (ociarchive.Layer, error) {
 	all, err := d.archive.Closure(names...)
 	if err != nil {
@@ -61,7 +63,7 @@ func (d distribution) unpack(names ...string) (ociarchive.Layer, error) {
 	return root, nil
 }
 
-// take adds one entry of a package.
+// take adds an entry of a package to root. It ignores device files and the directories in notRead.
 func take(root ociarchive.Layer, name string, h *tar.Header, content io.Reader) error {
 	name = merged(name)
 	if name == "/" || slices.ContainsFunc(notRead, func(dir string) bool { return strings.HasPrefix(name+"/", dir) }) {
@@ -86,7 +88,8 @@ func take(root ociarchive.Layer, name string, h *tar.Header, content io.Reader) 
 	return nil
 }
 
-// merged maps a path of a package above /usr to the path below /usr, like Debian's installer.
+// merged maps a path in a directory of aboveUsr to the same path below /usr. Debian's installer
+// does the same. Other paths stay the same.
 func merged(name string) string {
 	for _, top := range aboveUsr {
 		if name == top || strings.HasPrefix(name, top+"/") {
@@ -96,11 +99,11 @@ func merged(name string) string {
 	return name
 }
 
-// aboveUsr are symbolic links in every image.
+// aboveUsr are the directories that every image replaces by symbolic links to /usr.
 var aboveUsr = []string{"/bin", "/sbin", "/lib", "/lib64"}
 
-// base contains the files that programs expect in every system: the links above /usr, users, and
-// writable directories.
+// base returns the files that programs expect in every system: the symbolic links of aboveUsr, the
+// users and groups, and the writable directories.
 func base() ociarchive.Layer {
 	root := ociarchive.Layer{
 		"/tmp":        {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
@@ -116,14 +119,15 @@ func base() ociarchive.Layer {
 	return root
 }
 
-// A test checks the groups of the third user (as in agnhost's Dockerfile).
+// A test of the suite checks the groups of the third user. The user and the groups come from the
+// Dockerfile of agnhost.
 const (
 	users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n" +
 		"user-defined-in-image:x:1000:1000::/:/bin/sh\n"
 	groups = "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 )
 
-// together merges trees; of two entries with the same path, the later tree's stays.
+// together merges trees. If several trees have the same path, the entry of the last tree is used.
 func together(trees ...ociarchive.Layer) ociarchive.Layer {
 	all := ociarchive.Layer{}
 	for _, tree := range trees {
@@ -132,7 +136,8 @@ func together(trees ...ociarchive.Layer) ociarchive.Layer {
 	return all
 }
 
-// busybox returns the program with a link for each of its applets; the program lists the applets.
+// busybox returns busybox with a symbolic link for each of its applets. It runs the program to list
+// the applets.
 func (d distribution) busybox(ctx context.Context) (ociarchive.Layer, error) {
 	root, err := d.unpack("busybox-static")
 	if err != nil {

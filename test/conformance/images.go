@@ -19,11 +19,12 @@ import (
 	"github.com/orlop-os/orlop/imager/pause"
 )
 
-// tools are the packages for the commands that the suite runs in its pods, besides busybox:
-// agnhost's Dockerfile names the same programs.
+// tools are the Debian packages with the commands that the suite runs in its pods, in addition to
+// busybox. The Dockerfile of agnhost has the same commands.
 var tools = []string{"curl", "bind9-dnsutils", "netcat-openbsd", "hostname", "libc-bin", "iproute2"}
 
-// nginxConfig serves a directory on port 80, and writes its log where kubectl logs reads it.
+// nginxConfig makes nginx serve a directory on port 80. nginx writes its log to the output of the
+// container, which `kubectl logs` shows.
 const nginxConfig = `user nobody nogroup;
 daemon off;
 pid /run/nginx.pid;
@@ -40,9 +41,9 @@ http {
 }
 `
 
-// named returns the images of the list that a recipe can make, with their names. The list may
-// contain a recipe in several versions. Images that need a password are not made: a test expects
-// that pulling them fails.
+// named returns the images of the list for which there is a recipe, with their full names. The list
+// can contain several versions of an image. Images from a registry with a password are omitted,
+// because a test expects that a pull of such an image fails.
 func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Image {
 	var all []ociarchive.Image
 	for _, name := range list {
@@ -57,11 +58,11 @@ func named(list []string, recipes map[string]ociarchive.Image) []ociarchive.Imag
 	return all
 }
 
-// systems are the layers from Debian of the suite's images.
+// systems are the layers of the images that come from Debian. Each field includes base.
 type systems struct {
-	shell     ociarchive.Layer // sh and the commands of busybox
-	tools     ociarchive.Layer // the shell and the commands of agnhost
-	webserver ociarchive.Layer // the shell and nginx
+	shell     ociarchive.Layer // bash, and the commands of busybox
+	tools     ociarchive.Layer // shell, and the commands of agnhost
+	webserver ociarchive.Layer // shell, and nginx
 }
 
 func newSystems(ctx context.Context, cache string) (systems, error) {
@@ -73,22 +74,23 @@ func newSystems(ctx context.Context, cache string) (systems, error) {
 	if err != nil {
 		return systems{}, err
 	}
-	// packages that bash needs before its own installation, but does not list as dependencies
+	// Debian installs libc6 and libtinfo6 before bash, so bash lists them as pre-dependencies only.
 	bash, err := from.unpack("bash", "libc6", "libtinfo6")
 	if err != nil {
 		return systems{}, err
 	}
-	// Debian's busybox shell prefers its applets to programs of the same name (for example an nc
-	// without UDP), and drops variables whose names are not valid in a shell, which some tests use.
-	// So sh is bash. But /bin/sh of the image busybox is busybox's: a test expects its error
-	// message for a file that cannot be written.
+	// The command sh is bash, for two reasons. The shell of Debian's busybox prefers its applets to
+	// programs with the same name, for example an nc without UDP. It also drops variables whose
+	// names are not valid in a shell, and some tests use such variables. In the image busybox,
+	// /bin/sh remains the shell of busybox, because a test expects its error message for a file
+	// that cannot be written.
 	bash["/usr/local/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "/usr/bin/bash"}
 	large, err := from.unpack(tools...)
 	if err != nil {
 		return systems{}, err
 	}
 	large["/usr/bin/sh"] = ociarchive.File{Mode: fs.ModePerm, Target: "bash"}
-	// like Debian's alternatives
+	// Debian's alternatives create this link, too.
 	large["/usr/bin/nc"] = ociarchive.File{Mode: fs.ModePerm, Target: "nc.openbsd"}
 	webserver, err := from.unpack("nginx")
 	if err != nil {
@@ -99,8 +101,8 @@ func newSystems(ctx context.Context, cache string) (systems, error) {
 	return systems{shell: shell, tools: together(shell, large), webserver: together(shell, webserver, pages)}, nil
 }
 
-// recipes returns the images of the suite's conformance tests, by the last part of their names,
-// without version.
+// recipes returns the images that the conformance tests of the suite use. The key is the last part
+// of the image's name, without the version.
 func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive.Image, error) {
 	system, err := newSystems(ctx, cache)
 	if err != nil {
@@ -122,8 +124,8 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	animal := func(name string) ociarchive.Image {
 		picture := ociarchive.Layer{
 			"/" + name + ".jpg": from.source(name + "/html/" + name + ".jpg"), "/data.json": from.source(name + "/html/data.json"),
-			// A test of image volumes reads this file too, and expects the name of the system that
-			// the suite's own images are made from.
+			// A test of image volumes reads this file and expects the name Alpine Linux, because
+			// the original image is made from Alpine Linux.
 			"/etc/os-release": text("NAME=\"not Alpine Linux\"\n"),
 		}
 		return ociarchive.Image{Layers: append(slices.Clone(agnhost), picture), Config: v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}}
@@ -151,7 +153,7 @@ func recipes(ctx context.Context, programs, cache string) (map[string]ociarchive
 	}, from.err
 }
 
-// reader reads files and stores the first error.
+// reader reads files for images. It stores the first error, so the caller checks for errors once.
 type reader struct {
 	programs, sources string
 	err               error
@@ -176,7 +178,8 @@ func text(content string) ociarchive.File {
 	return ociarchive.File{Mode: 0o644, Content: []byte(content)}
 }
 
-// writeImages writes the images of the list whose names match wanted to one archive.
+// writeImages writes one archive with the images of the list whose names match wanted, and with the
+// image of the registry that serves them.
 func writeImages(ctx context.Context, list []string, wanted, programs, cache, file string) error {
 	matching, err := regexp.Compile(wanted)
 	if err != nil {

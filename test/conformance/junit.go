@@ -7,24 +7,25 @@ import (
 	"strings"
 )
 
-// The outcomes of a test.
+// These are the outcomes of a test.
 const (
 	passed  = "passed"
 	failed  = "failed"
-	skipped = "skipped" // the suite itself reports that the test does not apply, and why
+	skipped = "skipped" // the suite reports that the test does not apply, with the reason
 )
 
-// outcome is the suite's result of a test.
+// outcome is the result that the suite reports for a test.
 type outcome struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
-	// Commit is the tested state of the repository, with suffix -dirty for uncommitted changes.
+	// Commit is the commit of the tested repository, with the suffix -dirty for uncommitted
+	// changes.
 	Commit string `json:"commit,omitempty"`
-	// Message is the reason of a failed or skipped test.
+	// Message is the reason why a test failed or was skipped.
 	Message string `json:"message,omitempty"`
 }
 
-// junit is the part of the suite's report format (also read by CI systems) about the outcomes.
+// junit is the part of the JUnit format that contains the outcomes.
 type junit struct {
 	XMLName xml.Name     `xml:"testsuites"`
 	Suites  []junitSuite `xml:"testsuite"`
@@ -48,14 +49,15 @@ type junitWhy struct {
 	Type    string `xml:"type,attr,omitempty"`
 }
 
-// Ginkgo's status of a test that did not run, because it was not selected or the run was
-// interrupted before, and of a test that was interrupted.
+// notRun is Ginkgo's message for a test that did not run, because it was not selected or because
+// the run was interrupted before. interrupted is Ginkgo's type of error for a test that was
+// interrupted.
 const (
-	notRun      = "skipped" // a test that skips itself adds its reason
+	notRun      = "skipped" // the message of a test that skips itself also has a reason
 	interrupted = "interrupted"
 )
 
-// parseJUnit returns the tests of these names in a report that ran to their ends.
+// parseJUnit returns the outcomes of the tests with these names, if they ran to their end.
 func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 	var j junit
 	if err := xml.Unmarshal(report, &j); err != nil {
@@ -64,7 +66,7 @@ func parseJUnit(report []byte, names []string) (map[string]outcome, error) {
 	found := map[string]outcome{}
 	for _, s := range j.Suites {
 		for _, c := range s.Cases {
-			name := strings.TrimPrefix(c.Name, "[It] ") // the kind of Ginkgo's node
+			name := strings.TrimPrefix(c.Name, "[It] ") // Ginkgo's type of node
 			if slices.Contains(names, name) && c.ended() {
 				found[name] = worse(found[name], c.outcome())
 			}
@@ -89,8 +91,8 @@ func (c junitCase) outcome() outcome {
 	return outcome{Outcome: passed, Seconds: c.Time}
 }
 
-// worse combines the outcomes of a test's rows in a table: the worst outcome, and the sum of the
-// times.
+// worse combines the outcomes of two rows of a table test. It prefers failed to passed, and passed
+// to skipped. The time is the sum of both times.
 func worse(a, b outcome) outcome {
 	rank := map[string]int{"": 0, skipped: 1, passed: 2, failed: 3}
 	total := a.Seconds + b.Seconds
@@ -101,7 +103,7 @@ func worse(a, b outcome) outcome {
 	return b
 }
 
-// writeJUnit returns the report of all tests that ran.
+// writeJUnit returns a report of the tests in names that have a result, in the order of names.
 func writeJUnit(results map[string]outcome, names []string) ([]byte, error) {
 	s := junitSuite{Name: "Kubernetes e2e"}
 	for _, name := range names {

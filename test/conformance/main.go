@@ -56,7 +56,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// run does all steps, and runs batch after batch. At the end, it returns an error if a test failed.
+// run builds the suite and its images, and runs the tests batch after batch. It returns an error if
+// a test failed or has no outcome.
 func run(ctx context.Context, o options) (err error) {
 	dir, err := filepath.Abs(strings.TrimSuffix(o.out, filepath.Ext(o.out)))
 	if err != nil {
@@ -120,13 +121,14 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// clusterPatch returns the difference from the default configuration of a cluster.
+// clusterPatch returns the patch for the default configuration of a cluster: the maximum number of
+// pods of a machine.
 func clusterPatch(maxPods int) string {
 	return fmt.Sprintf("kind: Cluster\nspec: {kubernetes: {maxPods: %d}}\n", maxPods)
 }
 
-// judge creates the cluster, runs the remaining tests batch after batch, and writes the report
-// after each.
+// judge creates the cluster, runs the tests in left batch after batch, and deletes the cluster. It
+// writes the report after each batch.
 func judge(ctx context.Context, o options, c localcluster.Cluster, r runner, archive string, names, left []string, result *report) (err error) {
 	defer func() { err = errors.Join(err, c.Destroy(ctx)) }()
 	if err := c.Create(ctx); err != nil {

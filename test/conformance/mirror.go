@@ -16,17 +16,18 @@ import (
 	"github.com/orlop-os/orlop/test/localcluster"
 )
 
-// The registry mirror of the machines, for tests that pull an image although the machine has it
-// (pull policy Always).
+// The registry runs as a mirror of registry.k8s.io. Some tests pull an image with the pull policy
+// Always, although the machine has the image.
 const (
 	mirrorImage = "test.orlop.dev/registry:1"
 	mirrorPort  = 5000
 )
 
-// isPulled reports whether the registry serves an image.
+// isPulled reports whether the registry has to serve the image with this name.
 func isPulled(name string) bool { return strings.Contains(name, "/kitten:") }
 
-// mirror returns the image of a registry with these images; program is the registry.
+// mirror returns the image of a registry that serves the given images. The parameter program is the
+// path of the registry's executable.
 func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -58,7 +59,8 @@ func mirror(program string, images ...ociarchive.Image) (ociarchive.Image, error
 	}, nil
 }
 
-// mirrorPod runs the registry at a machine's address.
+// mirrorPod runs the registry in the network namespace of a machine. The arguments are the names of
+// the machine and of the image.
 const mirrorPod = `apiVersion: v1
 kind: Pod
 metadata: {name: registry, namespace: kube-system}
@@ -69,8 +71,8 @@ spec:
   containers: [{name: registry, image: %s, imagePullPolicy: Never}]
 `
 
-// startMirror runs the registry on the first machine, and configures it as a mirror on all
-// machines.
+// startMirror runs the registry on the first machine and waits until it is Ready. It configures the
+// registry as a mirror on all machines.
 func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) error {
 	power, err := c.Power()
 	if err != nil {
@@ -82,7 +84,7 @@ func startMirror(ctx context.Context, c localcluster.Cluster, kubectl string) er
 	}
 	first := status.Machines[0]
 	patch := filepath.Join(c.Dir, "machine.yaml")
-	// SCTP is for the tests of network policies with SCTP programs in pods.
+	// Tests of network policies use SCTP in pods, and need the kernel module.
 	spec := fmt.Sprintf("kind: Machine\nspec: {kernelModules: [sctp], registries: [{address: \"%s:%d\", mirrors: [registry.k8s.io], plainHTTP: true}]}\n", first.Addr, mirrorPort)
 	if err := os.WriteFile(patch, []byte(spec), 0o600); err != nil {
 		return fmt.Errorf("mirror: cannot write the patch: %w", err)

@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// suiteModule pins the suite to the versions of the tested components.
+// suiteModule is the directory of the Go module that pins the suite to the versions of the tested
+// components.
 const suiteModule = "test/conformance/suite"
 
-// programs are built from suiteModule: the programs that run the suite, and the programs in its
-// images.
+// programs are the programs that are built from suiteModule: the ginkgo command, and the programs
+// in the images of the suite.
 var programs = []struct{ name, pkg string }{
 	{ginkgo, "github.com/onsi/ginkgo/v2/ginkgo"},
 	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
@@ -22,14 +23,14 @@ var programs = []struct{ name, pkg string }{
 	{"etcd", "go.etcd.io/etcd/server/v3"},
 }
 
-// The names of the test binary, of its runner, and of the registry for pulled images.
+// These are the names of the suite's executable, of the command that runs it, and of the registry.
 const (
 	suite           = "e2e.test"
 	ginkgo          = "ginkgo"
 	registryProgram = "registry"
 )
 
-// buildPrograms builds the programs and the suite into a directory.
+// buildPrograms builds the programs, the registry and the suite into dir.
 func buildPrograms(ctx context.Context, dir string) error {
 	for _, p := range programs {
 		if _, err := goTool(ctx, "build", "-tags", "providerless", "-ldflags", "-s -w", "-o", filepath.Join(dir, p.name), p.pkg); err != nil {
@@ -49,9 +50,9 @@ func buildPrograms(ctx context.Context, dir string) error {
 	return err
 }
 
-// versionFlags returns the linker's flags with the version of the suite, such as v1.37.2. Without
-// them the version is 0.0, and tests that ask for a valid pod of the version fail
-// (k8s.io/pod-security-admission/api.GetAPIVersion).
+// versionFlags returns the linker flags that set the version of the suite, such as v1.37.2. Without
+// these flags the version is 0.0. Tests then fail if they request a pod that is valid for the
+// version (k8s.io/pod-security-admission/api.GetAPIVersion).
 func versionFlags(version string) string {
 	var flags []string
 	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
@@ -69,7 +70,7 @@ func moduleDir(ctx context.Context, module string) (string, error) {
 	return goTool(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 }
 
-// commitOf returns the commit of the repository.
+// commitOf returns the abbreviated commit of the repository, with -dirty for uncommitted changes.
 func commitOf(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {

@@ -26,7 +26,7 @@ type report struct {
 	Tests      map[string]outcome `json:"tests"`
 }
 
-// readReport reads the report of an earlier run; empty without a file.
+// readReport reads the report of an earlier run. If there is no file, it returns an empty report.
 func readReport(file string) (report, error) {
 	r := report{Tests: map[string]outcome{}}
 	text, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func readReport(file string) (report, error) {
 	return r, nil
 }
 
-// count sums up the outcomes of the wanted tests, and drops other tests.
+// count counts the outcomes of the tests with these names, and deletes the outcomes of other tests.
 func (r *report) count(names []string) {
 	kept := map[string]outcome{}
 	r.Total, r.Passed, r.Failed, r.Skipped, r.Left, r.Failures = len(names), 0, 0, 0, 0, nil
@@ -67,7 +67,7 @@ func (r *report) count(names []string) {
 	r.Tests = kept
 }
 
-// left returns the tests that have neither passed nor been skipped.
+// left returns the names of the tests that failed or have no outcome.
 func (r report) left(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		o := r.Tests[name].Outcome
@@ -75,7 +75,7 @@ func (r report) left(names []string) []string {
 	})
 }
 
-// write replaces the report, and the JUnit file beside it.
+// write replaces the report, and the JUnit file in the same directory.
 func (r report) write(file string, names []string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

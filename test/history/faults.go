@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// fault is a fault of machines that can be undone.
+// fault is a fault of one or more machines for a limited time.
 type fault struct {
 	What     string        `json:"what"`
 	Machines []string      `json:"machines"`
@@ -25,18 +25,18 @@ const (
 	cut      = "power cut"
 	blackout = "power cut of all"
 	isolate  = "network cut"
-	freeze   = "freeze" // a machine that is paused and continues with an old time
+	freeze   = "freeze" // a machine is paused and resumed; its clock then shows an old time
 )
 
-// A fault lasts, in the machines' time, at least as long as a leader election of etcd, and at most
-// as long as a boot.
+// The duration of a fault is in the time of the machines. It is at least the duration of a leader
+// election of etcd, and at most the duration of a boot.
 const (
 	shortest = 5 * time.Second
 	longest  = 40 * time.Second
 )
 
-// draw draws a fault. One round in ten is a blackout; the other kinds have equal chances, and
-// affect one machine.
+// draw returns a random fault. The probability of a blackout, which affects all machines, is one in
+// ten. The other kinds have equal probabilities and affect one machine.
 func draw(dice *rand.Rand, machines []string) fault {
 	f := fault{Lasts: shortest + time.Duration(dice.Int64N(int64(longest-shortest)))}
 	if dice.IntN(10) == 0 {
@@ -48,13 +48,14 @@ func draw(dice *rand.Rand, machines []string) fault {
 	return f
 }
 
-// power is the used part of vm's client.
+// power has the methods of vm.Client that this package uses.
 type power interface {
 	Act(ctx context.Context, machine string, action vm.Action) error
 	SetFaults(ctx context.Context, name string, f vm.Faults) error
 }
 
-// inflict causes the fault, waits for its duration, and undoes it, also when ctx ends meanwhile.
+// inflict causes the fault, waits for its duration, and undoes the fault. If ctx ends, it undoes
+// the fault at once.
 func (f fault) inflict(ctx context.Context, p power, clock vm.Clock) error {
 	for _, m := range f.Machines {
 		if err := f.apply(ctx, p, m); err != nil {

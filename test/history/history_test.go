@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// switches records the actions on machines.
+// switches records the actions on machines, as a fake of power.
 type switches []string
 
 func (s *switches) Act(_ context.Context, machine string, action vm.Action) error {
@@ -25,7 +25,8 @@ func (s *switches) SetFaults(_ context.Context, machine string, f vm.Faults) err
 	return nil
 }
 
-// TestFaults checks that each fault is undone, also after a cancellation.
+// TestFaults checks that each fault is undone, even if the context has ended, and that all kinds of
+// faults are drawn.
 func TestFaults(t *testing.T) {
 	machines := []string{"a", "b"}
 	ended, cancel := context.WithCancel(t.Context())

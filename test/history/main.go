@@ -60,7 +60,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// reportDir returns the directory for all files of a report.
+// reportDir returns the directory for all other files of the report in file.
 func reportDir(file string) string { return strings.TrimSuffix(file, filepath.Ext(file)) }
 
 func run(ctx context.Context, o options) (err error) {
@@ -124,7 +124,8 @@ func run(ctx context.Context, o options) (err error) {
 	return errors.Join(disturbed, unread, conclude(o, r.Operations(), &result))
 }
 
-// disturb causes a fault, and waits until all machines are healthy.
+// disturb causes a fault and waits until all machines are healthy again. It adds the fault and its
+// effects to result.
 func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, clock vm.Clock, r *register.Record, result *report) error {
 	from := r.Now()
 	if err := f.inflict(ctx, p, clock); err != nil {
@@ -143,7 +144,8 @@ func disturb(ctx context.Context, f fault, c localcluster.Cluster, p power, cloc
 	return nil
 }
 
-// conclude checks the history, and writes the report.
+// conclude checks whether the history is linearizable, and writes the report. It fails unless the
+// history is linearizable.
 func conclude(o options, history []register.Operation, result *report) error {
 	fmt.Printf("looking for an order of %d operations\n", len(history))
 	var picture register.Picture

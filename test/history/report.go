@@ -13,7 +13,7 @@ import (
 type report struct {
 	Seed          uint64           `json:"seed"`
 	ControlPlanes int              `json:"control_planes"`
-	Dilation      int              `json:"time_dilation"` // all times are the machines'
+	Dilation      int              `json:"time_dilation"` // of all times (vm.Clock)
 	Rounds        int              `json:"rounds"`
 	Verdict       register.Verdict `json:"verdict"`
 	Operations    int              `json:"operations"`
@@ -24,16 +24,17 @@ type report struct {
 	Faults        []round          `json:"faults"`
 }
 
-// round is one fault and its effects.
+// round is a fault and its effects.
 type round struct {
 	fault
-	// SilenceS is the longest time without an answer until the machines were healthy again.
-	// HealthyS is the time from the fault's end until then.
+	// SilenceS is the longest time without an answer, from the start of the fault until all
+	// machines were healthy again. HealthyS is the time from the end of the fault until all
+	// machines were healthy again.
 	SilenceS float64 `json:"silence_s"`
 	HealthyS float64 `json:"healthy_s"`
 }
 
-// count sums up a history.
+// count counts the operations of a history by their answers, and computes the longest silence.
 func (r *report) count(history []register.Operation) {
 	r.Operations, r.Done, r.Refused, r.Unknown = len(history), 0, 0, 0
 	for _, o := range history {
@@ -49,7 +50,8 @@ func (r *report) count(history []register.Operation) {
 	r.SilenceS = register.Silence(history).Seconds()
 }
 
-// write replaces the report, and the history beside it, which another checker can read.
+// write replaces the report. It stores the history in a separate file, which other checkers can
+// read.
 func (r report) write(file string, history []register.Operation) error {
 	for name, value := range map[string]any{file: r, filepath.Join(reportDir(file), "operations.json"): history} {
 		text, err := json.MarshalIndent(value, "", "  ")

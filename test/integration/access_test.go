@@ -24,14 +24,14 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// site is an issuer of OpenID Connect tokens on a host of the closed network.
+// site is an issuer of OpenID Connect tokens, on a host of the closed network.
 type site struct {
 	*issuer.Issuer
 	url string
 	ca  []byte // PEM
 }
 
-// newSite starts the issuer on a separate host; it ends with the network.
+// newSite starts an issuer on a new host of the network. The issuer ends with the network.
 func newSite(network *vm.Network) (*site, error) {
 	host, err := network.NewHost("issuer", netip.Addr{})
 	if err != nil {
@@ -49,8 +49,8 @@ func newSite(network *vm.Network) (*site, error) {
 	return s, err
 }
 
-// serveTLS answers HTTPS on a host of the network until the network ends, and returns the CA of its
-// certificate.
+// serveTLS serves HTTPS on a host of the network until the network ends. It returns the CA of the
+// server's certificate as PEM.
 func serveTLS(host *vm.Host, handler http.Handler) (pem []byte, err error) {
 	ca, err := pki.NewCA("story", time.Hour)
 	if err != nil {
@@ -93,7 +93,8 @@ func (s *story) issuerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the issuer %s calls its users %s", s.issuer.url, args[1])
 }
 
-// withToken makes a kubeconfig for a client with a token, from the story's own kubeconfig.
+// withToken writes a kubeconfig for a client that authenticates with the token. The other fields
+// are copied from the kubeconfig of the story.
 func withToken(ts *testscript.TestScript, token, file string) {
 	own, err := clientcmd.LoadFromFile(ts.Getenv("KUBECONFIG"))
 	ts.Check(err)
@@ -103,8 +104,8 @@ func withToken(ts *testscript.TestScript, token, file string) {
 	ts.Check(clientcmd.WriteToFile(*own, ts.MkAbs(file)))
 }
 
-// podTokenVerb requests a token in the same way as the kubelet. An attacker with access to the
-// machine can read such a token from the pod's volume.
+// podTokenVerb requests a token of a pod in the same way as the kubelet. An attacker with access to
+// the machine can read such a token from the volume of the pod.
 func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "pod-token NODE KUBECONFIG")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -117,7 +118,7 @@ func (s *story) podTokenVerb(ts *testscript.TestScript, neg bool, args []string)
 	s.note("a token of the pod %s on %s", pod, args[0])
 }
 
-// edit changes the document of a kind in a file with several documents.
+// edit changes the document of the given kind in a file with several documents.
 func edit(ts *testscript.TestScript, name, kind string, change func(document map[string]any)) {
 	documents := strings.Split(ts.ReadFile(name), "\n---\n")
 	for i, text := range documents {
@@ -134,7 +135,7 @@ func edit(ts *testscript.TestScript, name, kind string, change func(document map
 	ts.Check(os.WriteFile(ts.MkAbs(name), []byte(strings.Join(documents, "\n---\n")), 0o600))
 }
 
-// forgeTicketVerb makes a ticket that is valid except for its signature.
+// forgeTicketVerb replaces the ticket of a configuration by a ticket whose signature is invalid.
 func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "forge-ticket DOCUMENTS NAME")
 	ca, err := pki.NewCA("orlop client CA", time.Hour)
@@ -154,8 +155,8 @@ func (s *story) forgeTicketVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
-// kubeletVerb calls a kubelet until it answers with a status, because a revocation takes effect
-// within a short time, not immediately.
+// kubeletVerb calls a kubelet until it answers with the expected status. It retries, because a
+// kubelet applies a revocation only after a short time.
 func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 4, "kubelet NAME PATH STATUS [KUBECONFIG]")
 	config := &rest.Config{}
@@ -178,11 +179,11 @@ func (s *story) kubeletVerb(ts *testscript.TestScript, neg bool, args []string) 
 	}
 }
 
-// kubeletTime bounds the time in which a kubelet takes a change into account.
+// kubeletTime is the time within which a kubelet must apply a change.
 const kubeletTime = 30 * time.Second
 
-// askKubelet gets a path of a kubelet from a host of the network. It does not verify the kubelet's
-// certificate.
+// askKubelet requests a path of a kubelet from a new host of the network, with the credentials in
+// as. It returns the HTTP status. It does not verify the certificate of the kubelet.
 func (s *story) askKubelet(addr netip.Addr, path string, as *rest.Config) (string, error) {
 	host, err := s.network.NewHost("curious", netip.Addr{})
 	if err != nil {

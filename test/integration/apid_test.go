@@ -29,13 +29,13 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// doorFigures is build/api.json: which calls the management API authorizes, and its latency. Times
-// are in milliseconds.
+// doorFigures is the content of build/api.json: the results of the authorization tests of the
+// management API, and the latency of the API. Latencies are in milliseconds.
 type doorFigures struct {
 	Methods          int `json:"methods"`
 	WithoutRole      int `json:"methods_without_role"`
 	CallableByNobody int `json:"methods_callable_by_nobody"`
-	// number of pairs of a method and an unauthorized caller; each is tried on the machine
+	// number of pairs of a method and an unauthorized caller; the machine rejected each of them
 	CasesRefused   int          `json:"cases_refused"`
 	DecodersFuzzed int          `json:"decoders_fuzzed"`
 	FuzzSeconds    int          `json:"fuzz_seconds"`
@@ -45,18 +45,18 @@ type doorFigures struct {
 	Flood          flood        `json:"flood"`
 }
 
-// flood holds the latency of an admitted client while other clients open handshakes as fast as they
-// can.
+// flood holds the latency for an admitted client during a flood, in which other clients open
+// handshakes as fast as they can.
 type flood struct {
-	Tried    int64   `json:"tried"`   // connections
-	Refused  int64   `json:"refused"` // before a handshake was made
+	Tried    int64   `json:"tried"`   // attempted handshakes
+	Refused  int64   `json:"refused"` // rejected handshakes
 	QuietP99 float64 `json:"quiet_p99"`
 	P99      float64 `json:"p99"`
 	Ratio    float64 `json:"ratio"`
 }
 
-// doorVerb checks that unauthorized calls are rejected, measures authorized calls, and writes both
-// to build/api.json. The machine has one processor.
+// doorVerb checks that the management API rejects unauthorized calls, and measures the latency of
+// authorized calls. It writes all figures to build/api.json. The machine has one processor.
 func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "door NAME")
 	d := doorBed{s: s, ts: ts, to: s.machine(ts, args[0]).Addr().String() + ":50000"}
@@ -81,20 +81,22 @@ func (s *story) doorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// doorBed has the environment of doorVerb.
 type doorBed struct {
 	s  *story
 	ts *testscript.TestScript
 	to string // address and port of the machine's API
 }
 
-// host is another computer on the closed network.
+// host returns a new host of the closed network.
 func (d doorBed) host(name string) *vm.Host {
 	h, err := d.s.network.NewHost(name, netip.Addr{})
 	d.ts.Check(err)
 	return h
 }
 
-// endpoint returns the endpoint of the machine for a client with this certificate on that host.
+// endpoint returns the endpoint of the machine for a client on the host from, with this
+// certificate.
 func (d doorBed) endpoint(from *vm.Host, cert tls.Certificate) client.Endpoint {
 	e := d.s.endpoint(d.ts)
 	e.Address, e.Cert = d.to, cert
@@ -112,14 +114,16 @@ func (d doorBed) dial(e client.Endpoint) *client.Client {
 	return c
 }
 
-// cert returns a certificate with a role by the operator CA, or by an unknown CA without a role.
+// cert returns a client certificate of the operator CA, with the organisation as its role. With an
+// empty organisation, the certificate has no role.
 func (d doorBed) cert(organisation string) tls.Certificate {
 	leaf, err := operatorCA(d.ts).Issue(pki.Spec{CN: "door", O: []string{organisation}, Usage: pki.Client, TTL: time.Hour})
 	d.ts.Check(err)
 	return tls.Certificate{Certificate: [][]byte{leaf.Cert.Raw}, PrivateKey: leaf.Key}
 }
 
-// refusals calls every method as each unauthorized role, and without a certificate.
+// refusals calls every method with each role that is not authorized for it, and tries to connect
+// without a certificate.
 func (d doorBed) refusals(out *doorFigures) {
 	h := d.host("stranger")
 	defer h.Close()
@@ -144,7 +148,7 @@ func (d doorBed) refusals(out *doorFigures) {
 			out.WithoutRole++
 		}
 	}
-	// Without a certificate there is no connection for a call.
+	// A client without a certificate gets no connection, so it cannot call any method.
 	if d.letsNobodyIn(h) {
 		out.CasesRefused += len(methods)
 	} else {
@@ -169,7 +173,7 @@ func (d doorBed) refusals(out *doorFigures) {
 	}
 }
 
-// letsNobodyIn reports whether a connection without a certificate is rejected.
+// letsNobodyIn reports whether the machine rejects a connection without a certificate.
 func (d doorBed) letsNobodyIn(h *vm.Host) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -184,7 +188,7 @@ func (d doorBed) letsNobodyIn(h *vm.Host) bool {
 	return true
 }
 
-// call makes a call with one empty message and waits for its end.
+// call sends one empty message to the method and waits for the end of the call.
 func call(c *client.Client, method string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -207,13 +211,13 @@ func call(c *client.Client, method string) error {
 	}
 }
 
-// perHost is the number of connections from a host: apid accepts 32 per address.
+// perHost is the number of connections from each host. apid accepts 32 connections from an address.
 const perHost = 30
 
-// pace measures the rate of Version calls by this number of clients. Each client has its own
-// connection and makes one call after the other.
+// pace measures Version calls with this number of clients. Each client has its own connection and
+// makes one call after the other.
 func (d doorBed) pace(clients int) apiload.Pace {
-	// one certificate per host, because apid limits the concurrent calls per certificate
+	// each host has its own certificate, because apid limits the concurrent calls of a certificate
 	var cert tls.Certificate
 	var open []*client.Client
 	var hosts []*vm.Host
@@ -237,19 +241,19 @@ func (d doorBed) pace(clients int) apiload.Pace {
 	return p
 }
 
-// flood measures one client before and while two hosts open handshakes without a certificate as
-// fast as they can.
+// flood measures the latency for one client, first alone and then while two hosts open handshakes
+// without a certificate as fast as they can.
 func (d doorBed) flood() flood {
 	quiet := d.pace(1)
 	load, err := apiload.StartFlood(func(name string) (*vm.Host, error) { return d.s.network.NewHost(name, netip.Addr{}) }, d.to)
 	d.ts.Check(err)
-	defer load.Stop() // after a failed measurement
+	defer load.Stop() // ends the flood if the measurement fails
 	loud := d.pace(1)
 	tried, refused := load.Stop()
 	return flood{Tried: tried, Refused: refused, QuietP99: quiet.P99, P99: loud.P99, Ratio: loud.P99 / quiet.P99}
 }
 
-// apidMemory returns the private memory of apid in MiB.
+// apidMemory returns the anonymous memory of apid in MiB.
 func (d doorBed) apidMemory() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

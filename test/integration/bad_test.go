@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// The verbs for failures; verbs_test.go lists them.
+// This file has the verbs for failures. verbs_test.go lists and describes all verbs.
 
 func onOff(ts *testscript.TestScript, neg bool, args []string, verb string) bool {
 	need(ts, neg, args, 1, 1, verb+" on|off")
@@ -127,7 +127,7 @@ func (s *story) expiredVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ts.Check(os.WriteFile(filepath.Join(dir, "client.key"), leaf.KeyPEM(), 0o600))
 }
 
-// operatorCA returns the operator CA of the image.
+// operatorCA returns the operator CA that the image trusts.
 func operatorCA(ts *testscript.TestScript) *pki.CA {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(filepath.Join(*operator, name))
@@ -166,8 +166,8 @@ func (s *story) unchangedVerb(ts *testscript.TestScript, neg bool, args []string
 	}
 }
 
-// contentOf returns a hash of all nonzero data in a file, with the positions. Holes are skipped,
-// and zeros at the end do not change the hash.
+// contentOf returns a hash of all blocks of a file that are not zero, and of their positions. Holes
+// and zeros at the end of the file do not change the hash.
 func contentOf(file string) ([sha256.Size]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -191,7 +191,7 @@ func contentOf(file string) ([sha256.Size]byte, error) {
 		}
 		clear(buffer[n:])
 		if [block]byte(buffer) != zero {
-			binary.Write(sum, binary.LittleEndian, at) // a hash accepts every write
+			binary.Write(sum, binary.LittleEndian, at) // a hash returns no error
 			sum.Write(buffer)
 		}
 		at += block

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// bgpVerb starts BGP on the gateway, or waits for the machines that announce an address.
+// bgpVerb starts BGP on the gateway, or waits until exactly the named machines announce an address.
 func (s *story) bgpVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "bgp start ASN; bgp DEADLINE ADDRESS [NAME…]"
 	need(ts, neg, args, 2, -1, usage)
@@ -42,7 +42,7 @@ func (s *story) bgpVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("bgp: %s is announced by %v", to, args[2:])
 }
 
-// announced returns the addresses that machines have announced.
+// announced returns the prefixes that the machines have announced so far.
 func announced(r *vm.BGPRouter) []netip.Prefix {
 	if r == nil {
 		return nil

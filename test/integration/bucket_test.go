@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/etcd/s3/s3test"
 )
 
-// bucketVerb runs an object store for the snapshot uploads of a machine.
+// bucketVerb runs an S3 server to which a machine uploads its snapshots, or reads the newest
+// snapshot.
 func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "bucket start PATCH KEY | newest FILE KEY")
 	switch {
@@ -43,7 +44,7 @@ func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 		if len(keys) == 0 {
 			ts.Fatalf("bucket: there is nothing in it")
 		}
-		newest := keys[len(keys)-1] // the names begin with the time
+		newest := keys[len(keys)-1] // the names begin with the time of the snapshot
 		object, _ := s.bucket.Object(newest)
 		identities, err := age.ParseIdentities(strings.NewReader(ts.ReadFile(args[2])))
 		ts.Check(err)
@@ -51,7 +52,8 @@ func (s *story) bucketVerb(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		text, err := io.ReadAll(opened)
 		ts.Check(err)
-		// etcd's form: whole pages, and their digest.
+		// A snapshot of etcd consists of whole pages of 512 bytes, followed by their SHA-256
+		// digest.
 		pages := max(len(text)-sha256.Size, 0)
 		if sum := sha256.Sum256(text[:pages]); pages == 0 || pages%512 != 0 || !bytes.Equal(sum[:], text[pages:]) {
 			ts.Fatalf("bucket: what %s holds is no snapshot of etcd", newest)

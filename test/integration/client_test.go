@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// pairEvery is the interval between two pairs of a write and its read: five requests a second,
-	// in the machines' time.
+	// pairEvery is the interval between two pairs of a write and a read, in the time of the
+	// machines. The client makes five requests a second.
 	pairEvery = 400 * time.Millisecond
-	// requestTimeout bounds one request. A virtual IP address moves within 5 s, and emulated
-	// processors are slow.
+	// requestTimeout is the deadline of one request. A virtual address moves within 5 s. Emulated
+	// processors need additional time.
 	requestTimeout = 10 * time.Second
 )
 
-// customer is a client in the closed network that writes to the Kubernetes API and reads the
-// written object, at a steady rate, independent of the answers to earlier requests. It repeats a
+// customer is a client in the closed network. It creates an object with the Kubernetes API and then
+// reads it, at a fixed rate that does not depend on the answers to earlier requests. It repeats a
 // failed request once over a new connection.
 type customer struct {
 	clock  vm.Clock
@@ -49,7 +49,8 @@ type customer struct {
 	failures []string
 }
 
-// clientVerb runs the customer against ADDRESS, which need not be the address of a machine.
+// clientVerb runs the customer against ADDRESS, which can be the address of a machine or a virtual
+// address.
 func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "client start ADDRESS, client stop")
 	switch {
@@ -60,7 +61,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 		config.Dial = s.network.DialContext
 		config.Timeout = s.lasts(requestTimeout)
 		config.QPS = -1
-		// a connection to an unreachable machine is closed with its request
+		// With HTTP/1.1, a request that times out closes its connection to the unreachable machine.
 		config.NextProtos = []string{"http/1.1"}
 		transport, err := rest.HTTPClientFor(config)
 		ts.Check(err)
@@ -89,7 +90,7 @@ func (s *story) clientVerb(ts *testscript.TestScript, neg bool, args []string) {
 
 func (c *customer) stop() { c.cancel(); <-c.done }
 
-// run starts a pair per interval, and ends after all started pairs.
+// run starts a pair in each interval until ctx ends. It returns when all started pairs have ended.
 func (c *customer) run(ctx context.Context) {
 	defer close(c.done)
 	var begun sync.WaitGroup
@@ -106,7 +107,7 @@ func (c *customer) run(ctx context.Context) {
 	}
 }
 
-// pair makes a write and reads the object.
+// pair creates an object and then reads it.
 func (c *customer) pair(ctx context.Context, name string) {
 	want := &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name}, Data: map[string]string{"name": name}}
 	err := c.request("write "+name, func() error {
@@ -131,14 +132,15 @@ func (c *customer) pair(ctx context.Context, name string) {
 	})
 }
 
-// request makes a request, and repeats it once if it fails.
+// request makes a request, and repeats it once if it fails. It records the duration and a failure.
 func (c *customer) request(what string, do func() error) error {
 	began := time.Now()
 	first := do()
 	err, took := first, c.clock.Since(began)
 	again := first != nil
 	if again {
-		// The machine may be unreachable, and idle connections to it are then useless.
+		// The machine may have become unreachable. The second attempt must not use an idle
+		// connection to it.
 		utilnet.CloseIdleConnectionsFor(c.http.Transport)
 		err = do()
 	}
@@ -155,8 +157,8 @@ func (c *customer) request(what string, do func() error) error {
 	return err
 }
 
-// leaderVerb sets $LEADER to the name of the machine with the leader of etcd, and $FOLLOWER to
-// another machine.
+// leaderVerb sets $LEADER to the name of the machine with the leader of etcd, and $FOLLOWER to the
+// name of another machine.
 func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 0, "leader")
 	c := s.client(ts)
@@ -186,7 +188,7 @@ func (s *story) leaderVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("%s leads etcd", name)
 }
 
-// networkVerb disconnects a machine from the network, or connects it again.
+// networkVerb disconnects a machine from the closed network, or connects it again.
 func (s *story) networkVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "network cut|join NAME")
 	if args[0] != "cut" && args[0] != "join" {

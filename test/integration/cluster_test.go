@@ -7,7 +7,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// clusterVerb does the steps of the story life.
+// clusterVerb creates a cluster of one machine, as the story life does, and imports the image for
+// pods.
 func (s *story) clusterVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "cluster NAME [KEY=VALUE… | KIND.FIELD YAML]"
 	need(ts, neg, args, 1, -1, usage)

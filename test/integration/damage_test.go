@@ -16,7 +16,7 @@ import (
 	"github.com/siderolabs/go-blockdevice/v2/partitioning/gpt"
 )
 
-// copyImage copies a disk image sparsely and enlarges it to this number of MiB.
+// copyImage copies a disk image without its holes, and sets the size of the copy to mib MiB.
 func copyImage(from, to string, mib int64) error {
 	if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot copy %s: %w: %s", from, err, out)
@@ -24,7 +24,7 @@ func copyImage(from, to string, mib int64) error {
 	return os.Truncate(to, mib<<20)
 }
 
-// imageFile adapts a disk image to the partition library.
+// imageFile implements the block device interface of the GPT library for a disk image in a file.
 type imageFile struct{ *os.File }
 
 func (imageFile) GetSectorSize() uint      { return 512 }
@@ -54,8 +54,8 @@ func withTable(file string, change func(*os.File, *gpt.Table) error) error {
 	return change(f, table)
 }
 
-// flipRoot inverts the bits of one byte in ROOT-A. The byte is in the superblock of the file
-// system, so every mount reads it.
+// flipRoot inverts the bits of one byte in the partition ROOT-A. The byte is in the superblock of
+// the file system, so every mount reads it.
 func flipRoot(file string) error { return flip(file, "ROOT-A") }
 
 func flip(file, label string) error {
@@ -75,7 +75,7 @@ func flip(file, label string) error {
 	})
 }
 
-// begin returns the offset of a partition in bytes.
+// begin returns the offset in bytes of the partition with this label.
 func begin(t *gpt.Table, label string) (int64, error) {
 	for _, p := range t.Partitions() {
 		if p != nil && p.Name == label {
@@ -85,7 +85,7 @@ func begin(t *gpt.Table, label string) (int64, error) {
 	return 0, fmt.Errorf("there is no partition %s", label)
 }
 
-// fillESP leaves this number of MiB free in the ESP.
+// fillESP writes a file to the ESP that leaves only this number of MiB free.
 func fillESP(file string, leave int64) error {
 	return withTable(file, func(_ *os.File, t *gpt.Table) error {
 		at, err := begin(t, "ESP")
@@ -117,7 +117,7 @@ func fillESP(file string, leave int64) error {
 	})
 }
 
-// damageVerb damages a machine that is off.
+// damageVerb damages the disk or the firmware variables of a machine that is off.
 func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 3, "damage NAME flip PARTITION | fill MIB | variables | disk")
 	m := s.machine(ts, args[0])
@@ -145,7 +145,8 @@ func (s *story) damageVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("damage %s", strings.Join(args, " "))
 }
 
-// diskVerb changes the content of the first disk of a machine.
+// diskVerb replaces the content of the first disk of a machine: by the disk of another machine, by
+// the image, or by zeros.
 func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "disk NAME MACHINE|image|blank")
 	m := s.machine(ts, args[0])
@@ -171,7 +172,8 @@ func (s *story) diskVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the first disk of %s is another one: %s", args[0], args[1])
 }
 
-// swapVerb exchanges a disk of a machine with a blank disk of the same size.
+// swapVerb exchanges a disk of a machine with a blank disk of the same size. A second call restores
+// the original disk.
 func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "swap NAME DISK")
 	m := s.machine(ts, args[0])
@@ -193,8 +195,8 @@ func (s *story) swapVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("disk %s of %s is another one", args[1], args[0])
 }
 
-// addForeignPartition adds a foreign, nonempty partition after the partitions of the image. It
-// takes all remaining space, so STATE and DATA have no space.
+// addForeignPartition adds a nonempty partition of another system behind the partitions of the
+// image. The partition takes all remaining space, so there is no space for STATE and DATA.
 func addForeignPartition(file string) error {
 	return withTable(file, func(f *os.File, t *gpt.Table) error {
 		linux := uuid.MustParse("0fc63daf-8483-4772-8e79-3d69d8477de4") // Linux filesystem data

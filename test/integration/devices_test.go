@@ -8,7 +8,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// monitorTime bounds a command to the emulator.
+// monitorTime is the deadline of a command to the QEMU monitor.
 const monitorTime = 30 * time.Second
 
 func (s *story) plugVerb(ts *testscript.TestScript, neg bool, args []string) {

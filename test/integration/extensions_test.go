@@ -14,8 +14,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// extensionsVerb starts a registry in the network, stores extensions in it, and writes the patch
-// with which a machine uses it.
+// extensionsVerb starts a registry in the closed network and stores extensions in it. It writes the
+// patch with which a machine uses the registry.
 func (s *story) extensionsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "extensions PATCH NAME…")
 	const repository = "site/extensions"

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// historyClients is the number of clients that use the registers.
+	// historyClients is the number of clients that write to the registers and read them.
 	historyClients = 4
-	// searchTimeout bounds the search for an order.
+	// searchTimeout is the deadline of the check for linearizability.
 	searchTimeout = 5 * time.Minute
 )
 
-// history is the record of clients that use registers of the cluster.
+// history holds the record of the clients that use registers of the cluster, and its goroutines.
 type history struct {
 	record  *register.Record
 	servers []kubernetes.Interface
@@ -29,10 +29,10 @@ type history struct {
 
 func (h *history) stop() { h.cancel(); <-h.done }
 
-// historyVerb runs clients of registers against the API servers of the named machines, until stop
-// reads each register from each API server and checks that the history is linearizable. Before each
-// operation that interrupts answers, next gives the clients new registers: the check takes longer
-// the more writes of one register had no answer.
+// historyVerb runs clients of registers against the API servers of the named machines. The verb
+// stop reads each register from each API server, and checks that the history is linearizable. The
+// verb next gives the clients new registers. A story uses it before each operation that interrupts
+// answers, because the check takes longer with more unanswered writes of the same register.
 func (s *story) historyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "history start MACHINE…, history next, history stop")
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// medium makes a disk with a FAT file system that contains one file of the story, like a USB stick
-// that a user prepared.
+// medium returns a disk with a FAT file system that contains one file of the story. It is like a
+// USB stick that a user has prepared.
 func (s *story) medium(ts *testscript.TestScript, machine, label, name, file string) vm.Disk {
 	image, content := filepath.Join(s.dir, machine+"-"+name+".img"), filepath.Join(s.dir, machine+"-"+name)
 	ts.Check(os.WriteFile(content, []byte(ts.ReadFile(file)), 0o600))
@@ -28,8 +28,9 @@ func (s *story) medium(ts *testscript.TestScript, machine, label, name, file str
 	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
-// otherLoader makes a medium with a boot loader of Debian, which boots netboot.efi: iPXE over the
-// network according to DHCP, and GRUB from the medium. Both add their own kernel parameters.
+// otherLoader returns a medium with a boot loader of Debian that boots netboot.efi. iPXE loads the
+// file from the network, as DHCP tells it. GRUB loads the file from the medium. Both pass their own
+// kernel parameters.
 func (s *story) otherLoader(ts *testscript.TestScript, machine, dir, loader string) vm.Disk {
 	const script = "chainloader /netboot.efi orlop.root=none quiet\nboot\n"
 	image, config := filepath.Join(s.dir, machine+"-loader.img"), filepath.Join(s.dir, machine+"-grub.cfg")
@@ -54,7 +55,8 @@ func (s *story) otherLoader(ts *testscript.TestScript, machine, dir, loader stri
 	return vm.Disk{Name: "loader", Image: image, SizeMiB: 256}
 }
 
-// disc returns a CD image with a configuration as user-data, as hypervisors add it.
+// disc returns a CD image with a configuration as user-data. Hypervisors add the same kind of
+// image.
 func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
 	dir, image := filepath.Join(s.dir, machine+"-disc"), filepath.Join(s.dir, machine+"-disc.iso")
 	ts.Check(os.MkdirAll(dir, 0o755))
@@ -67,7 +69,7 @@ func (s *story) disc(ts *testscript.TestScript, machine, file string) vm.Disk {
 	return vm.Disk{Name: "config", Image: image, SizeMiB: 4}
 }
 
-// photos makes a disk with a user's file system.
+// photos returns a disk with a user's ext4 file system.
 func (s *story) photos(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	image := filepath.Join(s.dir, machine+"-photos.img")
 	size, err := strconv.ParseInt(mib, 10, 64)
@@ -78,7 +80,8 @@ func (s *story) photos(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	return vm.Disk{Name: "photos", Image: image, SizeMiB: size}
 }
 
-// member makes a disk that only its last sectors mark as used: Linux RAID with metadata 1.0.
+// member returns a disk that belongs to a Linux RAID with metadata 1.0. Only the last sectors of
+// the disk show this.
 func (s *story) member(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	size, err := strconv.ParseInt(mib, 10, 64)
 	ts.Check(err)
@@ -86,14 +89,14 @@ func (s *story) member(ts *testscript.TestScript, machine, mib string) vm.Disk {
 	ts.Check(err)
 	defer f.Close()
 	ts.Check(f.Truncate(size << 20))
-	// include/uapi/linux/raid/md_p.h
+	// magic number and version of the superblock, from include/uapi/linux/raid/md_p.h
 	_, err = f.WriteAt([]byte("\xfc\x4e\x2b\xa9\x01"), size<<20-8<<10)
 	ts.Check(err)
 	return vm.Disk{Name: "member", Image: f.Name(), SizeMiB: size}
 }
 
-// cutInstallVerb installs, and cuts the power during an operation of the installation
-// (machined/install names them).
+// cutInstallVerb starts an installation, and cuts the power as soon as the given operation begins.
+// The topic install reports the names of the operations (machined/install).
 func (s *story) cutInstallVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-install NAME DOCUMENTS OPERATION")
 	c := s.client(ts)

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// cableVerb pulls the cable of a NIC out, or plugs it in again.
+// cableVerb unplugs the cable of a NIC, or plugs it in again.
 func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cable pull|plug NAME N")
 	if args[0] != "pull" && args[0] != "plug" {
@@ -25,7 +25,7 @@ func (s *story) cableVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the cable %d of %s: %s", n, args[1], args[0])
 }
 
-// lldpVerb sets the name with which the switch announces itself.
+// lldpVerb sets the name that the switch announces by LLDP, or ends the announcements.
 func (s *story) lldpVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "lldp NAME|off")
 	name := args[0]
@@ -60,7 +60,8 @@ func (s *story) bundleVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("the switch aggregates %v", names)
 }
 
-// portName returns the name of a port on the switch: of the gateway, of a machine, or NAME/N.
+// portName returns the name of a port of the switch. The text is the gateway's name, the name of a
+// machine for its first NIC, or NAME/N for the N-th NIC of a machine.
 func (s *story) portName(ts *testscript.TestScript, text string) string {
 	name, number, more := strings.Cut(text, "/")
 	if name == vm.GatewayName {
@@ -75,7 +76,7 @@ func (s *story) portName(ts *testscript.TestScript, text string) string {
 	return vm.NICName(s.machine(ts, name).Name(), n)
 }
 
-// dilateVerb recreates the network, and with it the clock.
+// dilateVerb creates the closed network and its clock again, with a time dilation.
 func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "dilate N")
 	if len(s.machines) > 0 {
@@ -88,7 +89,7 @@ func (s *story) dilateVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("time passes %d times more slowly for the machines, and here", factor)
 }
 
-// routerVerb recreates the network with a router and IPv6 alone.
+// routerVerb creates the closed network again, with a router and without IPv4.
 func (s *story) routerVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "router MODE")
 	if len(s.machines) > 0 {

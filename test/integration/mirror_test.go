@@ -20,7 +20,8 @@ import (
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
-// registryWith returns a registry with the content that push has stored under NAME:TAG.
+// registryWith returns a registry with the content that the function push has stored under the
+// reference, which has the form NAME:TAG.
 func registryWith(ts *testscript.TestScript, reference string, push func(context.Context, *remote.Repository)) http.Handler {
 	handler := containerregistry.New(containerregistry.Logger(log.New(io.Discard, "", 0)))
 	direct := httptest.NewServer(handler)
@@ -34,8 +35,8 @@ func registryWith(ts *testscript.TestScript, reference string, push func(context
 	return handler
 }
 
-// mirrorVerb starts a mirror that answers over TLS, to one user only. The first mirror in the
-// configuration accepts connections and never answers.
+// mirrorVerb starts a mirror that serves one user over TLS. The written configuration lists another
+// mirror before it, which accepts connections and never answers.
 func (s *story) mirrorVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "mirror PATCH NAME")
 	const namespace, username, password = "outside", "machines", "let me in"

@@ -15,10 +15,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/egress/egresstest"
 )
 
-// proxyPort is the port of the proxy.
+// proxyPort is the TCP port of the proxy.
 const proxyPort = 3128
 
-// proxyVerb runs the proxy of the site.
+// proxyVerb starts the proxy of the site, or waits until a client uses it.
 func (s *story) proxyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "proxy start PATCH | used DEADLINE REGEXP"
 	need(ts, neg, args, 2, 3, usage)
@@ -41,7 +41,7 @@ func (s *story) proxyVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startProxy starts the proxy, and writes the patch with which a machine uses it.
+// startProxy starts the proxy, and writes the patch with which a machine uses the proxy.
 func (s *story) startProxy(ts *testscript.TestScript, file string) {
 	host, err := s.network.NewHost("proxy", netip.Addr{})
 	ts.Check(err)

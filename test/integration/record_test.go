@@ -16,11 +16,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// refusedCallsAtOnce is the number of concurrent calls: less than the limit of apid per operator.
+// refusedCallsAtOnce is the number of concurrent calls. It is below apid's limit for each operator.
 const refusedCallsAtOnce = 16
 
-// refusedCallsVerb makes this number of failing calls as the operator: each restarts a service that
-// does not exist.
+// refusedCallsVerb makes this number of calls as the operator that must fail. Each call restarts a
+// service that does not exist.
 func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "refused-calls N")
 	n, err := strconv.Atoi(args[0])
@@ -47,7 +47,7 @@ func (s *story) refusedCallsVerb(ts *testscript.TestScript, neg bool, args []str
 	s.note("%d calls were refused (%.0fs)", n, s.network.Clock().Since(began).Seconds())
 }
 
-// orSucceeded returns err, or an error for an unexpected success.
+// orSucceeded returns err. If err is nil, it returns an error for the unexpected success.
 func orSucceeded(err error) error {
 	if err == nil {
 		return errors.New("it succeeded")
@@ -55,8 +55,8 @@ func orSucceeded(err error) error {
 	return err
 }
 
-// cutStreamVerb cuts the power during a packet capture on the first link, as soon as the capture is
-// in the audit log.
+// cutStreamVerb starts a packet capture on the first link. It cuts the power as soon as the capture
+// is in the audit log.
 func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 1, "cut-stream NAME")
 	c := s.client(ts)
@@ -65,7 +65,8 @@ func (s *story) cutStreamVerb(ts *testscript.TestScript, neg bool, args []string
 	defer cancel()
 	stream, err := c.Debug.Capture(ctx, &api.CaptureRequest{Link: "eth0", Duration: durationpb.New(5 * time.Minute)})
 	ts.Check(err)
-	_, err = stream.Recv() // the beginning of the file or a packet: the stream is running
+	// The first message is the header of the file or a packet. It shows that the stream runs.
+	_, err = stream.Recv()
 	ts.Check(err)
 	s.powercutVerb(ts, false, args)
 }

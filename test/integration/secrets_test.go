@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// leaksVerb checks whether files contain a secret of a YAML file: private keys in PEM, and fields
-// with "key" in their names.
+// leaksVerb checks whether files contain a secret of a YAML file. A secret is a private key in PEM,
+// or a field whose name ends in "key".
 func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, false, args, 2, -1, "[!] leaks SECRETS FILE...")
 	var secrets any
@@ -44,11 +44,12 @@ func (s *story) leaksVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// shortest is the minimum length of a searched text; a shorter text may occur by chance.
+// shortest is the minimum length of a trace, in bytes. A shorter text can occur by chance.
 const shortest = 20
 
-// tracesOf collects the texts that identify each secret of a value: the lines of a PEM key, as in
-// any document, the key itself in hexadecimal, and any other text in a field that is called a key.
+// tracesOf adds the texts that identify the secrets in value to traces, with the path of each
+// secret. For a PEM private key these are its lines and the key in hexadecimal. For any other field
+// whose name ends in "key", the text is the value of the field.
 func tracesOf(path string, value any, traces map[string]string) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -71,7 +72,7 @@ func tracesOf(path string, value any, traces map[string]string) {
 	}
 }
 
-// operatorsVerb writes the patch with the operator CAs that a machine trusts.
+// operatorsVerb writes the patch with the list of operator CAs that a machine trusts.
 func (s *story) operatorsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "operators PATCH CA...")
 	var list []string

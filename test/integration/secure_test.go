@@ -17,23 +17,25 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// secureName is the name of the secure server. Only its own DNS knows it.
+// secureName is the name of the secure server. Only the resolver of the secure server resolves it.
 const secureName = "secure.site.example"
 
-// Ports of the secure server: DNS over TLS (RFC 7858), key exchanges of NTS (RFC 8915), NTP.
+// These are the ports of the secure server, for DNS over TLS (RFC 7858), the key exchange of NTS
+// (RFC 8915), and NTP.
 const (
 	portDNS = 853
 	portNTS = 4460
 	portNTP = 123
 )
 
-// secureServer is a host of the network that resolves names by DNS over TLS, and a time server with
-// NTS.
+// secureServer is a host of the closed network with a resolver for DNS over TLS and a time server
+// with NTS.
 type secureServer struct {
 	refuses atomic.Bool
 }
 
-// secureVerb runs the secure server.
+// secureVerb starts the secure server, or makes its resolver close all connections, or makes it
+// work again.
 func (s *story) secureVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, 2, "secure start PATCH | silent | honest")
 	switch {
@@ -52,7 +54,7 @@ func (s *story) secureVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// startSecure starts the server, and writes the patch that makes a machine use it.
+// startSecure starts the secure server, and writes the patch with which a machine uses it.
 func (s *story) startSecure(ts *testscript.TestScript, file string) {
 	host, err := s.network.NewHost("secure", netip.Addr{})
 	ts.Check(err)
@@ -91,7 +93,8 @@ func (s *story) startNTS(ts *testscript.TestScript, host *vm.Host, ca *pki.CA) {
 	go server.Serve(exchanges, packets) // ends with the network
 }
 
-// resolver answers the name of the server with its address; other names do not exist.
+// resolver answers queries for the name of the secure server with its address. All other names do
+// not exist.
 func (r *secureServer) resolver(address netip.Addr) dns.Handler {
 	return dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
 		if r.refuses.Load() {
@@ -105,6 +108,6 @@ func (r *secureServer) resolver(address netip.Addr) dns.Handler {
 		case q.Qtype == dns.TypeA:
 			answer.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.IP(address.AsSlice())}}
 		}
-		w.WriteMsg(answer) // a lost answer is repeated
+		w.WriteMsg(answer) // a client repeats its query if the answer is lost
 	})
 }

@@ -26,17 +26,18 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// receiverPort is the port of syslog over TLS (RFC 5425, 4.1).
+// receiverPort is the TCP port of syslog over TLS (RFC 5425, section 4.1).
 const receiverPort = 6514
 
-// receiver is a host of the network that receives JSON lines from the machines of a cluster.
+// receiver is a host of the closed network that receives logs from the machines of a cluster.
 type receiver struct {
 	*logshiptest.Receiver
 	host  *vm.Host
 	lines *cell.Cell[[]string]
 }
 
-// newReceiver makes a receiver that admits clients with a certificate of the CA.
+// newReceiver returns a receiver that admits only clients with a certificate of a CA in machines.
+// The caller starts it.
 func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, error) {
 	host, err := network.NewHost("archive", netip.Addr{})
 	if err != nil {
@@ -54,7 +55,8 @@ func newReceiver(network *vm.Network, machines *x509.CertPool) (*receiver, error
 	return &receiver{r, host, lines}, nil
 }
 
-// texts returns the texts of a source, in the order of their first arrival.
+// texts returns the texts of the lines of a source, in the order of their first arrival and without
+// repetitions.
 func texts(lines []string, source string) (list []string) {
 	seen := map[uint64]bool{}
 	for _, line := range lines {
@@ -112,10 +114,10 @@ func (s *story) receiverVerb(ts *testscript.TestScript, neg bool, args []string)
 	}
 }
 
-// startReceiver starts the receiver. The file becomes the patch that ships logs to it.
+// startReceiver starts the receiver, and writes the patch that ships logs to it.
 func (s *story) startReceiver(ts *testscript.TestScript, otlp bool, file string) {
 	machines := x509.NewCertPool()
-	// the file of the verb trust
+	// The verb trust has written this file.
 	machines.AppendCertsFromPEM([]byte(ts.ReadFile("machine-ca.crt")))
 	r, err := newReceiver(s.network, machines)
 	ts.Check(err)
@@ -134,8 +136,8 @@ func (s *story) startReceiver(ts *testscript.TestScript, otlp bool, file string)
 	s.note("a receiver of logs is at %s", r.host.Addr())
 }
 
-// receivedPod waits for the numbered lines of a pod. A line can arrive twice after an outage, and
-// counts once.
+// receivedPod waits for all numbered lines of a pod, and checks their order. After an outage a line
+// can arrive twice. It is then counted once.
 func (s *story) receivedPod(ts *testscript.TestScript, deadline, pod, text, number string) {
 	n, err := strconv.Atoi(number)
 	ts.Check(err)
@@ -159,8 +161,9 @@ func (s *story) receivedPod(ts *testscript.TestScript, deadline, pod, text, numb
 	s.note("the receiver has %d lines of pod %s", n, pod)
 }
 
-// receivedRequests waits until a line of the audit log of Kubernetes matches, and verifies the
-// chain of all of its lines. A line about missing lines breaks it.
+// receivedRequests waits until a line of the Kubernetes audit log matches, and verifies the chain
+// of all lines of this log. The machine sends a line with the number of missing lines if lines are
+// lost. Such a line breaks the chain.
 func (s *story) receivedRequests(ts *testscript.TestScript, deadline, text string) {
 	pattern, err := regexp.Compile(text)
 	ts.Check(err)
@@ -174,7 +177,8 @@ func (s *story) receivedRequests(ts *testscript.TestScript, deadline, text strin
 	s.note("the receiver has requests %d to %d of Kubernetes, as they were recorded", chain.First.Number, chain.Last.Number)
 }
 
-// received waits until the received lines are enough.
+// received waits until the function enough returns true for the received lines, and returns the
+// lines. It fails at the deadline.
 func (s *story) received(ts *testscript.TestScript, deadline, what string, enough func(lines []string) bool) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadlineOf(ts, deadline)))
 	defer cancel()

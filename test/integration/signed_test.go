@@ -27,7 +27,8 @@ import (
 	"github.com/orlop-os/orlop/test/testimage"
 )
 
-// signedVerb starts a registry with signed images, and writes an archive of another one.
+// signedVerb starts a registry with an unsigned image, a correctly signed image and an image with
+// the signature of a wrong key. It also writes an archive of a further signed image, and the rules.
 func (s *story) signedVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 4, 4, "signed PATCH RULES ARCHIVE NAME")
 	name := args[3]
@@ -64,8 +65,8 @@ func signingKey(ts *testscript.TestScript) crypto.Signer {
 	return key
 }
 
-// pushSigned pushes the test image NAME:TAG as reference, and the signature of a key, if there is
-// one, under the tag of cosign after a prefix.
+// pushSigned pushes the test image NAME:TAG under the given reference. If key is not nil, it also
+// pushes the signature of the image. The tag of the signature is the prefix and cosign's tag.
 func pushSigned(ctx context.Context, ts *testscript.TestScript, to oras.Target, name, tag, reference, prefix string, key crypto.Signer) error {
 	file, full := ts.MkAbs(tag+".tar"), name+":"+tag
 	if err := testimage.Write(ctx, file, full); err != nil {
@@ -98,7 +99,7 @@ func pushSigned(ctx context.Context, ts *testscript.TestScript, to oras.Target, 
 	return to.Tag(ctx, top, prefix+signtest.Tag(image.Digest.String(), ".sig"))
 }
 
-// archive writes the files of a directory as a tar archive.
+// archive writes the files of the directory dir into a tar archive.
 func archive(file, dir string) error {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)

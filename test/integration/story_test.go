@@ -32,8 +32,8 @@ var (
 	operator = flag.String("operator", "", "directory of the operator's CA and certificate that the image was built for (build/operator)")
 )
 
-// TestStories runs every story in testdata, one after the other, because emulated machines of two
-// stories would only slow each other down.
+// TestStories runs every story in testdata. The stories run one after the other, because the
+// emulated machines of concurrent stories would only slow each other down.
 func TestStories(t *testing.T) {
 	if *imageDir == "" || *binDir == "" || *operator == "" {
 		t.Fatal("the stories need an image: run `make stories`, or give -image, -bin and -operator after -args")
@@ -62,25 +62,25 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// mostRepeats is the number of repetitions of a failed story in which the emulator broke the kernel
-// of a machine (vm.KernelBreak). Machines recover from such a break, and so do most stories. A real
-// fault of the system occurs again and fails the story.
+// mostRepeats is how many times a failed story is repeated if the emulator broke the kernel of a
+// machine (vm.KernelBreak). Machines recover from such a break, and most stories then pass. A real
+// fault of the system occurs again in each repetition, so the story fails.
 const mostRepeats = 2
 
-// attempt is one run of a story. It implements testscript.T.
+// attempt is one run of a story. It implements the interface testscript.T.
 type attempt struct {
 	t      *testing.T
 	failed bool
-	said   []string // for the end of the log
+	said   []string // texts that are printed after all stories
 }
 
-// longestStory bounds a story, in the machines' time.
+// longestStory is the deadline of a story, in the time of the machines.
 const longestStory = 40 * time.Minute
 
 var dilateLine = regexp.MustCompile(`(?m)^dilate (\d+)$`)
 
-// dilationOf returns the time dilation of a story (dilateVerb). testscript needs its deadline
-// before the story starts.
+// dilationOf returns the factor in the story's line with the verb dilate, or 1. It reads the text
+// of the story, because testscript needs its deadline before the story starts.
 func dilationOf(story string) int {
 	if match := dilateLine.FindStringSubmatch(story); match != nil {
 		if n, err := strconv.Atoi(match[1]); err == nil {
@@ -90,8 +90,8 @@ func dilationOf(story string) int {
 	return 1
 }
 
-// tell runs the story. It returns the console around a break of a machine's kernel
-// (vm.KernelBreak), or an empty string.
+// tell runs the story once. If the kernel of a machine broke (vm.KernelBreak), it returns the part
+// of the console around the break. Otherwise it returns an empty string.
 func (a *attempt) tell(file string) string {
 	s := newStory(a)
 	text, err := os.ReadFile(file)
@@ -107,10 +107,10 @@ func (a *attempt) tell(file string) string {
 	return s.close()
 }
 
-// Run runs a script to its end.
+// Run runs a script in a goroutine and waits for its end.
 func (a *attempt) Run(_ string, script func(testscript.T)) {
 	done := make(chan struct{})
-	go func() { // FailNow ends the goroutine
+	go func() { // FailNow ends this goroutine only
 		defer close(done)
 		script(a)
 	}()
@@ -119,7 +119,7 @@ func (a *attempt) Run(_ string, script func(testscript.T)) {
 
 func (a *attempt) Verbose() bool { return testing.Verbose() }
 
-// Parallel does nothing: stories run one after the other.
+// Parallel does nothing, because stories run one after the other.
 func (a *attempt) Parallel() {}
 
 func (a *attempt) Skip(args ...any) {
@@ -137,7 +137,7 @@ func (a *attempt) FailNow() {
 	runtime.Goexit()
 }
 
-// Log is called once, with the script's log and its result.
+// Log is called once by testscript, with the log of the script and its result.
 func (a *attempt) Log(args ...any) {
 	a.t.Helper()
 	a.t.Log(args...)
@@ -146,11 +146,11 @@ func (a *attempt) Log(args ...any) {
 	}
 }
 
-// broken holds the ends of the logs of failed stories, each after the state of its cluster.
+// broken holds the ends of the logs of failed stories. The state of the cluster precedes each log.
 var broken []string
 
-// TestMain prints the failed stories and their positions last, because a long log is often read
-// from its end.
+// TestMain prints the ends of the failed stories after all other output, because a reader of a long
+// log often begins at its end.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	for _, end := range broken {
@@ -170,7 +170,7 @@ type story struct {
 
 	network  *vm.Network
 	machines map[string]*vm.Machine
-	seen     map[string]int64 // the position in each console that the story has read
+	seen     map[string]int64 // position in each console up to which the story has read it
 	write    *writer
 	read     *reader
 	customer *customer
@@ -183,10 +183,10 @@ type story struct {
 	boards   map[string]*board // the machines with a management controller; nil: none
 	secure   *secureServer
 	bgp      *vm.BGPRouter // nil: the gateway does not speak BGP
-	env      []string      // of the programs that the story runs, from its setup on
+	env      []string      // environment of the programs that the story runs, set by setup
 	tools    string        // directory of orlopctl and kubectl
-	current  string        // the machine that orlopctl calls
-	verify   []string      // the flags with which orlopctl verifies the machine
+	current  string        // name of the machine that orlopctl calls
+	verify   []string      // flags with which orlopctl verifies the machine
 }
 
 func newStory(t *attempt) *story {
@@ -197,14 +197,14 @@ func newStory(t *attempt) *story {
 	return s
 }
 
-// connect makes the network with this time dilation and this router.
+// connect creates the closed network with this time dilation and this IPv6 router.
 func (s *story) connect(dilation int, six vm.IPv6Spec) (err error) {
 	s.network, err = vm.NewNetwork(vm.NetworkSpec{Capture: filepath.Join(s.dir, "network.pcap"), Dilation: dilation, IPv6: six})
 	return err
 }
 
-// close switches all machines off, and prints the log if the story failed. It returns the console
-// around a break of a machine's kernel.
+// close switches all machines off, and prints the steps and the consoles if the story failed. It
+// returns the part of a console around a break of a machine's kernel, or an empty string.
 func (s *story) close() (broke string) {
 	if s.write != nil {
 		s.write.stop()
@@ -240,8 +240,8 @@ func (s *story) close() (broke string) {
 	return broke
 }
 
-// ask runs a user program with the story's latest settings, to get the state of a machine or its
-// cluster after a failure.
+// ask runs orlopctl or kubectl with the environment of the story, and returns the output. It reads
+// the state of a machine or of its cluster after a failure.
 func (s *story) ask(name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -254,8 +254,8 @@ func (s *story) ask(name string, args ...string) string {
 	return string(out)
 }
 
-// explain prints the state of the machine after a failure. It stores the latest state of the
-// cluster and the kubelet for the end of the log.
+// explain prints the state of the machine after a failure. It adds the latest state of the cluster
+// and of the kubelet to the texts that are printed after all stories.
 func (s *story) explain() {
 	if s.current == "" {
 		return // the story has not contacted a machine yet
@@ -274,7 +274,7 @@ func (s *story) explain() {
 	}
 }
 
-// lastLines returns the last n lines of a text. Each line is cut to a few lines of a screen.
+// lastLines returns the last n lines of a text. It cuts each line to 300 bytes.
 func lastLines(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	lines = lines[max(0, len(lines)-n):]
@@ -284,7 +284,8 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines, "\n")
 }
 
-// note adds a line to the timeline and prints it immediately, because a story takes minutes.
+// note adds a line to the timeline of the story. It also prints the line at once, because a story
+// takes minutes.
 func (s *story) note(format string, args ...any) {
 	line := fmt.Sprintf("%7.1fs  %s", s.network.Clock().Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 	s.mu.Lock()
@@ -309,7 +310,7 @@ func (s *story) setup(env *testscript.Env) error {
 	return nil
 }
 
-// start makes a machine of the story and switches it on.
+// start creates a machine of the story and switches it on.
 func (s *story) start(ts *testscript.TestScript, spec vm.MachineSpec) {
 	spec.Dir = filepath.Join(s.dir, spec.Name)
 	spec.NIC.Network = s.network
@@ -339,7 +340,8 @@ func (s *story) machine(ts *testscript.TestScript, name string) *vm.Machine {
 	return m
 }
 
-// waitConsole waits for a line on the machine's console after the lines that the story has read.
+// waitConsole waits for a line on the console of the machine, after the position up to which the
+// story has read the console. It returns the matches of the pattern.
 func (s *story) waitConsole(ts *testscript.TestScript, name, pattern string, deadline time.Duration) []string {
 	re, err := regexp.Compile(pattern)
 	ts.Check(err)

@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/kms/transittest"
 )
 
-// transitVerb runs a key manager for the Secrets of a cluster.
+// transitVerb starts a key manager for the Secrets of a cluster, or changes the state of the key
+// manager.
 func (s *story) transitVerb(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "transit start PATCH | rotate | seal | unseal"
 	need(ts, neg, args, 1, 2, usage)
@@ -28,7 +29,7 @@ func (s *story) transitVerb(ts *testscript.TestScript, neg bool, args []string) 
 	}
 }
 
-// startTransit starts the key manager, and writes the patch with which a machine decrypts with it.
+// startTransit starts the key manager, and writes the patch that makes the API server use it.
 func (s *story) startTransit(ts *testscript.TestScript, file string) {
 	s.transit = transittest.New("story", "the-secret-ID-of-the-story")
 	host, err := s.network.NewHost("transit", netip.Addr{})

@@ -25,7 +25,7 @@ import (
 	"github.com/orlop-os/orlop/test/bundlesender"
 )
 
-// setVerb changes a field of a document.
+// setVerb changes a field in the spec of a document. The value null removes the field.
 func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "set DOCUMENTS KIND.FIELD YAML")
 	path := strings.Split(args[1], ".")
@@ -44,8 +44,8 @@ func (s *story) setVerb(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// cutVerb uploads an upgrade bundle and cuts the power during an operation of the upgrade
-// (machined/upgrade names them).
+// cutVerb uploads a bundle and cuts the power as soon as the given operation of the upgrade begins
+// (machined/upgrade names the operations).
 func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "cut-upgrade NAME BUNDLE OPERATION")
 	file, err := os.Open(ts.MkAbs(args[1]))
@@ -61,7 +61,7 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	go func() {
 		_, err := bundlesender.Send(ctx, c, file)
 		if err != nil {
-			cancel() // the operation will not start
+			cancel() // the upload has failed, so the operation will not start
 		}
 		sent <- err
 	}()
@@ -81,8 +81,8 @@ func (s *story) cutVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("power of %s is cut after %.1fs, while it does: %s", args[0], time.Since(begun).Seconds(), doing)
 }
 
-// abandonVerb runs orlopctl with an upgrade bundle and kills it after the machine has done this
-// number of MiB of an operation. The output of orlopctl goes to stdout.
+// abandonVerb runs orlopctl upgrade with a bundle. It kills orlopctl as soon as the machine has
+// completed this number of MiB of the given operation. The output of orlopctl goes to stdout.
 func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 3, 3, "abandon BUNDLE OPERATION MIB")
 	mib, err := strconv.ParseInt(args[2], 10, 64)
@@ -117,8 +117,8 @@ func (s *story) abandonVerb(ts *testscript.TestScript, neg bool, args []string) 
 	ts.Check(err)
 }
 
-// atOnceVerb runs orlopctl for two machines at the same time, as two operators do. Exactly one run
-// succeeds.
+// atOnceVerb runs orlopctl for two machines at the same time, as two operators would do. Exactly
+// one of the calls must succeed.
 func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 4, -1, "at-once NAME NAME orlopctl ARGS")
 	if args[2] != "orlopctl" {
@@ -147,15 +147,15 @@ func (s *story) atOnceVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// registryVerb starts a registry in the network and stores a bundle in it.
+// registryVerb starts a registry in the closed network and stores a bundle in it.
 func (s *story) registryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "registry BUNDLE CA")
 	ca := s.startRegistry(ts, args[:1])
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), ca, 0o600))
 }
 
-// releasesVerb starts a registry in the network, stores bundles in it, and writes the patch with
-// which a machine uses it.
+// releasesVerb starts a registry in the closed network and stores bundles in it. It writes the
+// patch with which a machine uses the registry.
 func (s *story) releasesVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, -1, "releases PATCH BUNDLE…")
 	ca := s.startRegistry(ts, args[1:])
@@ -172,8 +172,9 @@ func writeRegistries(ts *testscript.TestScript, file string, registries ...map[s
 	ts.Check(os.WriteFile(ts.MkAbs(file), patch, 0o600))
 }
 
-// startRegistry starts a registry in the network that holds bundles as orlop/test:1, orlop/test:2
-// and so on. It sets $REGISTRY and the digests $DIGEST_1, $DIGEST_2, and returns the registry's CA.
+// startRegistry starts a registry in the closed network with the bundles as orlop/test:1,
+// orlop/test:2 and so on. It sets $REGISTRY to the address, and $DIGEST_1, $DIGEST_2 and so on to
+// the digests. It returns the CA of the registry as PEM.
 func (s *story) startRegistry(ts *testscript.TestScript, bundles []string) (ca []byte) {
 	handler := registryWith(ts, "orlop/test:1", func(ctx context.Context, repository *remote.Repository) {
 		for i, name := range bundles {

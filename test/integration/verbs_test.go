@@ -29,9 +29,10 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// The verbs of the stories, besides testscript's own (stdout, stderr, cmp, grep, …).
+// The verbs of the stories, in addition to the verbs of testscript (stdout, stderr, cmp, grep, …).
 //
-// All times in a story are the machines' time. It differs from the time outside after
+// All times in a story are in the time of the machines. This time differs from the time of this
+// computer after
 //
 //	dilate N
 //	    first verb of a story: time passes N times more slowly for the machines (vm.Clock)
@@ -39,201 +40,219 @@ import (
 // The other verbs are
 //
 //	router MODE
-//	    first verb of a story: the network has IPv6 alone, and its router configures machines by
-//	    MODE: advertised (router advertisements), stateless (and settings by DHCPv6), stateful
+//	    first verb of a story: the network has IPv6 and no IPv4, and its router configures
+//	    machines by MODE: advertised (by router advertisements), stateless (further settings by
+//	    DHCPv6), stateful (addresses by DHCPv6)
 //	machine NAME [key=value…]
 //	    make a machine and switch it on; machineVerb lists the keys
 //	console NAME REGEXP [DEADLINE]
-//	    wait for a line on its console, after the last matched line
+//	    wait for a line on the console of the machine, after the last matched line
 //	fingerprint NAME
-//	    read its fingerprint from the console and verify it by that ($FINGERPRINT_NAME)
+//	    read the fingerprint of the machine's key from the console ($FINGERPRINT_NAME); orlopctl
+//	    then verifies the machine by the fingerprint
 //	code NAME
-//	    read its pairing code from the console ($CODE_NAME)
+//	    read the pairing code of the machine from the console ($CODE_NAME)
 //	trust NAME SECRETS
-//	    verify it by the cluster's machine CA from now on
+//	    from now on, orlopctl verifies the machine by the machine CA of the cluster
 //	orlopctl ARGS, kubectl ARGS
 //	    run the program as a user would; its output goes to stdout and stderr
 //	retry DEADLINE VERB ARGS
-//	    repeat orlopctl or kubectl until it succeeds
+//	    repeat orlopctl or kubectl until it succeeds, or with a ! until it fails
 //	door NAME
-//	    check that its API rejects unauthorized calls, measure authorized calls: build/api.json
+//	    check that the management API of the machine rejects unauthorized calls, and measure
+//	    authorized calls; the results are in build/api.json
 //	nocert NAME
-//	    try to connect without a certificate; succeeds unless the API rejects the connection
+//	    try to connect without a certificate; with a !, the API must reject the connection
 //	image FILE [NAME]
 //	    build the test image as an OCI archive; the default NAME is test.orlop.dev/testpod:1
 //	addon-archive FILE NAME YAML
 //	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
-//	    of `flux push artifact`; $ARTIFACT becomes its name with the digest
+//	    of `flux push artifact`; $ARTIFACT becomes the name of the artifact with the digest
 //	cluster NAME [KEY=VALUE… | KIND.FIELD YAML]
-//	    make a machine (with a key of machine) and a cluster on it with the test image, and with a
-//	    field of its configuration as in set; orlopctl and kubectl use it
+//	    make a machine with keys of the verb machine, and a cluster on it with the test image.
+//	    KIND.FIELD YAML changes the machine's configuration like the verb set. orlopctl and
+//	    kubectl use the cluster
 //	portforward TARGET PORT PATH
 //	    kubectl port-forward with one HTTP request; prints the answer
 //	outside DEADLINE REGEXP URL
-//	    fetch repeatedly from a host in the network until the answer matches, or with a !
-//	    no longer matches
+//	    fetch the URL repeatedly from a host in the network until the answer matches, or with a !
+//	    until it does not match
 //	ports NAME PORT…
-//	    scan all TCP ports from the network: exactly these are open
+//	    scan all TCP ports of the machine from the network; exactly these ports must be open
 //	capture
-//	    check that no packet went to an address outside the closed network since its creation
+//	    check that no packet went to an address outside the closed network since the network was
+//	    created
 //	kill-services NAME [SERVICE…]
-//	    kill -9 services through the API (default: all); each runs within 10 s, and becomes ready
+//	    kill services of the machine with SIGKILL through the API (default: all); the process of
+//	    each service must run again within 10 s, and then become ready
 //	follow POD WATCHER
 //	    kubectl logs -f while the pod writes, until its log was rotated twice: each line occurs
-//	    once and in order; the pod WATCHER of kube-system sees the files in /logs
+//	    once and in order; the pod WATCHER in kube-system has the log files in its directory /logs
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
-//	    the Cluster document trusts an issuer of tokens in the network, with user names by
-//	    EXPRESSION; KUBECONFIG is for its user dora
+//	    start an issuer of tokens in the network. The Cluster document trusts the issuer, and
+//	    derives user names by EXPRESSION; KUBECONFIG is for the user dora of the issuer
 //	pod-token NODE KUBECONFIG
 //	    KUBECONFIG has the token of a pod of the default namespace on NODE
 //	refused-calls N
-//	    make N failing calls as the operator, sixteen at a time
+//	    make N failing calls as the operator, with sixteen concurrent calls
 //	cut-stream NAME
-//	    cut the power during a capture of its packets
+//	    cut the power of the machine during a packet capture on the machine
 //	kubelet NAME PATH STATUS [KUBECONFIG]
-//	    call the kubelet, with KUBECONFIG or anonymously, until it answers with that status
+//	    call the kubelet of the machine, with KUBECONFIG or anonymously, until it answers with
+//	    this HTTP status
 //	plug NAME DISK MIB, unplug NAME DISK
-//	    add a disk to its SCSI controller, or remove it
+//	    add a disk to the SCSI controller of the machine, or remove the disk
 //	disk NAME FROM
-//	    while it is off: its first disk becomes a copy of the system disk of machine FROM, which
-//	    is off; "image": the image; or "blank"
+//	    while the machine is off, replace the content of its first disk. FROM is the name of a
+//	    machine that is off (the content becomes a copy of its system disk), image, or blank
 //	swap NAME DISK
-//	    while it is off: a disk and a blank disk of the same size change places; the next swap
-//	    changes them back
+//	    while the machine is off, exchange the disk with a blank disk of the same size; the next
+//	    swap restores the first disk
 //	settled SERVICE DURATION
-//	    wait until a service has run for this time
+//	    wait until the service has run for this duration
 //	writes start|check, writes stop [resumed]
-//	    write ConfigMaps, at most 20 a second; resumed: fail unless a write has failed and a later
-//	    one was acknowledged; check: all that were acknowledged since the first start exist
+//	    write ConfigMaps, at most 20 a second; check: all writes that were acknowledged since the
+//	    first start exist; resumed: fail if no write has failed, or if no later write was
+//	    acknowledged
 //	reads KUBECONFIG, reads stop
 //	    read from the API repeatedly, each time over a new connection; stop: no read has failed
 //	history start MACHINE…, history next, history stop
-//	    run clients that read and write registers at these API servers; next gives them new
-//	    registers; stop checks that their history is linearizable: no acknowledged write is lost
+//	    run clients that read and write registers at these API servers; next gives the clients new
+//	    registers; stop checks that the history is linearizable: no acknowledged write is lost
 //	tools [DIRECTORY]
-//	    use the orlopctl and the kubectl of a directory below ${VERSIONS}, or the present ones
+//	    use the orlopctl and the kubectl of a directory below ${VERSIONS}; without DIRECTORY, use
+//	    those of this version again
 //	client start ADDRESS, client stop
-//	    write and read at ADDRESS, five requests a second; stop: no request has failed twice,
-//	    and every acknowledged write exists
+//	    write and read at ADDRESS, five requests a second; stop: no request has failed twice, and
+//	    every acknowledged write exists
 //	network cut|join NAME
 //	    disconnect a machine from the network, or connect it again
 //	cable pull|plug NAME N
-//	    pull the cable of a machine's N-th NIC out (0 is the first), so that it loses the carrier,
-//	    or plug it in again
+//	    unplug the cable of the N-th NIC of the machine (0 is the first), which then has no
+//	    carrier, or plug the cable in again
 //	lldp NAME|off
 //	    the switch announces itself as NAME on all ports (LLDP), or ends the announcements
 //	bgp start ASN
-//	    the gateway is a router with BGP for every machine; outside and client go by its routes,
-//	    in turn over the machines that announce an address
+//	    the gateway is a BGP router for every machine. The verbs outside and client use its
+//	    routes, in turn over the machines that announce an address
 //	bgp DEADLINE ADDRESS [NAME…]
 //	    wait until exactly these machines announce the address
 //	trunk NAME UNTAGGED [ID…]
-//	    the port of NAME (a machine, NAME/N for its N-th NIC, or gateway) has frames of VLAN
-//	    UNTAGGED without a tag (0: none), and frames of the others with one
+//	    set the VLANs of the port of NAME (a machine, NAME/N for its N-th NIC, or gateway): frames
+//	    of VLAN UNTAGGED have no tag on the port (0: no such VLAN), and frames of the VLANs ID
+//	    have a tag
 //	bundle NAME…
 //	    the switch aggregates these ports by LACP
 //	leader
 //	    $LEADER becomes the machine with the leader of etcd, $FOLLOWER another machine
 //	powercut NAME, poweron NAME
-//	    operate the power switch
+//	    operate the power switch of the machine
 //	hang NAME
-//	    stop its processors, until its power is cut
+//	    stop the processors of the machine, until its power is cut
 //	bmc start FILE NAME…
-//	    a host in the network is the management controller of these machines, by Redfish; FILE
-//	    becomes their Secrets, NAME-power
+//	    start a host in the network that is the management controller of these machines, by Redfish;
+//	    FILE gets their Secrets, NAME-power
 //	bmc did NAME
-//	    prints the operations of its power switch: on, off, button, restart
+//	    print the operations of the power switch of the machine: on, off, button, restart
 //	damage NAME WHAT
-//	    while it is off: flip PARTITION, one byte of it; fill MIB, its ESP except for this space;
-//	    variables, erase the firmware's; disk, replace it by a new disk with only the image
+//	    damage a machine that is off; "flip PARTITION": one byte of the partition; "fill MIB":
+//	    fill its ESP until this space is free; "variables": erase the variables of its firmware;
+//	    "disk": replace its disk by a new disk with the image
 //	forge-ticket DOCUMENTS NAME
-//	    replace the signature of the ticket in them by that of a foreign CA
+//	    replace the ticket in DOCUMENTS by a ticket for NAME with the signature of an unknown CA
 //	operators PATCH CA…
 //	    PATCH makes a machine trust exactly the operators with these CA files
 //	leaks SECRETS FILE…
 //	    a file contains a private key or another secret of SECRETS; with a ! no file does
 //	set DOCUMENTS KIND.FIELD[.FIELD…] YAML
-//	    set a field of the spec in the document of this kind; null removes it
+//	    set a field of the spec in the document of this kind; null removes the field
 //	cut-install NAME DOCUMENTS OPERATION
 //	    install, and cut the power during this operation of the installation
 //	cut-upgrade NAME BUNDLE OPERATION
-//	    upload an upgrade, and cut the power during this operation of the upgrade
+//	    upload a bundle, and cut the power during this operation of the upgrade
 //	abandon BUNDLE OPERATION MIB
-//	    run orlopctl upgrade -f, and kill it when the machine has done MIB of this operation
+//	    run orlopctl upgrade -f, and kill orlopctl when the machine has done MIB of this operation
 //	at-once NAME NAME orlopctl ARGS
-//	    call two machines at the same time through another; exactly one call succeeds ($FIRST),
-//	    and the error of the other ($SECOND) goes to stderr
+//	    call two machines at the same time. Exactly one call must succeed: $FIRST becomes the
+//	    machine of this call, $SECOND the other machine. The error of $SECOND goes to stderr
 //	registry BUNDLE CA
-//	    start a registry ($REGISTRY) with a bundle as orlop/test:1; CA is its CA
+//	    start a registry ($REGISTRY) with a bundle as orlop/test:1; the file CA gets the CA of the
+//	    registry
 //	releases PATCH BUNDLE…
 //	    start a registry ($REGISTRY) with bundles as orlop/test:1, orlop/test:2 and so on, with
-//	    the digests $DIGEST_1, $DIGEST_2; PATCH makes a machine use it; $VERSION is the image's
+//	    the digests $DIGEST_1, $DIGEST_2 and so on; PATCH makes a machine use the registry;
+//	    $VERSION is the version of the image
 //	extensions PATCH NAME…
 //	    start a registry with the extensions below ${VERSIONS}/extensions with these names, such
-//	    as gvisor/gvisor; $EXTENSION_1, $EXTENSION_2 and so on are their references; PATCH makes
-//	    a machine use the registry
+//	    as gvisor/gvisor; $EXTENSION_1, $EXTENSION_2 and so on are their references; PATCH makes a
+//	    machine use the registry
 //	mirror PATCH NAME
-//	    start a registry with the test image as NAME (REGISTRY/…) below a path, for a user; PATCH
-//	    makes it a mirror of REGISTRY
+//	    start a registry with the test image as NAME (REGISTRY/…), below a path and for one user;
+//	    PATCH makes the registry a mirror of REGISTRY
 //	signed PATCH RULES ARCHIVE NAME
 //	    start a registry with the test image as NAME:unsigned, NAME:wrong (signed by another key)
 //	    and NAME:good; ARCHIVE has NAME:imported with its signature. PATCH makes the registry a
-//	    mirror, RULES requires signatures of the images of REGISTRY, and none of the test image
+//	    mirror of REGISTRY. RULES requires signatures for the images of REGISTRY, and no signature
+//	    for the test image
 //	secure start PATCH
-//	    a host in the network resolves its name, secure.site.example, by DNS over TLS, and has a
-//	    time server with NTS; PATCH makes a machine use both
+//	    start a host in the network that resolves the host's name, secure.site.example, by DNS
+//	    over TLS, and is a time server with NTS; PATCH makes a machine use both
 //	secure silent, secure honest
-//	    its DNS answers no query, or works again
+//	    the DNS server of the host answers no query, or works again
 //	bucket start PATCH KEY
-//	    start an object store (S3); PATCH makes a machine upload its snapshots there, encrypted
-//	    for KEY
+//	    start an object store (S3); PATCH makes a machine upload its snapshots to the store,
+//	    encrypted for KEY
 //	bucket newest FILE KEY
 //	    FILE becomes the newest object, which must be a snapshot that KEY decrypts
 //	receiver start FILE
-//	    a host in the network receives JSON lines over TLS from machines of the cluster; FILE
-//	    becomes the patch that ships logs to it, as receiver archive
+//	    start a host in the network that receives JSON lines over TLS from machines of the
+//	    cluster; FILE becomes the patch that ships logs to the host, as receiver archive
 //	receiver otlp FILE
 //	    the same over OTLP, also with the logs of pods
 //	receiver kill, receiver again
-//	    stop it with the data in its sockets, or start it again
+//	    stop the receiver, which loses the data in its sockets, or start it again
 //	receiver has DEADLINE REGEXP
 //	    wait until a matching line has arrived
 //	receiver pod DEADLINE POD TEXT NUMBER
-//	    wait until it has the lines "TEXT 1" to "TEXT NUMBER" of a pod, in order
+//	    wait until the receiver has the lines "TEXT 1" to "TEXT NUMBER" of a pod, in order
 //	receiver audit DEADLINE
-//	    wait until it has the whole audit log, in order, and verify its chain
+//	    wait until the receiver has the whole audit log, in order, and verify the chain of its
+//	    records
 //	receiver requests DEADLINE REGEXP
-//	    wait until a line of the audit log of Kubernetes matches, and verify the chain of all of
-//	    its lines
+//	    wait until a line of the audit log of Kubernetes matches, and verify the chain of all
+//	    lines of this log
 //	proxy start PATCH
-//	    a host in the network is an HTTP proxy with a user and a password; PATCH makes a machine
-//	    use it
+//	    start a host in the network that is an HTTP proxy with a user and a password; PATCH makes
+//	    a machine use the proxy
 //	proxy used DEADLINE REGEXP
-//	    wait until a client has connected through it to a matching host:port
+//	    wait until a client has connected through the proxy to a matching host:port
 //	transit start PATCH
-//	    a host in the network is a key manager (Vault's Transit); PATCH makes a machine decrypt
-//	    Secrets with it
+//	    start a host in the network that is a key manager (Transit of Vault); PATCH makes the API
+//	    server use the key manager
 //	transit rotate, transit seal, transit unseal
-//	    its key gets another version; it answers no request, or works again
+//	    the key of the key manager gets a new version; the key manager answers no request; it
+//	    works again
 //	down NAME [DEADLINE [REASON]]
-//	    wait until it has powered off; REASON is QEMU's (guest-shutdown, guest-reset)
+//	    wait until the machine has powered off; REASON is the reason that QEMU must report
+//	    (guest-shutdown, guest-reset)
 //
-// and for failures, in bad_test.go:
+// The verbs for failures are in bad_test.go:
 //
 //	dhcp on|off, ntp on|off
-//	    let the closed network's servers answer or not
+//	    the DHCP or NTP server of the closed network answers, or does not answer
 //	exits STATUS orlopctl ARGS
 //	    check that orlopctl ends with this status
 //	await DEADLINE REGEXP orlopctl|kubectl ARGS
-//	    repeat the command until its output matches, or with a ! no longer matches
+//	    repeat the command until its output matches, or with a ! until it does not match
 //	refuses NAME FILE
-//	    send documents that orlopctl rejects: the machine rejects them too; prints its error
+//	    send documents that orlopctl rejects to the machine, which must reject them too; prints
+//	    the error
 //	expired DIR
 //	    make an expired operator certificate (client.crt, client.key)
 //	button NAME
-//	    press the power button
+//	    press the power button of the machine
 //	unchanged NAME
-//	    its disk has exactly the content that it had at its creation
+//	    check that the disks of the machine have exactly the content from their creation
 func (s *story) verbs() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"dilate":        s.dilateVerb,
@@ -323,10 +342,11 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	}
 }
 
-// lasts converts a duration of the machines to a duration outside.
+// lasts converts a duration of the machines to the duration on this computer.
 func (s *story) lasts(d time.Duration) time.Duration { return s.network.Clock().Outside(d) }
 
-// timeouts returns a program's arguments with the value of --timeout converted to the time outside.
+// timeouts returns the arguments of a program, with the value of --timeout converted to the time of
+// this computer.
 func (s *story) timeouts(ts *testscript.TestScript, args []string) []string {
 	args = slices.Clone(args)
 	for i, a := range args {
@@ -345,41 +365,42 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 	return d
 }
 
-// machineVerb's keys. Each changes the default machine (4 GiB of memory, a disk of 8 GiB with the
-// image):
+// machineVerb makes a machine and switches it on. Each key changes the default machine, which has 4
+// GiB of memory and a disk of 8 GiB with the image:
 //
 //	memory=MIB    size of the memory
 //	cpus=N        number of processors; the default is 2
 //	disk=MIB      size of the disk, at least the size of the image
 //	profile=NAME  the image of another profile
-//	secureboot    a firmware with Secure Boot, in setup mode; secureboot=NAME: with the keys that
-//	              machine NAME has enrolled, which must be off
-//	tpm           a TPM 2.0; its state stays with the machine
+//	secureboot    firmware with Secure Boot, in setup mode; with secureboot=NAME, the firmware has
+//	              the keys that machine NAME has enrolled. Machine NAME must be off
+//	tpm           a TPM 2.0, which keeps its state over power cycles of the machine
 //	blank=MIB,…   blank disks of these sizes (disk0, disk1, …) instead of the disk with the image
 //	more=MIB,…    further blank disks of these sizes (more0, more1, …)
-//	cdrom=FILE    this artifact of the image is a CD in its drive; without blank=, it has no disk
-//	usb=FILE      the same, on a USB stick
-//	netboot=HOW   it boots netboot.efi over the network: pxe or http
-//	kernel=FILE   the firmware gets this boot image directly, and has no other boot option
-//	loader=NAME   its firmware boots another boot loader, ipxe or grub, which boots netboot.efi
-//	first=MIB     another blank disk, before the others in the kernel's order; the firmware can
-//	              ignore it
+//	cdrom=FILE    this artifact of the image is a CD in the machine's drive; without blank=, the
+//	              machine has no disk
+//	usb=FILE      like cdrom=, but as a USB stick
+//	netboot=HOW   the machine boots netboot.efi over the network: pxe or http
+//	kernel=FILE   QEMU passes this boot image to the firmware, which has no other boot option
+//	loader=NAME   the firmware boots another boot loader, ipxe or grub, which boots netboot.efi
+//	first=MIB     a further blank disk, before the others in the kernel's order; the firmware can
+//	              ignore the disk
 //	foreign       a foreign partition takes all the space after the partitions of the image
 //	flip          one byte of ROOT-A is changed
 //	rtc=TIME      time of the hardware clock at power-on (RFC 3339)
 //	nonic         no network card
 //	nics=N        this number of network cards
-//	noreboot      a reset of the machine ends it
-//	scsi          a SCSI controller to which plug can add a disk
-//	config=FILE   another disk, labeled ORLOPCFG, with FILE as machine.yaml
-//	cidata=FILE   another disk, labeled CIDATA, with FILE as user-data
-//	iso=FILE      the same as a CD image of ISO level 4, labeled cidata
-//	photos=MIB    another disk, of this size, with a user's file system
-//	member=MIB    another disk, of this size, with the metadata of a RAID member at its end
+//	noreboot      QEMU ends when the machine resets
+//	scsi          a SCSI controller to which the verb plug can add a disk
+//	config=FILE   a further disk, labeled ORLOPCFG, with FILE as machine.yaml
+//	cidata=FILE   a further disk, labeled CIDATA, with FILE as user-data
+//	iso=FILE      like cidata=, but as a CD image of ISO level 4, labeled cidata
+//	photos=MIB    a further disk of this size, with a user's file system
+//	member=MIB    a further disk of this size, with the metadata of a RAID member at its end
 func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "machine NAME [key=value…]")
 	spec := vm.MachineSpec{Name: args[0], MemoryMiB: 4096, CPUs: 2, Watchdog: true}
-	// An argument that the boot image must not pass to its kernel (docs/decisions/0089).
+	// The boot image must not pass this argument to its kernel (docs/decisions/0089).
 	spec.QEMU.Args = []string{"-smbios", "type=11,value=io.systemd.stub.kernel-cmdline-extra=from-smbios"}
 	dir, size := *imageDir, int64(8192)
 	var blank, media []vm.Disk
@@ -498,8 +519,8 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 }
 
 // toolsVerb selects the orlopctl and the kubectl of a directory below ${VERSIONS}. Without an
-// argument it selects the present ones again. A former orlopctl writes configurations that a former
-// machine accepts.
+// argument it selects the programs of this version again. A machine with a former release accepts
+// the configurations of the orlopctl of that release.
 func (s *story) toolsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 1, "tools [DIRECTORY]")
 	s.tools = *binDir
@@ -530,8 +551,8 @@ func (s *story) codeVerb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("CODE_"+args[0], s.shown(ts, args[0], `orlop: pairing code ([0-9A-Z-]+)`))
 }
 
-// shown returns the match of the first group of an expression in the last matching line of a
-// console.
+// shown returns the first group of the pattern in the last matching line on the console of the
+// machine.
 func (s *story) shown(ts *testscript.TestScript, name, pattern string) string {
 	all := regexp.MustCompile(pattern).FindAllStringSubmatch(s.machine(ts, name).Console().String(), -1)
 	if len(all) == 0 {
@@ -553,7 +574,8 @@ func (s *story) trustVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.setContext(ts, args[0], "--ca", ca, "--server-name", args[0])
 }
 
-// setContext makes orlopctl call a machine as the operator of the image.
+// setContext makes orlopctl call the machine, as the operator that the image trusts. The parameter
+// verify has the flags with which orlopctl verifies the machine.
 func (s *story) setContext(ts *testscript.TestScript, name string, verify ...string) {
 	args := append([]string{"config", "set", name, "--endpoint", "127.0.0.1:" + ts.Getenv("PORT_"+name+"_50000"),
 		"--cert", filepath.Join(*operator, "admin.crt"), "--key", filepath.Join(*operator, "admin.key")}, verify...)
@@ -562,7 +584,7 @@ func (s *story) setContext(ts *testscript.TestScript, name string, verify ...str
 	s.current, s.verify = name, verify
 }
 
-// endpoint returns the endpoint that the story's orlopctl uses.
+// endpoint returns the endpoint of the machine that orlopctl calls in this story.
 func (s *story) endpoint(ts *testscript.TestScript) client.Endpoint {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(*operator, "admin.crt"), filepath.Join(*operator, "admin.key"))
 	ts.Check(err)
@@ -583,7 +605,7 @@ func (s *story) endpoint(ts *testscript.TestScript) client.Endpoint {
 	return e
 }
 
-// client returns a connection to the endpoint.
+// client connects to the machine that orlopctl calls in this story.
 func (s *story) client(ts *testscript.TestScript) *client.Client {
 	e := s.endpoint(ts)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -593,7 +615,8 @@ func (s *story) client(ts *testscript.TestScript) *client.Client {
 	return c
 }
 
-// program runs a user program and stores its output for the script.
+// program returns a verb that runs a program with the arguments, and stores its output for the
+// script.
 func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, args []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		began := time.Now()
@@ -608,12 +631,12 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 	}
 }
 
-// kubectl returns a kubectl command for a verb that works while it runs.
+// kubectl returns a kubectl command. The verb can work while the command runs.
 func kubectl(ctx context.Context, ts *testscript.TestScript, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), append([]string{"--kubeconfig", ts.Getenv("KUBECONFIG")}, args...)...)
 }
 
-// every is the polling interval of until.
+// every is the interval between two calls of a function by until.
 const every = 500 * time.Millisecond
 
 func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -637,7 +660,7 @@ func (s *story) retryVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until calls f until it returns nil, or returns its last error at the deadline.
+// until calls f repeatedly until f returns nil. At the deadline it returns the last error of f.
 func until(deadline time.Duration, f func() error) error {
 	end := time.After(deadline)
 	tick := time.NewTicker(every)
@@ -661,8 +684,8 @@ func (s *story) nocertVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	c, err := tls.Dial("tcp", "127.0.0.1:"+ts.Getenv("PORT_"+args[0]+"_50000"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	if err == nil {
-		// In TLS 1.3 the server rejects the client after the client's own handshake, so the first
-		// read returns the error.
+		// In TLS 1.3, the handshake of the client ends before the server verifies the certificate
+		// of the client. The first read therefore returns the error.
 		c.SetDeadline(time.Now().Add(20 * time.Second))
 		_, err = c.Read(make([]byte, 1))
 		c.Close()
@@ -721,7 +744,7 @@ func (s *story) portforwardVerb(ts *testscript.TestScript, neg bool, args []stri
 	}
 }
 
-// lines collects a command's output and signals new output.
+// lines collects the output of a command, and signals new output.
 type lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -741,40 +764,5 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// answerLimit bounds one request of outside, which uses a new connection.
+// answerLimit is the deadline of one request of the verb outside, which uses a new connection.
 const answerLimit = 5 * time.Second
-
-func (s *story) powercutVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "powercut NAME")
-	s.machine(ts, args[0]).PowerCut()
-	s.note("power of %s is cut", args[0])
-}
-
-func (s *story) poweronVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 1, "poweron NAME")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	m := s.machine(ts, args[0])
-	s.seen[args[0]] = m.Console().Offset()
-	ts.Check(m.PowerOn(ctx))
-	s.note("machine %s is switched on again", args[0])
-}
-
-func (s *story) downVerb(ts *testscript.TestScript, neg bool, args []string) {
-	need(ts, neg, args, 1, 3, "down NAME [DEADLINE [REASON]]")
-	deadline := 2 * time.Minute
-	if len(args) > 1 {
-		deadline = deadlineOf(ts, args[1])
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.lasts(deadline))
-	defer cancel()
-	exit, err := s.machine(ts, args[0]).Wait(ctx)
-	if err != nil {
-		ts.Fatalf("machine %s is still on after %v", args[0], deadline)
-	}
-	ts.Check(exit.Err())
-	s.note("machine %s is off: %s", args[0], exit)
-	if len(args) > 2 && exit.Reason != args[2] {
-		ts.Fatalf("machine %s is off for another reason: %s", args[0], exit)
-	}
-}

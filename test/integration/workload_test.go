@@ -30,11 +30,11 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// testImage is the name under which the stories' image is imported.
+// testImage is the default name of the test image.
 const testImage = "test.orlop.dev/testpod:1"
 
-// scan connects to every TCP port of the machine from the closed network and returns the open
-// ports.
+// scan connects to every TCP port of an address from a host in the closed network, and returns the
+// open ports.
 func (s *story) scan(addr string) ([]int, error) {
 	scanner, err := s.network.NewHost("scanner", netip.Addr{})
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *story) scan(addr string) ([]int, error) {
 	return open, nil
 }
 
-// service returns the present state of a service of the machine.
+// service returns the present state of the service with this name.
 func service(ctx context.Context, c *client.Client, name string) (*api.ServiceStatus, error) {
 	r, err := c.Service.List(ctx, &api.ListServicesRequest{})
 	if err != nil {
@@ -81,8 +81,8 @@ func service(ctx context.Context, c *client.Client, name string) (*api.ServiceSt
 	return nil, fmt.Errorf("service %s is gone", name)
 }
 
-// killVerb kills the process of each service. The process must run again within 10 s, and be ready
-// within the time that an emulated processor needs to start it.
+// killVerb kills the process of each service. A new process must run within 10 s. It must become
+// ready within 3 minutes, the time that an emulated processor can need.
 func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, -1, "kill-services NAME [SERVICE…]")
 	if args[0] != s.current {
@@ -105,10 +105,10 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		began := time.Now()
 		_, err := c.Service.Restart(ctx, &api.RestartServiceRequest{Name: before.Name, Kill: true})
-		if before.Name != "apid" { // the end of apid breaks the call that killed it
+		if before.Name != "apid" { // the end of apid breaks the call that kills it
 			ts.Check(err)
 		}
-		// Except for apid, through which the check is made, the process must run again within 10 s.
+		// The check calls apid. While apid itself restarts, until retries the check.
 		err = until(10*time.Second, func() error {
 			now, err := service(ctx, c, before.Name)
 			if err == nil && (now.Pid == 0 || now.Pid == before.Pid) {
@@ -134,10 +134,12 @@ func (s *story) killVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// followVerb reads a pod's log while the pod writes it, until the log was rotated twice. Each line
-// must occur once and in order. The pod (of testpod serve) writes a few lines per request, and the
-// next request waits until the reader has all earlier lines: a reader that is behind by a whole
-// file would miss it, and an emulated reader is slow.
+// followVerb reads the log of a pod with kubectl while the pod writes, until the log was rotated
+// twice. Each line must occur once and in order.
+//
+// The pod (testpod serve) writes a few lines for each request. The next request waits until the
+// reader has all earlier lines. A reader that is behind by a whole log file would miss lines, and a
+// reader on an emulated machine is slow.
 func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "follow POD WATCHER")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -160,7 +162,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 			}
 			number, _, numbered := strings.Cut(in.Text(), " xxx")
 			if !numbered {
-				continue // another line of the pod
+				continue // a line that the pod writes for another reason
 			}
 			if read++; number != strconv.Itoa(read) {
 				ts.Fatalf("log of %s: after line %d comes %.80q", args[0], read-1, in.Text())
@@ -175,7 +177,7 @@ func (s *story) followVerb(ts *testscript.TestScript, neg bool, args []string) {
 	s.note("followed the log of %s, which was cut %d times: %d lines, none missing", args[0], len(cuts), read)
 }
 
-// settledVerb waits until a service has run for this time.
+// settledVerb waits until the service has run for this duration.
 func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, 2, "settled SERVICE DURATION")
 	long := deadlineOf(ts, args[1])
@@ -197,22 +199,22 @@ func (s *story) settledVerb(ts *testscript.TestScript, neg bool, args []string) 
 	s.note("%s has been running for %s", args[0], args[1])
 }
 
-// writer writes ConfigMaps one after the other and stores the names that the API server
-// acknowledged. A later start continues with the next name.
+// writer creates ConfigMaps one after the other. It stores the names of the ConfigMaps that the API
+// server acknowledged. A later start continues with the next number.
 type writer struct {
 	kube         kubernetes.Interface
 	cancel       context.CancelFunc
 	done         chan struct{}
-	next         int      // number of the next name; read after done, like the fields below
+	next         int      // of the next ConfigMap; valid after done, like the fields below
 	acknowledged []string // of all starts
-	// since the last start: a write failed, and a later write was acknowledged
+	// since the last start: a write failed; a later write was acknowledged
 	failed, resumed bool
 }
 
 func (w *writer) stop() { w.cancel(); <-w.done }
 
-// writesPerSecond limits the writer: at this rate a write of some ten milliseconds is in flight
-// most of the time, and a story of minutes writes thousands of objects.
+// writesPerSecond is the maximum rate of the writer. At this rate a write, which takes some ten
+// milliseconds, is in progress most of the time. A story writes thousands of objects.
 const writesPerSecond = 20
 
 func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
@@ -251,7 +253,7 @@ func (s *story) writesVerb(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// stillThere fails if an acknowledged ConfigMap does not exist.
+// stillThere fails the story if a ConfigMap that was acknowledged does not exist.
 func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknowledged []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -273,8 +275,8 @@ func stillThere(ts *testscript.TestScript, maps typed.ConfigMapInterface, acknow
 	}
 }
 
-// run writes until its context ends; it closes ten after ten acknowledged writes. A write that
-// failed is not repeated: it may exist.
+// run writes until ctx ends, and closes ten after ten acknowledged writes. It does not repeat a
+// failed write, because its object may exist.
 func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
 	defer close(w.done)
 	w.failed, w.resumed = false, false
@@ -293,12 +295,12 @@ func (w *writer) run(ctx context.Context, ten chan<- struct{}) {
 	}
 }
 
-// reader reads from the API server as fast as it answers, each time over a new connection.
+// reader reads from the API server repeatedly, each time over a new connection.
 type reader struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	read   int   // read after done
-	failed error // likewise: the first failure, which stops the reader
+	read   int   // number of successful reads; valid after done
+	failed error // the first failure, which ends the reader; valid after done
 }
 
 func (r *reader) stop() { r.cancel(); <-r.done }
@@ -355,8 +357,9 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return err
 }
 
-// outside analyzes the capture. It returns flows to unicast addresses that are neither on the
-// closed network nor in the cluster's ranges.
+// outside analyzes the captured packets. It returns the flows to unicast addresses outside the
+// closed network and outside the address ranges of the cluster. The second result is the number of
+// captured frames.
 func (s *story) outside() ([]string, int, error) {
 	file, err := s.network.CaptureFile()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package issuer is an issuer of OpenID Connect tokens for tests: the discovery documents for an
-// API server, and tokens.
+// Package issuer is an issuer of OpenID Connect tokens for tests. It serves the discovery documents
+// that an API server reads, and issues tokens.
 package issuer
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// keyID names the only key.
+// keyID is the ID of the only key.
 const keyID = "1"
 
 // Issuer issues tokens that are signed with ECDSA on P-256 (ES256).
@@ -24,7 +24,8 @@ type Issuer struct {
 	key *ecdsa.PrivateKey
 }
 
-// New makes an issuer with a new key. url is the URL of its Handler, https without a path.
+// New returns an issuer with a new key. The parameter url is the address at which the caller serves
+// Handler. It is an https URL without a path.
 func New(url string) (*Issuer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -33,10 +34,10 @@ func New(url string) (*Issuer, error) {
 	return &Issuer{url, key}, nil
 }
 
-// Handler serves the URL of the keys (OpenID Connect Discovery 1.0, section 4) and the keys (RFC
-// 7517).
+// Handler serves the discovery document (OpenID Connect Discovery 1.0, section 4) and the public
+// key (RFC 7517).
 func (i *Issuer) Handler() (http.Handler, error) {
-	public, err := i.key.PublicKey.Bytes() // 4, x, y: SEC 1, section 2.3.3
+	public, err := i.key.PublicKey.Bytes() // 0x04, x and y (SEC 1, section 2.3.3)
 	if err != nil {
 		return nil, fmt.Errorf("issuer: cannot encode its key: %w", err)
 	}
@@ -59,13 +60,14 @@ func (i *Issuer) Handler() (http.Handler, error) {
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(text) // a disconnected caller needs no answer
+			_, _ = w.Write(text) // the client has closed the connection and needs no answer
 		})
 	}
 	return mux, nil
 }
 
-// Token returns a token for an hour, with the claims iss, sub, aud, iat, exp and groups.
+// Token returns a signed token with the claims iss, sub, aud, iat, exp and groups. It is valid for
+// an hour.
 func (i *Issuer) Token(subject, audience string, groups ...string) (string, error) {
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
 		"iss": i.url, "sub": subject, "aud": audience, "groups": groups,

@@ -1,4 +1,4 @@
-// Package localcluster creates clusters of emulated machines for long measurements, through
+// Package localcluster creates clusters of emulated machines for long measurements. It uses
 // orlopctl, like a user.
 package localcluster
 
@@ -22,38 +22,39 @@ import (
 )
 
 const (
-	// patience bounds slow operations of a machine: creation of the cluster, join, import. It is in
-	// the machines' time.
+	// patience is the deadline for a slow operation: the creation of the cluster, a join, or an
+	// import of images. It is in the time of the machines.
 	patience = 20 * time.Minute
-	// teardown bounds the end of the machines.
+	// teardown is the deadline for the end of the machines.
 	teardown = 2 * time.Minute
 )
 
-// Cluster describes a wanted cluster.
+// Cluster describes the cluster that Create creates.
 type Cluster struct {
 	Name string
 	// Bin is the directory of orlopctl, Image the directory of the system's image.
 	Bin, Image string
-	// Dir is for orlopctl's own files; Create empties it.
+	// Dir is the directory for the files of orlopctl. Create empties it.
 	Dir                    string
 	ControlPlanes, Workers int
 	MemoryMiB              int // of each machine; 0: the default of orlopctl
-	WorkerMemoryMiB        int // of each worker; 0: the same as the others
+	WorkerMemoryMiB        int // of each worker; 0: MemoryMiB
 	CPUs                   int // of each machine; 0: the default of orlopctl
-	// time dilation of the machines (vm.Clock); 0: 1
+	// factor of the time dilation of the machines (vm.Clock); 0: no dilation
 	Dilation int
-	// Patch is a file with changes of the control-plane machines' configurations; empty: no
-	// changes.
+	// Patch is the path of a patch for the configurations of control-plane machines; empty: no
+	// patch.
 	Patch string
-	// Operator is the directory of the operator CA in the image; empty: the directory beside the
-	// image's directory.
+	// Operator is the directory of the operator CA that the image trusts. If it is empty, orlopctl
+	// uses the directory operator beside Image.
 	Operator string
 }
 
 // Kubeconfig returns the path of the cluster's kubeconfig.
 func (c Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
 
-// Machines returns the contexts of all machines, by their names.
+// Machines returns the name of the orlopctl context of each machine. The key is the name of the
+// machine.
 func (c Cluster) Machines() map[string]string {
 	all := map[string]string{"cp1": c.Name}
 	for n := 2; n <= c.ControlPlanes; n++ {
@@ -67,7 +68,8 @@ func (c Cluster) Machines() map[string]string {
 	return all
 }
 
-// Create creates the cluster from scratch, and waits until it is healthy.
+// Create deletes an existing cluster and its files, creates the cluster, and waits until it is
+// healthy.
 func (c Cluster) Create(ctx context.Context) error {
 	if err := c.Destroy(ctx); err != nil {
 		return err
@@ -81,8 +83,9 @@ func (c Cluster) Create(ctx context.Context) error {
 	return c.Orlopctl(ctx, c.createArgs()...)
 }
 
-// createArgs returns the arguments of `orlopctl cluster create`. A field without a value gets no
-// flag: orlopctl rejects values below its limits, such as 0 MiB, and has its own defaults.
+// createArgs returns the arguments of `orlopctl cluster create`. It omits the flag of a field with
+// the value 0, so orlopctl uses its default. orlopctl rejects values below its limits, such as 0
+// MiB.
 func (c Cluster) createArgs() []string {
 	args := []string{"cluster", "create", c.Name, "--image", c.Image, "--timeout", c.patience().String()}
 	for _, number := range []struct {
@@ -108,7 +111,7 @@ func (c Cluster) createArgs() []string {
 	return args
 }
 
-// Import imports the images of an archive on every machine.
+// Import imports the images of an archive on each machine.
 func (c Cluster) Import(ctx context.Context, archive string) error {
 	for _, machine := range c.Machines() {
 		if err := c.Orlopctl(ctx, "--context", machine, "image", "import", archive); err != nil {
@@ -118,7 +121,7 @@ func (c Cluster) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Healthy waits until every machine is healthy.
+// Healthy waits until each machine is healthy.
 func (c Cluster) Healthy(ctx context.Context) error {
 	for _, machine := range c.Machines() {
 		if err := c.Orlopctl(ctx, "--context", machine, "health", "--timeout", c.patience().String()); err != nil {
@@ -128,13 +131,13 @@ func (c Cluster) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// patience returns the duration outside.
+// patience returns the constant patience, converted to the time of this computer.
 func (c Cluster) patience() time.Duration { return vm.Clock{Dilation: c.Dilation}.Outside(patience) }
 
-// Power returns a client for the machines' power switches and their network.
+// Power returns a client for the power switches of the machines and for their network.
 func (c Cluster) Power() (*vm.Client, error) { return vm.Connect(c.clusterDir()) }
 
-// Connect returns a connection to a machine's own API, by the name of its context (Machines).
+// Connect connects to the management API of a machine. The parameter name is a context of Machines.
 func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, error) {
 	text, err := os.ReadFile(c.contexts())
 	if err != nil {
@@ -161,7 +164,8 @@ func (c Cluster) Connect(ctx context.Context, name string) (*client.Client, erro
 	return client.Dial(ctx, e)
 }
 
-// Destroy ends the machines, if they exist, even after the end of ctx.
+// Destroy ends the machines and deletes them, even if ctx has ended. If the cluster does not exist,
+// it does nothing.
 func (c Cluster) Destroy(ctx context.Context) error {
 	if _, err := os.Stat(c.clusterDir()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -175,7 +179,7 @@ func (c Cluster) contexts() string { return filepath.Join(c.Dir, "config") }
 
 func (c Cluster) clusterDir() string { return filepath.Join(c.Dir, "clusters", c.Name) }
 
-// Orlopctl runs the tool, which prints its progress.
+// Orlopctl runs orlopctl, and passes its output to the output of this process.
 func (c Cluster) Orlopctl(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.patience()+time.Minute)
 	defer cancel()

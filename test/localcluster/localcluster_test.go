@@ -7,8 +7,8 @@ import (
 	ctl "github.com/orlop-os/orlop/orlopctl/localcluster"
 )
 
-// TestCreateArgs checks that orlopctl accepts the arguments for clusters with and without the
-// optional fields, and that the flags get the values of the fields.
+// TestCreateArgs checks that orlopctl accepts the arguments and reads the values of all set fields
+// from them. A field without a value must set no flag.
 func TestCreateArgs(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -46,7 +46,8 @@ func TestCreateArgs(t *testing.T) {
 			if err != nil || create.Name() != "create" {
 				t.Fatalf("%v: found the command %v, %v: want create", args, create, err)
 			}
-			create.Flags().String("timeout", "", "") // a flag of orlopctl itself
+			// The flag timeout belongs to the root command of orlopctl.
+			create.Flags().String("timeout", "", "")
 			if err := create.ParseFlags(rest); err != nil {
 				t.Fatalf("%v: %v", args, err)
 			}

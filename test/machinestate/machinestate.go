@@ -1,4 +1,5 @@
-// Package machinestate reads the state that a machine reports, for the measuring programs.
+// Package machinestate reads the state that a machine reports about itself, for the measuring
+// programs.
 package machinestate
 
 import (
@@ -17,19 +18,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// IdentityLine is the console line with the key fingerprint of the machine.
+// IdentityLine matches the console line with the fingerprint of the machine's key.
 var IdentityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
-// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
+// callLimit is the deadline of one call. On an emulated processor, the first TLS handshake takes a
+// second.
 const callLimit = 20 * time.Second
 
-// Moment is an entry of the topic "timeline".
+// Moment is an entry of the topic timeline: the time at which the machine reached a stage of its
+// boot.
 type Moment struct {
 	Name    string
 	Seconds float64 // since init started
 }
 
-// UnmarshalJSON reads an entry. In release 0.1.0 the field of the name has another name.
+// UnmarshalJSON decodes an entry. Release 0.1.0 has the field what in place of the field name.
 func (m *Moment) UnmarshalJSON(text []byte) error {
 	var entry struct {
 		Name, What string
@@ -40,7 +43,7 @@ func (m *Moment) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Service is the used part of an entry of the topic "services".
+// Service has the used fields of an entry of the topic services.
 type Service struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
@@ -53,25 +56,25 @@ type Service struct {
 	} `json:"components"`
 }
 
-// Process is the used part of an entry of the topic "processes".
+// Process has the used fields of an entry of the topic processes.
 type Process struct {
 	PID       int    `json:"pid"`
 	Name      string `json:"name"`
 	Anonymous int64  `json:"anonymous"` // bytes
-	// ProcessorSeconds is its used processor time.
+	// ProcessorSeconds is the processor time that the process has used.
 	ProcessorSeconds float64 `json:"processorSeconds"`
 }
 
-// Memory is the used part of the topic "memory", in bytes.
+// Memory has the used fields of the topic memory, in bytes.
 type Memory struct {
 	Total     int64 `json:"total"`
 	Available int64 `json:"available"`
 }
 
-// Used is MemTotal − MemAvailable: the memory that is not available for other programs, in bytes.
+// Used returns MemTotal − MemAvailable, in bytes. This memory is not available to other programs.
 func (m Memory) Used() int64 { return m.Total - m.Available }
 
-// Get reads a topic.
+// Get reads the present value of a topic.
 func Get[T any](ctx context.Context, c *client.Client, topic string) (T, error) {
 	var none T
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
@@ -83,7 +86,7 @@ func Get[T any](ctx context.Context, c *client.Client, topic string) (T, error) 
 	return Decode[T](s.Value)
 }
 
-// Decode reads the value of a topic.
+// Decode decodes the value of a topic.
 func Decode[T any](v *structpb.Value) (T, error) {
 	var out T
 	text, err := v.MarshalJSON()
@@ -96,8 +99,9 @@ func Decode[T any](v *structpb.Value) (T, error) {
 	return out, nil
 }
 
-// Names returns the names of processes: the service's name, or the program's name for other
-// processes.
+// Names returns a name for each process, in the same order. It is the name of the process's
+// service. A process without a service has the name of its program, and PID 1 has the name
+// machined.
 func Names(processes []Process, services []Service) []string {
 	known := map[int]string{1: "machined"}
 	for _, s := range services {
@@ -137,11 +141,12 @@ func Events(ctx context.Context, c *client.Client) ([]*api.Event, error) {
 	}
 }
 
-// afterSeconds matches the end of the event of a moment.
+// afterSeconds matches the end of the message in the event of a moment.
 var afterSeconds = regexp.MustCompile(` after ([0-9]+(?:\.[0-9]+)?) s$`)
 
-// Began returns the start of init by the machine's clock at the time of an event, if it is the
-// event of a moment: such an event has the time of day and the seconds.
+// Began computes the start of init from the event of a moment. The event has the time of day, and
+// its message has the seconds since init started. The result is by the machine's clock at the time
+// of the event. Began returns false for other events.
 func Began(e *api.Event) (time.Time, bool) {
 	match := afterSeconds.FindStringSubmatch(e.Message)
 	if e.Source != "boot" || e.Kind != "stage" || match == nil {

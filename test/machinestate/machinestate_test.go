@@ -19,7 +19,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// Release 0.1.0 has another name for the field of the name.
+// TestMoment also checks an entry of release 0.1.0, which has the field what in place of name.
 func TestMoment(t *testing.T) {
 	for _, text := range []string{`{"name": "apid", "seconds": 2.5}`, `{"what": "apid", "seconds": 2.5}`} {
 		var m Moment

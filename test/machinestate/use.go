@@ -6,15 +6,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Use is the use of a machine's processors since its boot, by its own accounting.
+// Use is the processor time that a machine has used since its boot, as the machine reports it.
 type Use struct {
 	CPUs         int
 	Uptime, Idle float64 // seconds; Idle is the sum over all processors
-	// Seconds is the processor time by service, or by program for other processes.
+	// Seconds is the processor time of each service. Processes of no service are listed by program
+	// name.
 	Seconds map[string]float64
 }
 
-// ReadUse reads the present use from a machine.
+// ReadUse reads the present values from a machine.
 func ReadUse(ctx context.Context, c *client.Client) (Use, error) {
 	system, err := Get[struct {
 		CPUs          int     `json:"cpus"`
@@ -39,7 +40,8 @@ func ReadUse(ctx context.Context, c *client.Client) (Use, error) {
 	return u, nil
 }
 
-// BusySince returns the busy share of the processors' time since before; nil if no time has passed.
+// BusySince returns the share of the processors' time since before in which they were busy, from 0
+// to 1. It returns nil if no time has passed.
 func (u Use) BusySince(before Use) *float64 {
 	time := float64(u.CPUs) * (u.Uptime - before.Uptime)
 	if time <= 0 {
@@ -49,10 +51,11 @@ func (u Use) BusySince(before Use) *float64 {
 	return &busy
 }
 
-// worthSeconds is the smallest processor time that Since reports.
+// worthSeconds is the processor time, in seconds, above which Since reports a service.
 const worthSeconds = 0.05
 
-// Since returns the processor time of each service since before.
+// Since returns the processor time of each service since before, in seconds. It omits services with
+// little processor time (worthSeconds).
 func (u Use) Since(before Use) map[string]float64 {
 	out := map[string]float64{}
 	for name, seconds := range u.Seconds {

@@ -1,4 +1,5 @@
-// Package monitoring checks docs/monitoring with the types of the programs that read it.
+// Package monitoring checks the files of docs/monitoring with the Go types of the programs that
+// read them.
 package monitoring
 
 import (
@@ -16,9 +17,10 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// TestPrometheusOperator decodes each object of prometheus-operator.yaml with the type of its kind,
-// without unknown fields. It checks the rules of the operator beyond the types, and that each
-// object that a ScrapeConfig names is in the file or in each namespace.
+// TestPrometheusOperator decodes each object of prometheus-operator.yaml with the type of its kind
+// and rejects unknown fields. It also checks rules of the Prometheus Operator that the types do not
+// express. Each object that a ScrapeConfig names must be in the file, or Kubernetes must create it
+// in each namespace.
 func TestPrometheusOperator(t *testing.T) {
 	var (
 		secrets = map[string]corev1.Secret{}
@@ -71,8 +73,8 @@ func TestPrometheusOperator(t *testing.T) {
 	}
 }
 
-// checkScrape checks a ScrapeConfig by the rules in the comments of its type, which the API server
-// enforces: the enumerations of role, scheme and action, and a target for each replacement.
+// checkScrape checks a ScrapeConfig by the validation rules of its type, which the API server
+// enforces: the allowed values of role, scheme and action, and a target label for each replacement.
 func checkScrape(t *testing.T, s monitoringv1alpha1.ScrapeConfig, secrets map[string]corev1.Secret, account corev1.ServiceAccount) {
 	t.Helper()
 	spec := s.Spec
@@ -91,7 +93,7 @@ func checkScrape(t *testing.T, s monitoringv1alpha1.ScrapeConfig, secrets map[st
 		}
 	}
 	for _, c := range []*monitoringv1.SafeTLSConfig{spec.TLSConfig, discovery.TLSConfig} {
-		// Kubernetes maintains this ConfigMap in each namespace.
+		// Kubernetes creates this ConfigMap in each namespace.
 		if err := c.Validate(); err != nil || c.CA.ConfigMap == nil || c.CA.ConfigMap.Name != "kube-root-ca.crt" || c.CA.ConfigMap.Key != corev1.ServiceAccountRootCAKey {
 			t.Errorf("%s: TLS %+v: %v", s.Name, c, err)
 		}
@@ -112,7 +114,7 @@ type document struct {
 	text       []byte
 }
 
-// documents returns the documents of prometheus-operator.yaml.
+// documents returns all documents of prometheus-operator.yaml.
 func documents(t *testing.T) (all []document) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/monitoring/prometheus-operator.yaml")
@@ -137,7 +139,7 @@ func documents(t *testing.T) (all []document) {
 	}
 }
 
-// decode decodes a document into the type of its kind, without unknown fields.
+// decode decodes a document into the type of its kind. It rejects unknown fields.
 func decode(t *testing.T, text []byte, into any) {
 	t.Helper()
 	if err := sigsyaml.UnmarshalStrict(text, into); err != nil {

@@ -1,7 +1,9 @@
-// Package register lets clients read and write registers of a cluster, and checks their history for
-// linearizability: is there an order of all operations, each between its call and its answer, in
-// which every answer is right? In that case no acknowledged write was lost, and none was applied
-// twice. A register is a ConfigMap.
+// Package register lets clients read and write registers of a cluster, and checks that their
+// history is linearizable. A register is a ConfigMap with one value.
+//
+// A history is linearizable if there is an order of all operations that explains every answer. Each
+// operation takes effect between its call and its answer. The cluster has then lost no acknowledged
+// write, and has applied no write twice.
 package register
 
 import (
@@ -26,25 +28,24 @@ import (
 const (
 	namespace = "default"
 	field     = "value"
-	// answerLimit bounds a client's wait for an answer, in the machines' time.
+	// answerLimit is the deadline of one operation, in the time of the machines.
 	answerLimit = 10 * time.Second
-	// pace is the mean pause of a client between two operations, in the machines' time.
+	// pace is the mean pause of a client between two operations, in the time of the machines.
 	pace = 400 * time.Millisecond
 )
 
-// perRound is the number of registers that a round writes: few, so clients conflict. The next round
-// has other registers, because the search for an order takes longer the more writes of a register
-// had no answer.
+// perRound is the number of registers that are written in a round. The number is small, so the
+// clients conflict. The next round uses new registers, because the check takes exponentially longer
+// with more unanswered writes of the same register.
 const perRound = 3
 
 func registerName(round, n int) string { return fmt.Sprintf("round-%d-%d", round, n) }
 
-// Record is the history of clients that read and write the registers of a round. The next round
-// has other registers.
+// Record is the history of clients that read and write registers. Each round has its own registers.
 type Record struct {
-	clock vm.Clock     // clock of the machines; all recorded times use it
-	began time.Time    // outside
-	round atomic.Int64 // the present round; -1: none yet
+	clock vm.Clock     // clock of the machines, used for all recorded times
+	began time.Time    // by the clock of this computer
+	round atomic.Int64 // number of the present round; -1 before the first round
 	mu    sync.Mutex
 	all   []Operation
 }
@@ -56,7 +57,7 @@ func NewRecord(clock vm.Clock) *Record {
 	return r
 }
 
-// Now returns the time since the history began, in the machines' time.
+// Now returns the time since the start of the history, in the time of the machines.
 func (r *Record) Now() time.Duration { return r.clock.Since(r.began) }
 
 func (r *Record) add(o Operation) {
@@ -65,14 +66,14 @@ func (r *Record) add(o Operation) {
 	r.all = append(r.all, o)
 }
 
-// Operations returns the operations that ended, in the order of their ends.
+// Operations returns the operations that have ended, in the order of their ends.
 func (r *Record) Operations() []Operation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Operation(nil), r.all...)
 }
 
-// Clients returns a client per API server; addresses are on this computer.
+// Clients returns a client for each API server. The addresses are forwarded ports on this computer.
 func Clients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernetes.Interface, error) {
 	var all []kubernetes.Interface
 	for _, address := range addresses {
@@ -90,12 +91,12 @@ func Clients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernete
 	return all, nil
 }
 
-// prepareLimit bounds the creation of a register, in the machines' time: a connection that a fault
-// broke is given up only after a while.
+// prepareLimit is the deadline for the registers of a round, in the time of the machines. It is
+// long, because a client closes a connection that a fault has broken only after a while.
 const prepareLimit = 2 * time.Minute
 
-// NextRound creates the empty registers of a round at any API server that answers, and switches the
-// clients to them. It fails if that takes more than two minutes of the machines' time.
+// NextRound creates empty registers at any API server that answers, and switches the clients to
+// them. It fails if this takes more than two minutes, in the time of the machines.
 func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) error {
 	round := int(r.round.Load()) + 1
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(prepareLimit))
@@ -104,7 +105,8 @@ func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) 
 		name := registerName(round, n)
 		for i := 0; ; i++ {
 			_, err := servers[i%len(servers)].CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{})
-			// created by an attempt whose answer was lost: no other client creates registers
+			// An earlier attempt created the register, but its answer was lost. No other client
+			// creates registers.
 			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) {
 				break
 			}
@@ -119,13 +121,15 @@ func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) 
 	return nil
 }
 
-// readLimit bounds the last reads at an API server, in the machines' time.
+// readLimit is the deadline for the last reads at all API servers, in the time of the machines.
 const readLimit = 5 * time.Minute
 
-// ReadAll reads every register again, from every API server, and repeats a read without an answer:
-// without the last value of a register, the loss of its last write has no witness. The numbers of
-// its clients follow the given number. It fails if a server does not answer for all registers
-// within five minutes of the machines' time; the other reads are in the history.
+// ReadAll reads every register from every API server, and repeats a read without an answer. If the
+// cluster has lost the last write of a register, only these reads show it. In the history, the
+// numbers of the readers follow the given number of clients.
+//
+// ReadAll fails if a server does not answer for all registers within five minutes, in the time of
+// the machines. The successful reads are in the history even then.
 func (r *Record) ReadAll(ctx context.Context, servers []kubernetes.Interface, clients int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(readLimit))
 	defer cancel()
@@ -139,7 +143,7 @@ func (r *Record) ReadAll(ctx context.Context, servers []kubernetes.Interface, cl
 	return errors.Join(failed...)
 }
 
-// readAll reads every register from an API server until it answers.
+// readAll reads every register from an API server, and repeats each read until the server answers.
 func (c *client) readAll(ctx context.Context, server kubernetes.Interface) error {
 	for round := range c.record.round.Load() + 1 {
 		for i := range perRound {
@@ -160,14 +164,14 @@ func register(name, value, version string) *core.ConfigMap {
 	return &core.ConfigMap{ObjectMeta: meta.ObjectMeta{Name: name, ResourceVersion: version}, Data: map[string]string{field: value}}
 }
 
-// client reads and writes until ctx ends. After an operation without an answer it switches to
-// another API server.
+// client performs random operations until ctx ends. After an operation without an answer, it
+// switches to the next API server.
 type client struct {
 	number  int
 	servers []kubernetes.Interface
 	dice    *rand.Rand
 	record  *Record
-	seen    map[string]*core.ConfigMap // latest read version of each register
+	seen    map[string]*core.ConfigMap // last read or written version of each register
 	writes  int
 }
 
@@ -184,7 +188,7 @@ func (c *client) run(ctx context.Context) {
 	}
 }
 
-// ask performs and records an operation.
+// ask performs an operation at an API server and records it with its answer.
 func (c *client) ask(server kubernetes.Interface, o Operation) Answer {
 	o.Called = c.record.Now()
 	c.do(server, &o)
@@ -212,13 +216,13 @@ func (c *client) next() Operation {
 	return o
 }
 
-// do calls an API server. An operation is never canceled, because its answer or its missing answer
-// belongs to the history.
+// do performs an operation and sets its answer. It does not end early with the context of the
+// client, because the history needs the answer of every operation.
 func (c *client) do(api kubernetes.Interface, o *Operation) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.record.clock.Outside(answerLimit))
 	defer cancel()
-	// The library would retry by itself, and report a conflict for a swap that its first attempt
-	// has done.
+	// client-go must not retry a request. If the first attempt of a swap succeeds and its answer is
+	// lost, the second attempt would report a conflict.
 	request := func(verb string) *rest.Request {
 		return api.CoreV1().RESTClient().Verb(verb).Namespace(namespace).Resource("configmaps").Name(o.Register).MaxRetries(0)
 	}
@@ -240,8 +244,9 @@ func (c *client) do(api kubernetes.Interface, o *Operation) {
 	}
 }
 
-// answered returns the answer for an error. A conflict is an answer. After any other error it is
-// unknown whether the write happened: an API server that fails may have written before.
+// answered returns the answer for the error of a request. A conflict means that the write was
+// refused. After any other error the result is unknown, because a failing API server may have
+// written before.
 func answered(err error) Answer {
 	switch {
 	case err == nil:
@@ -252,8 +257,8 @@ func answered(err error) Answer {
 	return Unknown
 }
 
-// Run runs clients until ctx ends, and returns when all have their last answer. seed determines
-// their operations.
+// Run runs this number of clients until ctx ends. It returns when all operations have ended. The
+// seed determines the operations.
 func (r *Record) Run(ctx context.Context, servers []kubernetes.Interface, number int, seed uint64) {
 	var wait sync.WaitGroup
 	for n := range number {

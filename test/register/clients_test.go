@@ -18,7 +18,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// server returns an API server at which the first reads of each register fail.
+// server returns a client of a fake API server. The first reads of each register fail; failures is
+// their number.
 func server(t *testing.T, failures int) kubernetes.Interface {
 	t.Helper()
 	var mu sync.Mutex
@@ -42,8 +43,8 @@ func server(t *testing.T, failures int) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(&rest.Config{Host: s.URL, QPS: -1})
 }
 
-// TestReadAll checks that the last value of each register is read from each API server, after
-// failures as well, and that a register without an answer is an error.
+// TestReadAll checks that ReadAll reads each register from each API server, and repeats failed
+// reads. A register that is never answered is an error.
 func TestReadAll(t *testing.T) {
 	r := NewRecord(vm.Clock{})
 	r.round.Store(1)

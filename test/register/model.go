@@ -17,36 +17,38 @@ const (
 	Read Kind = "read"
 	// Write sets a value unconditionally.
 	Write Kind = "write"
-	// Swap sets a value if no other client has written since this client read the expected value.
+	// Swap sets a value if no client has written the register since this client read the expected
+	// value.
 	Swap Kind = "swap"
 )
 
-// Answer is the end of an operation.
+// Answer is the result of an operation.
 type Answer string
 
-// The answers.
+// These are the answers.
 const (
 	Done    Answer = "done"
-	Refused Answer = "refused" // another client has written meanwhile, so it was not done
-	// Unknown: there was no answer. The operation was done, will be done later, or never.
+	Refused Answer = "refused" // another client has written; no effect
+	// Unknown means that there was no answer. The operation may have been performed, may be
+	// performed later, or is never performed.
 	Unknown Answer = "unknown"
 )
 
-// Operation is one request of a client for one register, and its answer. Values are unique, so a
-// value identifies its write.
+// Operation is one request of a client for one register, with its answer. Each write has a unique
+// value, so a read value identifies the write.
 type Operation struct {
 	Client   int           `json:"client"`
 	Register string        `json:"register"`
 	Kind     Kind          `json:"kind"`
 	Value    string        `json:"value,omitempty"`    // written or read value
-	Expected string        `json:"expected,omitempty"` // of a swap
+	Expected string        `json:"expected,omitempty"` // the value that a swap expects
 	Answer   Answer        `json:"answer"`
-	Called   time.Duration `json:"called"` // since the history started
+	Called   time.Duration `json:"called"` // since the start of the history
 	Answered time.Duration `json:"answered"`
 }
 
-// model is a register that holds its last value. A write without an answer may be ordered after all
-// other operations, where no read sees it.
+// model returns the model of a register that holds the last written value. A write without an
+// answer may be ordered after all other operations, where no read sees its value.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -70,8 +72,8 @@ func model() porcupine.Model {
 	}
 }
 
-// step reports whether an operation can have its answer when the register holds a value, and
-// returns the next value.
+// step reports whether an operation can have its answer if the register holds value. The second
+// result is the value of the register after the operation.
 func step(value string, o Operation) (bool, any) {
 	switch {
 	case o.Kind == Read:
@@ -90,7 +92,7 @@ func step(value string, o Operation) (bool, any) {
 	return true, value
 }
 
-// Verdict is the result of the check.
+// Verdict is the result of the check for linearizability.
 type Verdict string
 
 // The verdicts.
@@ -100,8 +102,9 @@ const (
 	Undecided       Verdict = "undecided" // the check took too long
 )
 
-// Judge searches for an order. Reads without an answer have no information, and are left out. limit
-// bounds the search, which is exponential in the number of writes without an answer.
+// Judge checks whether the history is linearizable, and returns a picture of the history. It omits
+// reads without an answer, because they contain no information. limit is the deadline of the
+// search, whose duration is exponential in the number of writes without an answer.
 func Judge(history []Operation, limit time.Duration) (Verdict, Picture) {
 	var operations []porcupine.Operation
 	for _, o := range history {
@@ -118,7 +121,7 @@ func Judge(history []Operation, limit time.Duration) (Verdict, Picture) {
 	return map[porcupine.CheckResult]Verdict{porcupine.Ok: Linearizable, porcupine.Illegal: NotLinearizable, porcupine.Unknown: Undecided}[result], Picture(info)
 }
 
-// Picture is a history with the order that was found, to be drawn.
+// Picture is a history with the order that the search found. Write draws it.
 type Picture porcupine.LinearizationInfo
 
 // Write stores the picture as a web page.
@@ -129,7 +132,7 @@ func (p Picture) Write(file string) error {
 	return nil
 }
 
-// Silence returns the longest time without a completed operation.
+// Silence returns the longest time between two answers, or between the start and the first answer.
 func Silence(history []Operation) time.Duration {
 	var ends []time.Duration
 	for _, o := range history {

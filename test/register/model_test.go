@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// op returns an operation of register a, from one second to another.
+// op returns an operation of register a. The times of its call and its answer are in seconds.
 func op(k Kind, expected, value string, a Answer, called, answered int) Operation {
 	return Operation{Register: "a", Kind: k, Expected: expected, Value: value, Answer: a, Called: time.Duration(called) * time.Second, Answered: time.Duration(answered) * time.Second}
 }
 
-// TestJudge checks valid and invalid histories of a cluster.
+// TestJudge checks the verdicts about linearizable and other histories.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -41,8 +41,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeFindsWhatIsLost simulates clients of a register that loses one write per history, and of
-// a register that does not.
+// TestJudgeFindsWhatIsLost checks random histories of a correct register, and of a register that
+// loses one acknowledged write.
 func TestJudgeFindsWhatIsLost(t *testing.T) {
 	for seed := range uint64(50) {
 		for _, forgets := range []bool{false, true} {
@@ -58,8 +58,8 @@ func TestJudgeFindsWhatIsLost(t *testing.T) {
 	}
 }
 
-// simulate returns the history of a register with three concurrent clients. If it forgets, an
-// acknowledged write is undone.
+// simulate returns the history of a register with three concurrent clients. With forgets, the
+// history ends with an acknowledged write that the last read does not see.
 func simulate(dice *rand.Rand, forgets bool) []Operation {
 	var history []Operation
 	value, at, silent := "", 0, 0
@@ -74,8 +74,10 @@ func simulate(dice *rand.Rand, forgets bool) []Operation {
 			o.Kind, o.Expected, o.Value = Swap, value, fmt.Sprint(n)
 			value = o.Value
 		case 2:
-			if silent++; silent < 4 { // the search is exponential in their number
-				o = op(Write, "", fmt.Sprint(n), Unknown, called, called+1) // never applied
+			// The register never applies these writes. Their number is limited, because the search
+			// is exponential in the number of unanswered writes.
+			if silent++; silent < 4 {
+				o = op(Write, "", fmt.Sprint(n), Unknown, called, called+1)
 			}
 		}
 		at = called + 1

@@ -1,6 +1,7 @@
-// Package releasedtest compares stored formats with the files that a released version has written,
-// which are in testdata/released/VERSION of the package under test. The files are contracts
-// (docs/decisions/0092-stored-formats.md): no test rewrites them.
+// Package releasedtest compares stored formats with files that a released version has written.
+// These files are in the directory testdata/released/VERSION of the package under test. They are
+// contracts with the released versions (docs/decisions/0092-stored-formats.md), so no test rewrites
+// them.
 package releasedtest
 
 import (
@@ -16,7 +17,7 @@ import (
 // Dir is the directory with the files of version 0.1.0, relative to the package under test.
 const Dir = "testdata/released/0.1.0"
 
-// Read returns the content of a released file.
+// Read returns the content of the released file with this name.
 func Read(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Dir, name))
@@ -26,7 +27,8 @@ func Read(t *testing.T, name string) []byte {
 	return text
 }
 
-// Copy returns a new directory with copies of the released files of a subdirectory ("." for all).
+// Copy copies the released files of a subdirectory into a new directory, and returns the directory.
+// The subdirectory "." means all files.
 func Copy(t *testing.T, sub string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "released")
@@ -36,8 +38,8 @@ func Copy(t *testing.T, sub string) string {
 	return dir
 }
 
-// Compare checks that a directory has exactly the files of a released subdirectory, with the same
-// bytes.
+// Compare checks that the directory dir has the same files as the released subdirectory sub, with
+// the same bytes.
 func Compare(t *testing.T, sub, dir string) {
 	t.Helper()
 	want, got := list(t, filepath.Join(Dir, sub)), list(t, dir)
@@ -54,7 +56,7 @@ func Compare(t *testing.T, sub, dir string) {
 	}
 }
 
-// CompareFile checks that a text is the content of a released file.
+// CompareFile checks that text has the bytes of the released file with this name.
 func CompareFile(t *testing.T, name string, text []byte) {
 	t.Helper()
 	if want := Read(t, name); !bytes.Equal(text, want) {
@@ -62,16 +64,15 @@ func CompareFile(t *testing.T, name string, text []byte) {
 	}
 }
 
-// Decode decodes a released file of JSON, in which the present version must know every field. It
-// checks that the present version encodes the value to the same bytes, without regard to a last
-// newline.
+// Decode decodes a released JSON file. The present version must know every field of the file, and
+// must encode the value to the same bytes. A newline at the end of the file is ignored.
 func Decode[T any](t *testing.T, name string) (value T) {
 	t.Helper()
 	DecodeText(t, name, Read(t, name), &value)
 	return value
 }
 
-// DecodeText is Decode for a part of a released file.
+// DecodeText does the same as Decode for a text that is a part of the released file.
 func DecodeText[T any](t *testing.T, name string, text []byte, value *T) {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(text))

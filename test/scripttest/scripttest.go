@@ -1,6 +1,6 @@
-// Package scripttest runs the text scripts of a package's tests, testdata/*.txt, in the format of
-// github.com/cockroachdb/datadriven. A script consists of comments and blocks. A block has
-// commands, a line of four dashes, and the output of these commands up to a blank line:
+// Package scripttest runs the text scripts of a package's tests, testdata/*.txt. Their format is
+// that of github.com/cockroachdb/datadriven. A script consists of comments and blocks. A block has
+// commands, a line of four dashes, and the output of the commands up to a blank line:
 //
 //	# Two machines present the same ticket.
 //	ticket w1 on a
@@ -11,8 +11,8 @@
 //	thief has certificates for 10.0.0.22
 //	10.0.0.12: ticket: another machine has used it
 //
-// A command is a word with arguments; the package under test defines the commands. A script stops
-// at the first block with a different output. `go test -update` writes the present output into the
+// A command is a word with arguments. The package under test defines the commands. A script stops
+// at the first block with different output. `go test -update` writes the present output into the
 // scripts.
 package scripttest
 
@@ -29,12 +29,12 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// Commands are the commands of scripts by their names. A command gets the state of its script and
-// its arguments, and returns its output, which may be empty.
+// Commands are the commands of scripts, by name. A command gets the state of its script and its
+// arguments. It returns its output, which can be empty.
 type Commands[S any] map[string]func(s S, args []string) string
 
-// Run runs each script as a subtest with a new state. The clock of a script is virtual (package
-// testing/synctest).
+// Run runs each script as a subtest. The function start returns the initial state of a script. The
+// clock of a script is virtual (package testing/synctest).
 func Run[S any](t *testing.T, start func(t *testing.T) S, commands Commands[S]) {
 	t.Helper()
 	if golden.FlagUpdate() {
@@ -58,7 +58,7 @@ func Run[S any](t *testing.T, start func(t *testing.T) S, commands Commands[S]) 
 	}
 }
 
-// block runs the commands of a block and returns their output.
+// block runs the commands of a block and returns their combined output.
 func (c Commands[S]) block(t testing.TB, s S, d *datadriven.TestData) string {
 	var out strings.Builder
 	for line := range strings.Lines(d.String()) {
@@ -77,8 +77,8 @@ func (c Commands[S]) block(t testing.TB, s S, d *datadriven.TestData) string {
 	return out.String()
 }
 
-// Word returns the argument after a preposition of a command, such as b in `join w1 via b`. It is
-// empty if the preposition is absent.
+// Word returns the argument after a preposition of a command, such as b in `join w1 via b`. It
+// returns an empty string if the command does not have the preposition.
 func Word(args []string, preposition string) string {
 	words := Words(args, preposition)
 	if len(words) == 0 {
@@ -87,7 +87,8 @@ func Word(args []string, preposition string) string {
 	return words[0]
 }
 
-// Words returns the arguments after a preposition, up to the next of the given prepositions.
+// Words returns the arguments after a preposition, up to the next argument that is in next. It
+// returns nil if the command does not have the preposition.
 func Words(args []string, preposition string, next ...string) []string {
 	i := slices.Index(args, preposition)
 	if i < 0 {
@@ -100,7 +101,7 @@ func Words(args []string, preposition string, next ...string) []string {
 	return words
 }
 
-// Duration returns the duration that an argument states. An invalid argument ends the test.
+// Duration parses an argument. An invalid duration ends the test.
 func Duration(t testing.TB, arg string) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(arg)
@@ -110,8 +111,8 @@ func Duration(t testing.TB, arg string) time.Duration {
 	return d
 }
 
-// quiet is a test without the messages of datadriven about slow commands: the virtual clock would
-// cause many of them.
+// quiet is a test that drops log messages. datadriven would log a message for each command that is
+// slow by the virtual clock.
 type quiet struct{ testing.TB }
 
 func (quiet) Logf(string, ...any) {}

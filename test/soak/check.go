@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// answerLimit is the time, by the local clock, after which a machine without an answer is given
-	// up. Three attempts of a failing version come before its own time.
+	// answerLimit is the deadline for the first answer of a machine, by the clock of this computer.
+	// It includes three attempts to boot a failing version.
 	answerLimit = 5 * time.Minute
-	// wholeLimit bounds each step of a whole check.
+	// wholeLimit is the deadline of each step of a whole check.
 	wholeLimit = 5 * time.Minute
 )
 
-// errEarly means that the emulator ended by itself. That is no finding about the machine; the cut
-// is repeated.
+// errEarly means that the emulator ended without a request. The cut is repeated, because this is
+// not a fault of the machine.
 var errEarly = errors.New("the emulator ended early")
 
-// check checks a machine that was switched on after a cut, and records its findings in the result.
-// An error is not about the machine.
+// check checks a machine that was switched on after a cut, and records the outcome in r. It returns
+// an error only if the check could not be completed, for example errEarly.
 func (s *soak) check(ctx context.Context, m *machine, p promise, objects []string, r *result) error {
 	r.Outcome = recovered
 	wrong, err := s.look(ctx, m, p, r)
@@ -40,7 +40,7 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	}
 	if !m.Running() {
 		exit, err := m.Wait(ctx)
-		// the system ended by itself, without a request
+		// the system has ended the machine, without a request of this program
 		if err == nil && exit.Request == "" && exit.Err() == nil {
 			r.Outcome, r.Wrong, r.Console = bricked, []string{exit.String()}, m.ConsoleTail(60)
 			return nil
@@ -57,8 +57,8 @@ func (s *soak) check(ctx context.Context, m *machine, p promise, objects []strin
 	return nil
 }
 
-// look compares the machine's state at its first answer with the promise. The error is the reason
-// why the machine does not recover.
+// look compares the state of the machine at its first answer with the promise, and returns the
+// violations. It returns an error if the machine does not recover.
 func (s *soak) look(ctx context.Context, m *machine, p promise, r *result) (wrong []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -86,7 +86,7 @@ func (s *soak) look(ctx context.Context, m *machine, p promise, r *result) (wron
 	return p.judge(now), err
 }
 
-// uptime returns the uptime of the machine's kernel.
+// uptime returns the time since the start of the machine's kernel.
 func (m *machine) uptime(ctx context.Context) (up time.Duration, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		system, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "system"})
@@ -96,8 +96,8 @@ func (m *machine) uptime(ctx context.Context) (up time.Duration, err error) {
 	return up, err
 }
 
-// whole checks that the machine works completely: its cluster becomes healthy and has the
-// acknowledged objects, and the version can be changed.
+// whole checks that the machine works completely. Its cluster must become healthy and have the
+// acknowledged objects, and the machine must change to the other version.
 func (s *soak) whole(ctx context.Context, m *machine, objects []string, r *result) error {
 	bounded := func(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, wholeLimit)
@@ -139,8 +139,8 @@ func (s *soak) cluster(ctx context.Context, m *machine, objects []string, r *res
 	return nil
 }
 
-// change upgrades a machine that runs the old version, and rolls back a machine that runs the new
-// version.
+// change upgrades a machine that runs the old version to the new version. It rolls back a machine
+// that runs the new version.
 func (s *soak) change(ctx context.Context, m *machine) error {
 	before, err := m.outcome(ctx)
 	if err != nil {

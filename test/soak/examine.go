@@ -17,21 +17,22 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// examination is the check of the data for firmware and boot loader: the partition table, and the
-// ESP. It needs no machine.
+// examination is the result of reading the partition table and the ESP without a machine. The
+// firmware and the boot loader read the same data.
 type examination struct {
 	Disks int      `json:"disks"`
 	Wrong []string `json:"wrong"`
 }
 
-// examine checks several disks for each instant after a write to the ESP or outside all partitions.
+// examine reads several possible disks for each instant after a write to the ESP or outside all
+// partitions. The parameter each is the number of disks for each instant.
 func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examination, err error) {
 	e.Wrong = []string{}
 	whole, err := s.bootImages()
 	if err != nil {
 		return e, err
 	}
-	esp, luck := s.replay.ESP, draws(seed, -1) // a number without a cut
+	esp, luck := s.replay.ESP, draws(seed, -1) // -1 is not the number of a cut
 	for n := 1; n <= len(s.replay.log.Ops); n++ {
 		op := s.replay.log.Ops[n-1]
 		behind := s.replay.Data.Sector + s.replay.Data.Sectors
@@ -63,7 +64,7 @@ func (s *soak) examine(ctx context.Context, seed uint64, each int) (e examinatio
 	return e, nil
 }
 
-// table reads the partition table, of which at least one copy must be valid.
+// table checks that a copy of the partition table is valid and has all partitions of the system.
 func (s *soak) table() error {
 	f, err := os.Open(s.replay.file())
 	if err != nil {
@@ -86,7 +87,8 @@ func (s *soak) table() error {
 	return nil
 }
 
-// lacks lists the problems of the loader's entries for this length of the log.
+// lacks returns the problems of the boot entries found, at this length of the log. The parameter
+// whole has the hash of the boot image of each version.
 func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whole map[string][sha256.Size]byte) (wrong []string) {
 	var all []slot.Entry
 	for name, sum := range found {
@@ -108,7 +110,7 @@ func (r *recording) lacks(length int64, found map[string][sha256.Size]byte, whol
 	return wrong
 }
 
-// bootImages returns the hashes of the boot images of all versions, by version.
+// bootImages returns the hash of the boot image of each version. The key is the version.
 func (s *soak) bootImages() (map[string][sha256.Size]byte, error) {
 	sums := map[string][sha256.Size]byte{}
 	for _, dir := range []string{s.image, filepath.Join(s.versions, "next"), filepath.Join(s.versions, "broken")} {
@@ -125,7 +127,8 @@ func (s *soak) bootImages() (map[string][sha256.Size]byte, error) {
 	return sums, nil
 }
 
-// entries reads the loader's entries, by name, and the complaints of mtools.
+// entries returns the hash of each boot entry in the ESP, by file name, and the error messages of
+// mtools.
 func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte, complaint string, err error) {
 	disk := fmt.Sprintf("%s@@%d", s.replay.file(), s.replay.ESP.Sector*writelog.SectorSize)
 	mtools := func(name string, program ...string) ([]byte, error) {
@@ -135,7 +138,7 @@ func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte,
 		err := cmd.Run()
 		complaint += said.String()
 		if err != nil && said.Len() > 0 && ctx.Err() == nil {
-			err = nil // its output has the reason
+			err = nil // the messages contain the reason
 		}
 		return out.Bytes(), err
 	}
@@ -146,7 +149,7 @@ func (s *soak) entries(ctx context.Context) (found map[string][sha256.Size]byte,
 	found = map[string][sha256.Size]byte{}
 	for _, file := range strings.Fields(string(list)) {
 		if _, ours := slot.ParseEntry(filepath.Base(file)); !ours {
-			continue // incomplete, and not yet an entry
+			continue // the file is not yet complete, so it does not have the name of an entry
 		}
 		text, err := mtools(file, "mtype")
 		if err != nil {

@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// patience bounds the recovery of a machine, in its own time since the start of its kernel;
-// attempts of a failing version come before and are not part of it.
+// patience is the limit for the recovery of a machine, in its own time since the start of its
+// kernel. If a failing version boots first, the time of its attempts is not included.
 const patience = 120 * time.Second
 
-// promise holds the guarantees for a machine after a cut.
+// promise holds the guarantees for the state of a machine after a cut.
 type promise struct {
-	Versions      []string // one of these runs
-	Identity      string   // "": not shown yet
-	Configuration string   // "": not applied
-	// it had acknowledged this configuration; otherwise it may have it or none
+	Versions      []string // the machine must run one of these versions
+	Identity      string   // empty: the machine had not shown its identity
+	Configuration string   // empty: no configuration was applied
+	// The machine had acknowledged the configuration. If false, it may have this configuration or
+	// none.
 	Configured bool
-	Upgraded   bool // an upgrade had started
+	Upgraded   bool // whether an upgrade had started
 }
 
-// promised returns the guarantees of the recorded machine when its log had this length.
+// promised returns the guarantees for a cut of the recorded machine at this length of the log.
 func (r *recording) promised(length int64) promise {
 	p := promise{Versions: []string{r.Old}}
 	if length >= r.Answered {
@@ -38,7 +39,8 @@ func (r *recording) promised(length int64) promise {
 	return p
 }
 
-// acknowledged returns the objects that the cluster had acknowledged by then.
+// acknowledged returns the names of the objects that the cluster had acknowledged at this length of
+// the log.
 func (r *recording) acknowledged(length int64) (names []string) {
 	for _, o := range r.Writes {
 		if o.At <= length {
@@ -48,25 +50,25 @@ func (r *recording) acknowledged(length int64) (names []string) {
 	return names
 }
 
-// seen is the machine's state at its first answer.
+// seen is the state of a machine at its first answer.
 type seen struct {
 	Version       string
 	Phase         string // of the last upgrade
 	Identity      string
 	Configuration string
-	Storage       string // why there is no storage
+	Storage       string // problem of the storage; empty: none
 	Uptime        time.Duration
 }
 
-// phases are the valid phases of a machine that runs the old version (false) or the new version
-// (true), after the start of an upgrade. An old version that reports an upgrade in progress would
-// reject another upgrade.
+// phases are the valid phases of the last upgrade. The key is true for a machine that runs the new
+// version, and false for the old version. A machine that runs the old version must not report an
+// upgrade in progress, because it would reject the next upgrade.
 var phases = map[bool][]string{
 	false: {"", "failed", "rolled back"},
 	true:  {"trial", "committed"},
 }
 
-// judge lists the violations of the promise.
+// judge returns the violations of the promise by the state s.
 func (p promise) judge(s seen) (wrong []string) {
 	say := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
 	i := slices.Index(p.Versions, s.Version)

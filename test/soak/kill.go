@@ -12,17 +12,17 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// killWithin bounds the time from the start of an operation to the cut: about the duration of the
-// write of an upgrade.
+// killWithin is the longest time from the start of an operation to the cut. It is about the time in
+// which an upgrade writes the new version.
 const killWithin = 60 * time.Second
 
-// victim is the machine of the class kill. It continues from cut to cut, with the same disk.
+// victim is the machine of the class kill. All cuts of the class use the same machine and disk.
 type victim struct {
 	*machine
 	promise
 }
 
-// victim switches the machine on, and configures it if necessary.
+// victim switches on the machine of the class kill, and configures it if it has no configuration.
 func (s *soak) victim(ctx context.Context) (*victim, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -51,8 +51,8 @@ func (s *soak) victim(ctx context.Context) (*victim, error) {
 	return v, nil
 }
 
-// kill starts an operation of the machine, and ends its emulator at an instant of the operation.
-// Afterwards the machine stays on for the next cut.
+// kill starts an operation of the machine, ends its emulator at a random instant, and checks the
+// recovery. After a recovery, the machine remains on for the next cut.
 func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	if s.living == nil {
 		v, err := s.victim(ctx)
@@ -89,8 +89,8 @@ func (s *soak) kill(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// choose selects an operation: the machine changes to the other version, or only continues its
-// usual work.
+// choose selects the operation that the cut interrupts. The function do starts the operation. It is
+// nil if the machine only continues its work. The text what describes the operation.
 func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (what string, do func(context.Context) error) {
 	switch {
 	case !ended(status):
@@ -103,13 +103,13 @@ func (s *soak) choose(v *victim, status *api.UpgradeStatus, luck *rand.Rand) (wh
 	return "a rollback began", v.rollback
 }
 
-// cut cuts the power at this time after the start of do. The error is the machine's reason for
-// rejecting the operation.
+// cut starts the operation do, and cuts the power after the given time. It returns an error if the
+// machine rejects the operation.
 func (v *victim) cut(ctx context.Context, do func(context.Context) error, after time.Duration) error {
 	instant := time.After(after)
 	asked := make(chan error, 1)
 	acting, cancel := context.WithCancel(ctx)
-	// in this order: the machine must not see the end of the connection
+	// The power is cut first, because the machine must not see the end of the connection.
 	defer func() { v.PowerCut(); cancel() }()
 	if do != nil {
 		go func() { asked <- do(acting) }()
@@ -128,10 +128,10 @@ func (v *victim) cut(ctx context.Context, do func(context.Context) error, after 
 	}
 }
 
-// letGo switches the machine off.
+// letGo switches off the machine of the class kill, if it is on.
 func (s *soak) letGo() {
 	if s.living != nil {
-		s.living.off() // the power is cut in any case
+		s.living.off() // the power is cut even if off returns an error
 		s.living = nil
 	}
 }

@@ -31,26 +31,27 @@ const (
 	diskName    = "disk0"
 	diskMiB     = 8192
 	memoryMiB   = 4096
-	// callLimit bounds one call; in emulation, the first TLS handshake takes a second.
+	// callLimit is the deadline of one call. On an emulated processor, the first TLS handshake
+	// takes a second.
 	callLimit = 20 * time.Second
-	// every is the polling interval for a machine.
+	// every is the interval at which until polls a machine.
 	every = 250 * time.Millisecond
 )
 
-// address is the machine's address: the first address of its own network.
+// address is the first address that the closed network of a machine assigns.
 const address = "10.77.0.11"
 
 var endpoint = "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
 
-// machine is a running machine on its own closed network, with the operator's endpoint.
+// machine is a running machine in its own closed network, with the certificate of the operator.
 type machine struct {
 	*vm.Machine
 	network  *vm.Network
 	operator tls.Certificate
-	identity string // the fingerprint of its key; set after it appeared on the console
+	identity string // fingerprint of the machine's key; answers reads it from the console
 }
 
-// powerOn switches on the machine of a directory; its disk is made from the image unless it exists.
+// powerOn switches on the machine whose files are in dir. If dir has no disk, vm copies the image.
 func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(o.operator, "admin.crt"), filepath.Join(o.operator, "admin.key"))
 	if err != nil {
@@ -68,10 +69,10 @@ func powerOn(ctx context.Context, o options, dir string, disk vm.Disk) (*machine
 	return &machine{Machine: m, network: network, operator: cert}, nil
 }
 
-// off cuts the power permanently.
+// off ends the machine and its network.
 func (m *machine) off() error { return errors.Join(m.Close(), m.network.Close()) }
 
-// answers waits for the machine's first answer to the operator.
+// answers waits until the machine answers a call of the operator.
 func (m *machine) answers(ctx context.Context) error {
 	match, err := m.WaitConsole(ctx, machinestate.IdentityLine)
 	if err != nil {
@@ -84,7 +85,8 @@ func (m *machine) answers(ctx context.Context) error {
 	})
 }
 
-// until polls the machine, also while it reboots, until done returns true.
+// until polls the machine until done returns true. It connects again after errors, for example
+// while the machine reboots. It fails if ctx ends or if the machine rejects the operator.
 func (m *machine) until(ctx context.Context, what string, done func(context.Context, *client.Client) (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -119,7 +121,8 @@ func (m *machine) until(ctx context.Context, what string, done func(context.Cont
 	}
 }
 
-// call makes a connection for some calls, which are bounded by callLimit together.
+// call connects to the machine and calls do. callLimit is the deadline for the connection and all
+// calls of do together.
 func (m *machine) call(ctx context.Context, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -137,7 +140,7 @@ func (m *machine) dial(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// documents makes the machine's configuration with orlopctl.
+// documents makes the configuration of the machine with orlopctl.
 func documents(ctx context.Context, o options, dir string) ([]byte, error) {
 	secrets, file := filepath.Join(dir, "secrets.yaml"), filepath.Join(dir, documentsFile)
 	for _, args := range [][]string{
@@ -158,7 +161,8 @@ func (m *machine) apply(ctx context.Context, documents []byte) error {
 	})
 }
 
-// configuration returns the active configuration from the machine; "" without a configuration.
+// configuration returns the active configuration of the machine. It returns an empty string if the
+// machine has no configuration.
 func (m *machine) configuration(ctx context.Context) (string, error) {
 	var text string
 	err := m.call(ctx, func(ctx context.Context, c *client.Client) error {
@@ -173,7 +177,7 @@ func (m *machine) configuration(ctx context.Context) (string, error) {
 	return text, err
 }
 
-// status returns the status of the last upgrade.
+// status returns the status of the last upgrade, which can be in progress.
 func (m *machine) status(ctx context.Context) (s *api.UpgradeStatus, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		s, err = c.Upgrade.Status(ctx, &api.UpgradeStatusRequest{})
@@ -182,7 +186,7 @@ func (m *machine) status(ctx context.Context) (s *api.UpgradeStatus, err error) 
 	return s, err
 }
 
-// healthy waits until pods can run.
+// healthy waits until the machine reports that its cluster is healthy.
 func (m *machine) healthy(ctx context.Context) error {
 	return m.until(ctx, "health", func(ctx context.Context, c *client.Client) (bool, error) {
 		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: true})
@@ -194,7 +198,7 @@ func (m *machine) healthy(ctx context.Context) error {
 	})
 }
 
-// outcome waits until the last upgrade has ended.
+// outcome waits until the last upgrade has ended, and returns its status.
 func (m *machine) outcome(ctx context.Context) (*api.UpgradeStatus, error) {
 	var last *api.UpgradeStatus
 	err := m.until(ctx, "outcome of the upgrade", func(ctx context.Context, c *client.Client) (bool, error) {
@@ -205,7 +209,8 @@ func (m *machine) outcome(ctx context.Context) (*api.UpgradeStatus, error) {
 	return last, err
 }
 
-// ends waits until an upgrade has ended in this phase.
+// ends waits until the last upgrade has ended. It fails if the phase or the running version differs
+// from the given values.
 func (m *machine) ends(ctx context.Context, phase, version string) error {
 	s, err := m.outcome(ctx)
 	if err == nil && (s.Phase != phase || s.Running != version) {
@@ -214,11 +219,11 @@ func (m *machine) ends(ctx context.Context, phase, version string) error {
 	return err
 }
 
-// ended reports whether the upgrade makes no further progress by itself.
+// ended reports whether the upgrade has ended: its phase is final and no operation runs.
 func ended(s *api.UpgradeStatus) bool { return slot.Phase(s.Phase).Done() && s.Operation == "" }
 
-// upgrade uploads a bundle, or the rest of it, and returns the version in it after the upload; the
-// machine continues alone.
+// upgrade uploads the part of a bundle that the machine does not have yet, and returns the version
+// of the bundle. It does not wait for the upgrade.
 func (m *machine) upgrade(ctx context.Context, bundle string) (string, error) {
 	file, err := os.Open(bundle)
 	if err != nil {
@@ -240,7 +245,7 @@ func (m *machine) rollback(ctx context.Context) error {
 	})
 }
 
-// kubernetes returns a client of the cluster with a separate certificate.
+// kubernetes requests a kubeconfig from the machine and returns a client of its cluster.
 func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, err error) {
 	err = m.call(ctx, func(ctx context.Context, c *client.Client) error {
 		answer, err := c.Cluster.Kubeconfig(ctx, &api.KubeconfigRequest{Server: endpoint})
@@ -258,7 +263,8 @@ func (m *machine) kubernetes(ctx context.Context) (kube kubernetes.Interface, er
 	return kube, err
 }
 
-// write creates this number of objects in the cluster, and reports each acknowledged object.
+// write creates this number of objects in the cluster. It calls acknowledged after each successful
+// request. The names begin with the number first.
 func (m *machine) write(ctx context.Context, first, count int, acknowledged func(name string) error) error {
 	kube, err := m.kubernetes(ctx)
 	if err != nil {
@@ -277,7 +283,7 @@ func (m *machine) write(ctx context.Context, first, count int, acknowledged func
 	return nil
 }
 
-// kept lists the stored objects of the cluster.
+// kept returns the names of the objects that the cluster has.
 func (m *machine) kept(ctx context.Context) (map[string]bool, error) {
 	kube, err := m.kubernetes(ctx)
 	if err != nil {

@@ -1,18 +1,18 @@
-// Command soak cuts the power of a machine at random instants, and checks its recovery.
-// docs/soak.md describes the method and the figures.
+// Command soak cuts the power of a machine at random instants, and checks that the machine
+// recovers. docs/soak.md describes the method and the figures.
 //
-//	main.go      flags, and one cut after the other
-//	record.go    one machine performs all operations once, and all its writes are recorded
+//	main.go      flags, and the order of the cuts
+//	record.go    a machine that performs all operations once, while all its writes are recorded
 //	plan.go      the class of each cut, and its instant
-//	replay.go    a cut of the record: a possible disk, and a machine that boots from it
+//	replay.go    a cut of the recorded machine: a possible disk, and a machine that boots from it
 //	kill.go      a cut of a running machine
-//	examine.go   the boot loader's view, without a machine
-//	judge.go     the machine's promise by then
-//	check.go     the machine's state afterwards
-//	machine.go   a machine and the operator's endpoint
+//	examine.go   reads what the boot loader would read, without a machine
+//	judge.go     the guarantees for a machine at a cut
+//	check.go     the state of the machine after the cut
+//	machine.go   a machine, and calls of the operator
 //	report.go    the format of the file
 //
-// It does not build the image.
+// The command does not build the image.
 package main
 
 import (
@@ -40,7 +40,7 @@ type options struct {
 	resume                         bool
 }
 
-// bundle returns the file of another version.
+// bundle returns the path of the bundle of another version.
 func (o options) bundle(version string) string {
 	return filepath.Join(o.versions, version, "orlop.bundle")
 }
@@ -88,17 +88,18 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// soak is the common state of all cuts.
+// soak holds the state that all cuts share.
 type soak struct {
 	options
-	dir                    string // for the recording, the replayed disk, and failures
+	dir                    string // for the recording, the replayed disk, and failed machines
 	oldVersion, newVersion string
 	documents              []byte
 	replay                 *replayer
-	living                 *victim // of class kill; nil: it is off
+	living                 *victim // machine of class kill; nil: the machine is off
 }
 
-// run makes the cuts, and writes the file after each, so an interrupted run leaves its results.
+// run makes all cuts. It writes the report after each cut, so the report of an interrupted run has
+// the results of all cuts that ended.
 func run(ctx context.Context, o options) error {
 	s := &soak{options: o, dir: strings.TrimSuffix(o.out, filepath.Ext(o.out))}
 	report := report{Seed: o.seed, Wanted: o.cuts}
@@ -146,7 +147,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// prepare reads the recording, or makes it.
+// prepare reads the recording of an earlier run, or makes a new recording.
 func (s *soak) prepare(ctx context.Context) error {
 	var err error
 	if s.oldVersion, err = versionOf(s.image); err != nil {
@@ -172,7 +173,7 @@ func (s *soak) prepare(ctx context.Context) error {
 	return err
 }
 
-// versionOf reads the version of an image.
+// versionOf returns the version of the image in a directory.
 func versionOf(dir string) (string, error) {
 	var manifest struct{ Release buildinfo.Release }
 	if err := readJSON(filepath.Join(dir, "manifest.json"), &manifest); err != nil {
@@ -181,8 +182,8 @@ func versionOf(dir string) (string, error) {
 	return manifest.Release.Version, nil
 }
 
-// tries is the number of attempts for a cut if the emulator ends without a message; this happens to
-// about one start in ten.
+// tries is the largest number of attempts for a cut. A cut is repeated if the emulator ends early,
+// which happens in about one boot of ten.
 const tries = 3
 
 func (s *soak) cut(ctx context.Context, seed uint64, number int, class string) (r result, err error) {

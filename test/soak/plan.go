@@ -7,15 +7,16 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// classKill is the class whose cuts end the emulator of a running machine. All other cuts are
-// replayed.
+// classKill is the class of the cuts that end the emulator of a running machine. The cuts of all
+// other classes are replayed from the recording.
 const classKill = "kill"
 
-// killsInRow are done one after the other, so the machine is not booted for each.
+// killsInRow is the number of consecutive cuts of class kill. The machine stays on between them,
+// which saves a boot.
 const killsInRow = 2
 
-// plan assigns a class to each cut. Every round contains each class, so an interrupted run has cuts
-// of all classes.
+// plan returns the classes of the cuts of one round. A round contains each class, so an interrupted
+// run has cuts of all classes.
 func plan(recorded, wanted []string) (round []string) {
 	for _, class := range recorded {
 		if len(wanted) == 0 || slices.Contains(wanted, class) {
@@ -30,14 +31,16 @@ func plan(recorded, wanted []string) (round []string) {
 	return round
 }
 
-// draws returns the random source of a cut: the same seed and number draw the same values,
-// independent of earlier cuts.
+// draws returns the random numbers of a cut. They depend on the seed and the number of the cut, and
+// not on earlier cuts.
 func draws(seed uint64, number int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(number))) }
 
-// instant draws the number of operations of the log before the power cut, within a class. Each
-// stretch between two flushes has the same chance, independent of its length: flushes change the
-// meaning of the disk's content, bytes do not. Half of the cuts are in stretches with a write
-// outside DATA, which are rare on a running machine.
+// instant draws an instant for a power cut in a class. It returns the number of operations of the
+// log before the cut.
+//
+// A stretch is the part of the log between two flushes. All stretches have the same probability,
+// whatever their length, because a flush changes which writes can be missing after a cut. Half of
+// the cuts are in stretches with a write outside DATA, because such stretches are rare.
 func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 	var spans []span
 	for _, s := range r.Spans {
@@ -47,7 +50,7 @@ func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 	}
 	s := spans[luck.IntN(len(spans))]
 	from, to := l.Before(s.From), l.Before(s.To)
-	// the power is cut after more than from and at most to operations
+	// A cut in a stretch is after more than from and at most to operations.
 	type stretch struct{ from, to int }
 	var all, outside []stretch
 	for now := (stretch{from, from}); now.to < to; {
@@ -70,7 +73,7 @@ func instant(r *recording, l *writelog.Log, class string, luck *rand.Rand) int {
 		all = outside
 	}
 	if len(all) == 0 {
-		return from // nothing was written
+		return from // the machine has written nothing in this span
 	}
 	one := all[luck.IntN(len(all))]
 	return one.from + 1 + luck.IntN(one.to-one.from)

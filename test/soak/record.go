@@ -19,12 +19,12 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// recordLimit bounds each step of a recording: about eight times the longest step on an idle
-// computer.
+// recordLimit is the deadline of each step of a recording. It is about eight times the duration of
+// the longest step on an idle computer.
 const recordLimit = 10 * time.Minute
 
-// recording holds the operations of one machine from its first power-on, and its promises by length
-// of its log.
+// recording describes the writes of a machine since its first power-on. It has the data from which
+// the guarantees at each length of the log follow.
 type recording struct {
 	Identity      string `json:"identity"`
 	Configuration string `json:"configuration"`
@@ -32,8 +32,9 @@ type recording struct {
 	New           string `json:"new"` // the version of the working bundle
 	ESP           place  `json:"esp"`
 	Data          place  `json:"data"`
-	// Lengths of the log. An operation that had not started at a length cannot be on the disk; a
-	// completed operation must be.
+	// The fields below are lengths of the log in bytes. At a cut before the length at which an
+	// operation began, the disk cannot have the operation. At a cut after the length at which it
+	// ended, the disk must have it.
 	Answered     int64    `json:"answered"`
 	ApplyBegan   int64    `json:"apply_began"`
 	Applied      int64    `json:"applied"`
@@ -42,57 +43,58 @@ type recording struct {
 	Spans        []span   `json:"spans"`
 }
 
-// place is a partition, in sectors.
+// place is the position and the size of a partition, in sectors.
 type place struct {
 	Sector  int64 `json:"sector"`
 	Sectors int64 `json:"sectors"`
 }
 
-// object is an object that the cluster had acknowledged when the log had this length.
+// object is an object that the cluster had acknowledged at this length of the log.
 type object struct {
 	Name string `json:"name"`
 	At   int64  `json:"at"`
 }
 
-// span is a part of the log in which the machine did the operation of a class.
+// span is a part of the log in which the machine performed the operation of a class.
 type span struct {
 	Class string `json:"class"`
 	From  int64  `json:"from"`
 	To    int64  `json:"to"`
 }
 
-// recorder makes a recording.
+// recorder runs a machine and makes its recording.
 type recorder struct {
 	recording
 	*machine
 	options
 	documents []byte
-	end       int64 // end of the step's class in the log, if it is not the step's end
+	end       int64 // length of the log at which the class ends; 0: with the step
 }
 
-// step is an operation of a machine.
+// step is an operation of the recorded machine, with its class.
 type step struct {
 	class string
 	do    func(context.Context) error
 }
 
-// steps returns the machine's operations, in order. Consecutive steps may have the same class.
+// steps returns the operations of the recorded machine, in order. Several steps can have the same
+// class.
 func (r *recorder) steps() []step {
 	return []step{
 		{"first-boot", r.firstBoot},
 		{"apply", r.configure},
 		{"run", func(ctx context.Context) error { return r.writeObjects(ctx, 60) }},
 		{"upgrade", func(ctx context.Context) (err error) { _, err = r.send(ctx, "broken"); return err }},
-		// automatic
+		// The version "broken" fails, so the machine rolls back automatically.
 		{"rollback", func(ctx context.Context) error { return r.ends(ctx, "rolled back", r.Old) }},
 		{"upgrade", func(ctx context.Context) (err error) { r.New, err = r.send(ctx, "next"); return err }},
 		{"trial", r.trial},
 		{"commit", r.commit},
-		{"rollback", r.back}, // manual
+		{"rollback", r.back}, // requested by the operator
 	}
 }
 
-// classes returns the classes of the recording, in its order.
+// classes returns the classes of the recording, in the order of their first spans.
 func (r *recording) classes() (all []string) {
 	for _, s := range r.Spans {
 		if !slices.Contains(all, s.Class) {
@@ -102,8 +104,8 @@ func (r *recording) classes() (all []string) {
 	return all
 }
 
-// record records a machine in a directory, until every requested class was recorded (an empty list
-// means all).
+// record records a machine, and stores the recording in dir. It performs all steps up to the last
+// requested class. An empty list of classes requests all classes.
 func record(ctx context.Context, o options, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("recording: %w", err)
@@ -132,13 +134,14 @@ func record(ctx context.Context, o options, dir string) error {
 	return writeJSON(filepath.Join(dir, recordingFile), r.recording)
 }
 
-// Files of a recording.
+// These are the files of a recording.
 const (
 	recordingFile = "recording.json"
 	documentsFile = "machine.yaml" // the configuration
 )
 
-// run performs the steps up to the first step of each requested class. The spans leave no gap.
+// run performs the steps, up to the last of the first steps of all requested classes. The spans of
+// the steps follow each other without gaps.
 func (r *recorder) run(ctx context.Context) error {
 	steps := r.steps()
 	last := len(steps) - 1
@@ -167,7 +170,7 @@ func (r *recorder) run(ctx context.Context) error {
 	return nil
 }
 
-// length returns the length of the log.
+// length returns the present length of the log in bytes.
 func (r *recorder) length() (int64, error) {
 	info, err := os.Stat(r.LogPath(diskName))
 	if err != nil {
@@ -200,7 +203,7 @@ func (r *recorder) firstBoot(ctx context.Context) error {
 	})
 }
 
-// places finds the partitions in topic "disks".
+// places finds the ESP and DATA in the topic disks. It returns false if one of them is missing.
 func places(disks *structpb.Value) (esp, data place, there bool) {
 	for _, d := range disks.GetStructValue().GetFields()["disks"].GetListValue().GetValues() {
 		for _, p := range d.GetStructValue().GetFields()["partitions"].GetListValue().GetValues() {
@@ -241,7 +244,8 @@ func (r *recorder) writeObjects(ctx context.Context, count int) error {
 	})
 }
 
-// send uploads a version and waits until the machine shuts down for it.
+// send uploads the bundle of a version and waits until the machine has written the new version. It
+// returns the version.
 func (r *recorder) send(ctx context.Context, version string) (string, error) {
 	at, err := r.length()
 	if err != nil {
@@ -260,8 +264,8 @@ func (r *recorder) send(ctx context.Context, version string) (string, error) {
 	})
 }
 
-// trial waits until the new version is committed. The class ends at the last time at which the
-// version was on trial.
+// trial waits until the new version is committed. The span of the class ends when the machine last
+// reported the trial.
 func (r *recorder) trial(ctx context.Context) error {
 	return r.until(ctx, "trial", func(ctx context.Context, c *client.Client) (bool, error) {
 		at, err := r.length()
@@ -279,8 +283,8 @@ func (r *recorder) trial(ctx context.Context) error {
 	})
 }
 
-// commit ends a few writes after the API reported "committed", because the entry gets its new name
-// only then.
+// commit writes a few objects. The span of the class therefore contains the renaming of the boot
+// entry, which follows the phase committed.
 func (r *recorder) commit(ctx context.Context) error { return r.writeObjects(ctx, 5) }
 
 func (r *recorder) back(ctx context.Context) error {

@@ -13,19 +13,18 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// replayer provides the disk of the recorded machine at any instant. There is one file for it:
-// machines that boot from it do not write to it, and a step from one instant to the next writes
-// little.
+// replayer provides the disk of the recorded machine at any instant, in one file. Machines that
+// boot from the file do not write to it. A step to a later instant writes little.
 type replayer struct {
 	*recording
 	log   *writelog.Log
-	image string // initial disk of the recorded machine
-	dir   string // of the file
+	image string // first disk of the recorded machine
+	dir   string // directory of the file
 	disk  writelog.Disk
 }
 
 func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
-	f, err := os.Open(log) // open until this process ends
+	f, err := os.Open(log) // remains open until this process ends
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +41,8 @@ func newReplayer(r *recording, log, image, dir string) (*replayer, error) {
 
 func (r *replayer) file() string { return filepath.Join(r.dir, diskName+".raw") }
 
-// set brings the file to this state; it starts from the image again if the state is earlier than
-// the present state.
+// set changes the file to the state with the flushed operations and the given pieces. If the file
+// already contains later operations, set starts again with a copy of the image.
 func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece) error {
 	if r.disk.Image != nil {
 		if err := r.disk.Set(flushed, pieces); !errors.Is(err, writelog.ErrAlreadyApplied) {
@@ -61,7 +60,7 @@ func (r *replayer) set(ctx context.Context, flushed int, pieces []writelog.Piece
 		return err
 	}
 	if old, ok := r.disk.Image.(*os.File); ok {
-		old.Close() // the file is deleted
+		old.Close() // the file has been deleted, so an error has no effect
 	}
 	r.disk = writelog.Disk{Log: r.log, Image: f}
 	return r.disk.Set(flushed, pieces)
@@ -77,8 +76,8 @@ func copySparse(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// replayed cuts the recorded machine's power at an instant of a class, and boots a machine from a
-// possible disk of that instant.
+// replayed draws an instant of a class, and a disk that the recorded machine could have after a
+// power cut at this instant. It boots a machine from the disk and checks the recovery.
 func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	n := instant(s.replay.recording, s.replay.log, r.Class, luck)
 	flushed, pieces := s.replay.log.Survivors(n, luck)
@@ -90,7 +89,7 @@ func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	if n > 0 {
 		length = s.replay.log.Ops[n-1].End
 	}
-	// Console and firmware variables are new for each machine.
+	// Each machine begins with a new console log and new firmware variables.
 	dir := filepath.Join(s.dir, "machine")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -113,7 +112,7 @@ func (s *soak) replayed(ctx context.Context, luck *rand.Rand, r *result) error {
 	return err
 }
 
-// keep copies the directory of a machine.
+// keep copies the directory of a machine that failed, and returns the path of the copy.
 func (s *soak) keep(ctx context.Context, number int, dir string) (string, error) {
 	to := filepath.Join(s.dir, "failed", fmt.Sprintf("cut-%d", number))
 	if err := os.MkdirAll(to, 0o755); err != nil {

@@ -8,32 +8,32 @@ import (
 	"text/tabwriter"
 )
 
-// Outcomes of a cut.
+// These are the outcomes of a cut.
 const (
-	recovered = "recovered" // the machine recovered in time, and kept its promise
-	faulty    = "fault"     // it recovered, but did not keep its promise
-	bricked   = "bricked"   // it did not recover
+	recovered = "recovered" // the machine recovered in time, and its state is as promised
+	faulty    = "fault"     // the machine recovered, but its state is not as promised
+	bricked   = "bricked"   // the machine did not recover
 )
 
-// result is one cut.
+// result is the result of one cut.
 type result struct {
 	Number  int      `json:"number"`
 	Class   string   `json:"class"`
 	Instant string   `json:"instant"`
 	Outcome string   `json:"outcome"`
 	Wrong   []string `json:"wrong,omitempty"`
-	Console string   `json:"console,omitempty"` // end of the console after a failed recovery
-	Kept    string   `json:"kept,omitempty"`    // directory with the disk as the cut left it
-	Version string   `json:"version,omitempty"` // that ran then
-	Phase   string   `json:"phase,omitempty"`   // of the last upgrade
-	// checked up to a healthy cluster and another upgrade
+	Console string   `json:"console,omitempty"` // its end, after a failure
+	Kept    string   `json:"kept,omitempty"`    // copy of the machine's directory after a failure
+	Version string   `json:"version,omitempty"` // version that ran at the first answer
+	Phase   string   `json:"phase,omitempty"`   // phase of the last upgrade
+	// whether the check included a healthy cluster and an upgrade
 	Whole bool `json:"whole,omitempty"`
-	// Seconds of the machine's own time since the start of its kernel, of the successful boot.
+	// times in seconds since the start of the kernel, for the boot that answered
 	Answered float64 `json:"answered_s,omitempty"`
 	Healthy  float64 `json:"healthy_s,omitempty"`
 }
 
-// tally counts cuts.
+// tally counts the cuts by their outcomes.
 type tally struct {
 	Cuts      int `json:"cuts"`
 	Bricked   int `json:"bricked"`
@@ -57,7 +57,7 @@ func (t *tally) add(r result) {
 	}
 }
 
-// spread is the distribution of a time in seconds.
+// spread holds the median and the maximum of a time, in seconds.
 type spread struct {
 	Median float64 `json:"median"`
 	Max    float64 `json:"max"`
@@ -71,7 +71,7 @@ func spreadOf(values []float64) *spread {
 	return &spread{Median: values[(len(values)-1)/2], Max: values[len(values)-1]}
 }
 
-// report is the file; docs/soak.md describes its fields.
+// report is the content of the file; docs/soak.md describes its fields.
 type report struct {
 	Seed   uint64 `json:"seed"`
 	Wanted int    `json:"wanted"`
@@ -79,12 +79,12 @@ type report struct {
 	ByClass  map[string]*tally `json:"by_class"`
 	Answered *spread           `json:"answered_s,omitempty"`
 	Healthy  *spread           `json:"healthy_s,omitempty"`
-	Examined *examination      `json:"examined,omitempty"` // of the whole recording; nil: not done
+	Examined *examination      `json:"examined,omitempty"` // nil: not examined
 	Failures []result          `json:"failures"`
 	Runs     []result          `json:"runs"`
 }
 
-// summarise counts the existing runs.
+// summarise computes the counts and times from the recorded runs.
 func (r *report) summarise() {
 	r.tally, r.ByClass, r.Failures = tally{}, map[string]*tally{}, []result{}
 	var answered, healthy []float64

@@ -13,8 +13,8 @@ import (
 	"github.com/orlop-os/orlop/vm/writelog"
 )
 
-// logOf makes a log (see package writelog): "d" is a write to DATA, "s" a write to another
-// partition, "f" a flush.
+// logOf returns a log in the format of package writelog, with an operation for each letter: d is a
+// write to DATA, s is a write to another partition, and f is a flush.
 func logOf(t *testing.T, ops string) (*recording, *writelog.Log) {
 	t.Helper()
 	var b bytes.Buffer
@@ -45,8 +45,8 @@ func logOf(t *testing.T, ops string) (*recording, *writelog.Log) {
 	return &recording{Data: place{Sector: 1000}}, l
 }
 
-// TestInstant checks that an instant is within its class, that every instant can be drawn, and that
-// stretches with a write outside DATA occur more often than their share.
+// TestInstant checks that an instant is in its class, and that every instant can be drawn.
+// Stretches with a write outside DATA must be drawn more often than their share of all stretches.
 func TestInstant(t *testing.T) {
 	r, l := logOf(t, "sf"+"dfdfdf"+"ssf"+"dfdfdfdfdfdf"+"dsf")
 	end := func(n int) int64 { return l.Ops[n-1].End }
@@ -71,7 +71,7 @@ func TestInstant(t *testing.T) {
 			t.Errorf("%s: %v, want %v", class, got, want)
 		}
 	}
-	r.Spans = []span{{"all", end(2), end(23)}} // one stretch of ten is outside DATA
+	r.Spans = []span{{"all", end(2), end(23)}} // one of the ten stretches has a write outside DATA
 	outside := 0
 	for number := range 1000 {
 		if n := instant(r, l, "all", draws(8, number)); n >= 9 && n <= 11 {
@@ -103,7 +103,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPromised checks that a machine's promise grows with its log.
+// TestPromised checks the guarantees at several lengths of the log.
 func TestPromised(t *testing.T) {
 	r := recording{
 		Identity: "id", Configuration: "c", Old: "1", New: "2", Answered: 10, ApplyBegan: 20, Applied: 30, UpgradeBegan: 50,
@@ -125,7 +125,7 @@ func TestPromised(t *testing.T) {
 			t.Errorf("%d: %s, %q; want %s, %q", c.length, text, writes, want, c.writes)
 		}
 	}
-	half := recording{Old: "1", Answered: 10} // ended before an upgrade
+	half := recording{Old: "1", Answered: 10} // the recording ended before an upgrade
 	if got := half.promised(100); got.Upgraded || got.Configuration != "" || len(got.Versions) != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -147,7 +147,7 @@ func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		promise
 		seen
-		wrong string // the expected problem; "": none
+		wrong string // expected violation; empty: none
 	}{
 		"new":                  {before, seen{Version: "1", Identity: "any", Uptime: time.Second}, ""},
 		"configured by itself": {before, seen{Version: "1", Configuration: "x"}, "not the one that was applied"},
@@ -211,7 +211,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestLacks checks the problems of the loader's entries.
+// TestLacks checks the problems of boot entries.
 func TestLacks(t *testing.T) {
 	r := recording{Old: "1.0", New: "2.0", Spans: []span{{"trial", 0, 10}, {"commit", 10, 20}}}
 	a, b, half := [sha256.Size]byte{1}, [sha256.Size]byte{2}, [sha256.Size]byte{3}

@@ -7,17 +7,17 @@ import (
 	"path/filepath"
 )
 
-// Former is a build of a former release, to compare with.
+// Former is a build of a former release, with which our figures are compared.
 type Former struct {
 	Version string
 	Image   string // directory with disk.raw, disk.raw.zst and manifest.json
-	Bin     string // directory of its orlopctl
-	// Bundle is an upgrade for it: the same programs with a higher version.
+	Bin     string // directory of the orlopctl of this release
+	// Bundle has the same programs with a higher version, for an upgrade of the former release.
 	Bundle string
 }
 
-// OpenFormer checks the directory of a former release, as `make release-previous` makes it. path
-// may also name the bundle in this directory.
+// OpenFormer checks the files of a former release in a directory that `make release-previous` has
+// made. The path is the directory or the bundle in the directory.
 func OpenFormer(path string) (Former, error) {
 	fail := func(err error) (Former, error) {
 		return Former{}, fmt.Errorf("former release %s: cannot use: %w; `make release-previous` builds it, as build/previous", path, err)

@@ -1,6 +1,6 @@
-// Package targets compares measured figures with the values that the project asks for, in a table
-// for all measuring programs. A target bounds a figure itself, or the ratio of our figure and the
-// figure of another side of the same run.
+// Package targets compares measured figures with their targets, and writes the table of the results
+// for all measuring programs. A target is an upper limit for our figure, or for the ratio of our
+// figure to the figure of another side in the same run.
 package targets
 
 import (
@@ -14,31 +14,31 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Target is the asked value of a figure.
+// Target is the upper limit for a figure or for its ratio.
 type Target struct {
 	// Figure is the name of the figure in the file of results.
 	Figure string
 	What   string // the figure in words
 	Unit   string
-	// Ratio bounds the ratio with the other side, and not the figure.
+	// Ratio means that AtMost limits the ratio to the other side, and not the figure.
 	Ratio bool
-	// AtMost is the asked value.
+	// AtMost is the largest value that meets the target.
 	AtMost float64
-	// Shown means that the figure is only shown, without an asked value.
+	// Shown means that the figure has no target and is only shown.
 	Shown bool
 }
 
-// Measured holds a figure of both sides. A missing value is nil.
+// Measured holds the measured values of a figure for both sides. A missing value is nil.
 type Measured struct {
 	Ours, Other *float64 // medians
-	// With is the other side: a version, or the baseline; empty without another side.
+	// With names the other side: a version or the baseline. It is empty if there is no other side.
 	With string
-	// Ratio is the median of Pairs, the ratios of the pairs.
+	// Ratio is the median of Pairs. Pairs are the ratios of the single pairs of runs.
 	Ratio *float64
 	Pairs []float64
 }
 
-// Result is a target with the measured figures.
+// Result is a target with the measured values.
 type Result struct {
 	Figure string    `json:"figure"`
 	Ours   *float64  `json:"ours,omitempty"`
@@ -46,15 +46,15 @@ type Result struct {
 	With   string    `json:"with,omitempty"`
 	Ratio  *float64  `json:"ratio,omitempty"`
 	Pairs  []float64 `json:"pairs,omitempty"`
-	// Asked is empty for a figure that is only shown.
+	// Asked is the target as text. It is empty for a figure that is only shown.
 	Asked string `json:"asked,omitempty"`
-	// Met is absent if nothing is asked, or the value was not measured.
+	// Met is nil if the figure has no target or if the value was not measured.
 	Met  *bool `json:"met,omitempty"`
 	what string
 	unit string
 }
 
-// Result compares a measured figure with the target.
+// Result returns the result of the target for the measured values.
 func (t Target) Result(m Measured) Result {
 	r := Result{Figure: t.Figure, Ours: m.Ours, Other: m.Other, With: m.With, Ratio: m.Ratio, Pairs: m.Pairs, what: t.What, unit: t.Unit}
 	if t.Shown {
@@ -75,7 +75,8 @@ func (t Target) Result(m Measured) Result {
 	return r
 }
 
-// Write writes the results as a table in Markdown, with the command that measured them.
+// Write writes the results as a Markdown table, below the command that measured them. It writes
+// nothing if there are no results.
 func Write(out io.Writer, command string, results []Result) error {
 	if len(results) == 0 {
 		return nil
@@ -93,7 +94,7 @@ func Write(out io.Writer, command string, results []Result) error {
 	return err
 }
 
-// Store writes the table to out and to a file.
+// Store writes the table of Write to out and to a file.
 func Store(out io.Writer, file, command string, results []Result) error {
 	var text bytes.Buffer
 	if err := Write(io.MultiWriter(out, &text), command, results); err != nil {
@@ -139,10 +140,10 @@ func value(v *float64, unit string) string {
 	return strings.TrimSpace(fmt.Sprintf("%.1f %s", *v, unit))
 }
 
-// trim formats a number without zeros at its end.
+// trim formats a number without trailing zeros.
 func trim(v float64) string { return fmt.Sprintf("%g", v) }
 
-// Divide returns the ratio of two figures; nil if one is missing, or for a division by zero.
+// Divide returns ours divided by other. It returns nil if a figure is missing or if other is 0.
 func Divide(ours, other *float64) *float64 {
 	if ours == nil || other == nil || *other == 0 {
 		return nil
@@ -151,7 +152,7 @@ func Divide(ours, other *float64) *float64 {
 	return &q
 }
 
-// Median returns the median; nil without values.
+// Median returns the median of the values. It returns nil if there are no values.
 func Median(values []float64) *float64 {
 	if len(values) == 0 {
 		return nil
@@ -161,8 +162,9 @@ func Median(values []float64) *float64 {
 	return &m
 }
 
-// InTurn returns the sides in the order of a round, which counts from 1: every second round has the
-// reverse order (A B, B A), so that a computer that becomes slower or faster favors no side.
+// InTurn returns the sides in the order of a round. The first round has the number 1. Every second
+// round has the reverse order (A B, B A). A computer that becomes slower or faster therefore favors
+// no side.
 func InTurn[T any](sides []T, round int) []T {
 	order := slices.Clone(sides)
 	if round%2 == 0 {

@@ -12,8 +12,8 @@ import (
 
 func number(v float64) *float64 { return &v }
 
-// TestWrite shows a met and a missed ratio, a target of the figure itself, a target without a
-// measurement, and a figure without a target.
+// TestWrite checks the table for a met and a missed ratio, a target without a ratio, a target
+// without a measured value, and a figure without a target.
 func TestWrite(t *testing.T) {
 	results := []Result{
 		Target{Figure: "ratio.node_ready", What: "init → node Ready", Unit: "s", Ratio: true, AtMost: 0.5}.Result(

@@ -1,4 +1,4 @@
-// Package testimage makes the container image of the stories and the measurements.
+// Package testimage makes the container image that the stories and the measuring programs use.
 package testimage
 
 import (
@@ -12,11 +12,12 @@ import (
 	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
-// program is the package of the image's program: a web server, and a client.
+// program is the Go package of the only program in the image, which is a web server and a client.
 const program = "github.com/orlop-os/orlop/test/integration/testpod"
 
-// Write builds the program and writes an OCI archive of an image that holds only this program.
-// Images of different names have different contents, so one can be in use while the other is not.
+// Write builds the program and writes an OCI archive of an image with this name. The image has a
+// label with its name. Images with different names therefore have different digests, and one image
+// can be in use while another image is not.
 func Write(ctx context.Context, file, name string) error {
 	content, err := build(ctx)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package bootfiles makes the two files from which the baseline's machine boots: the kernel of the
-// image, and an initramfs with upstream's programs. The programs are built without changes:
-// Kubernetes and etcd from test/bench/baseline, the container runtime from the modules of the image
-// (imager/components), so that both sides have the same versions.
+// image, and an initramfs with the upstream programs. It builds the programs without changes, from
+// the versions that the image has. Kubernetes and etcd come from test/bench/baseline. The container
+// runtime comes from the module of the image (imager/components).
 //
-// It does not start the machine.
+// The package does not start the machine.
 package bootfiles
 
 import (
@@ -23,17 +23,18 @@ import (
 	"github.com/orlop-os/orlop/imager/kernel"
 )
 
-// Spec has the inputs, relative to the working directory, which is the top of the source.
+// Spec holds the inputs. All paths are relative to the working directory, which is the root of the
+// source tree.
 type Spec struct {
 	Module     string // directory of the baseline's Go module
 	Components string // directory of the Go module of the container runtime
 	Lock       string // the pinned Debian packages of the image
-	Cache      string // downloads of the imager
+	Cache      string // directory of the imager's downloads
 	Busybox    string // a static busybox
-	Dir        string // programs and results
+	Dir        string // directory for the programs and the results
 }
 
-// Default returns the inputs in this repository, with the results below a directory.
+// Default returns the inputs of this repository. The programs and results are below dir.
 func Default(dir string) Spec {
 	return Spec{
 		Module: "test/bench/baseline", Components: "imager/components", Lock: "imager/packages.lock",
@@ -41,16 +42,17 @@ func Default(dir string) Spec {
 	}
 }
 
-// Files are the results.
+// Files are the paths of the resulting files.
 type Files struct{ Kernel, Initramfs string }
 
-// kernelPackage is the kernel of the image that is measured (profiles/qemu.yaml).
+// kernelPackage is the Debian package of the kernel in the measured image (profiles/qemu.yaml).
 const kernelPackage = "linux-image-cloud-amd64"
 
 // modules are the kernel modules that the guest loads.
 var modules = []string{"overlay", "bridge", "veth", "br_netfilter", "nf_tables", "nf_conntrack", "nf_nat", "dummy"}
 
-// Build makes the files. The go command skips up-to-date programs.
+// Build makes the kernel and the initramfs. The go command does not build programs again that are
+// up to date.
 func Build(ctx context.Context, s Spec) (Files, error) {
 	if err := checkStatic(s.Busybox); err != nil {
 		return Files{}, err
@@ -83,7 +85,7 @@ func Build(ctx context.Context, s Spec) (Files, error) {
 	return f, nil
 }
 
-// checkStatic checks that busybox needs no library, because the guest has none.
+// checkStatic fails if busybox is not statically linked, because the guest has no shared libraries.
 func checkStatic(file string) error {
 	const remedy = "install Debian's package busybox-static"
 	f, err := elf.Open(file)
@@ -102,14 +104,15 @@ func checkStatic(file string) error {
 	return nil
 }
 
-// tree maps the files of the initramfs to their content. Parent directories are added by entries.
+// tree maps the path of each file of the initramfs to its entry. The method entries adds the parent
+// directories.
 type tree map[string]boot.Entry
 
 func (t tree) add(name string, mode fs.FileMode, content []byte) {
 	t[name] = boot.Entry{Name: name, Mode: mode, Content: content}
 }
 
-// addFile adds a file of this computer.
+// addFile adds a copy of the file from, which is on this computer, as name with the given mode.
 func (t tree) addFile(name string, mode fs.FileMode, from string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -119,7 +122,7 @@ func (t tree) addFile(name string, mode fs.FileMode, from string) error {
 	return nil
 }
 
-// entries returns all files with the directories above them.
+// entries returns all files and their parent directories.
 func (t tree) entries() []boot.Entry {
 	all := make([]boot.Entry, 0, 2*len(t))
 	seen := map[string]bool{".": true}
@@ -135,7 +138,8 @@ func (t tree) entries() []boot.Entry {
 	return all
 }
 
-// addKernel adds the modules of the image's kernel, and returns the file of the kernel.
+// addKernel adds the kernel modules that the guest loads, and returns the path of the kernel image
+// on this computer.
 func (t tree) addKernel(s Spec) (string, error) {
 	lock, err := debian.ReadLock(s.Lock)
 	if err != nil {

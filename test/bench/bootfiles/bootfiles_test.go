@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// repository is the inputs of the repository, from the directory of this test.
+// repository returns the inputs of the repository that the tests use. The path is relative to the
+// directory of this test.
 func repository() Spec {
 	return Spec{Module: filepath.Join("..", "baseline")}
 }

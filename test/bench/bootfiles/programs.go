@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/imager/pause"
 )
 
-// build is a call of the go command.
+// build describes one call of `go build`.
 type build struct {
 	module   string // directory
 	out      string // directory of the programs, below the root of the guest
@@ -26,7 +26,9 @@ type build struct {
 	packages []string
 }
 
-// builds returns all calls, with the flags of the image's programs (imager/programs.go).
+// builds returns all calls of `go build`. The programs have the same build flags as in the image
+// (imager/programs.go). The parameter kubernetes is the version that the Kubernetes programs
+// report.
 func builds(s Spec, kubernetes string) []build {
 	const containerd, plugins = "github.com/containerd/containerd/v2/cmd/", "github.com/containernetworking/plugins/plugins/"
 	version := "-X k8s.io/component-base/version.gitVersion=" + kubernetes + " -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetes
@@ -40,7 +42,8 @@ func builds(s Spec, kubernetes string) []build {
 	}
 }
 
-// hyperNames are the links to hyper, which runs the component with the name of the link.
+// hyperNames are the names of the links to hyper. The name of a link selects the component that
+// hyper runs.
 var hyperNames = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
 
 // addPrograms builds and adds all programs.
@@ -73,7 +76,8 @@ func (t tree) addPrograms(ctx context.Context, s Spec) error {
 	return t.addFile("bin/busybox", 0o755, s.Busybox)
 }
 
-// run builds into a directory. Settings of the caller must not change the result.
+// run builds the packages into dir. goCommand overrides the caller's environment variables that
+// would change the result.
 func (b build) run(ctx context.Context, dir string) error {
 	cgo := "0"
 	if b.cgo {
@@ -107,13 +111,15 @@ func goCommand(ctx context.Context, dir, cgo string, args ...string) ([]byte, er
 	return out, nil
 }
 
-// The container images, by their names in containerd.toml and pod.yaml.
+// These are the names of the container images. The files containerd.toml and pod.yaml contain the
+// same names.
 const (
 	pauseImage   = "registry.k8s.io/pause:3.10.2"
 	busyboxImage = "test.local/busybox:1"
 )
 
-// addImages adds the archives of the two container images. The pause program is that of our image.
+// addImages adds the archives of the two container images. The first archive has the pause program
+// of our image, which addImages compiles.
 func (t tree) addImages(s Spec) error {
 	program, err := pause.Compile(s.Dir)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// guestFiles are files in the directory guest of the baseline, with their places.
+// guestFiles maps files in the directory guest of the baseline to their paths and modes in the
+// initramfs.
 var guestFiles = []struct {
 	from, name string
 	mode       fs.FileMode
@@ -27,7 +28,7 @@ var guestFiles = []struct {
 	{"cni.conflist", "etc/cni/net.d/10.conflist", 0o644},
 }
 
-// emptyDirs are directories without content.
+// emptyDirs are the empty directories of the initramfs.
 var emptyDirs = []string{"dev", "proc", "run", "sys", "tmp", "var/lib"}
 
 // addSettings adds the scripts and the configurations of the guest.
@@ -46,10 +47,12 @@ func (t tree) addSettings(s Spec) error {
 	return nil
 }
 
-// validity of the certificates: a machine lives for minutes.
+// validity is the TTL of the certificates. A day is enough, because a machine of the baseline runs
+// for minutes.
 const validity = 24 * time.Hour
 
-// kubeconfig is that of a component; its argument is the name of the certificate.
+// kubeconfig is the kubeconfig of a component. The argument of the format is the name of the
+// component's certificate.
 const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:6443", certificate-authority: /srv/pki/ca.crt}}]
@@ -58,8 +61,8 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `
 
-// addCertificates adds the certificates and keys of the cluster, in the layout of kubeadm: P-256,
-// and RSA for the tokens of service accounts.
+// addCertificates adds the certificates and keys of the cluster, in the layout of kubeadm. The keys
+// of certificates are P-256 keys. The key that signs the tokens of service accounts is an RSA key.
 func (t tree) addCertificates() error {
 	ca, err := pki.NewCA("ca", validity)
 	if err != nil {

@@ -1,12 +1,14 @@
-// Package simulation simulates nodes without machines: to the API server each looks like a kubelet.
-// A node has its own connection, authenticates as its node (so the same authorization, admission
-// and flow control apply), renews its Lease with the kubelet's own library, reports its status as
-// often as our kubelets, watches its pods, and reports the pods that are bound to it as running.
+// Package simulation simulates nodes without machines. Each node behaves like a kubelet at the API
+// server. The node has its own connection. It authenticates as a node, so the same authorization,
+// admission and flow control apply. It renews its Lease with the library of the kubelet. It reports
+// its status at the interval of our kubelets. It watches its pods, and reports the pods that are
+// bound to it as running.
 //
-//	node.go    the next report of a node, given the time and its observations
+//	node.go    the next actions of a node: a pure function of the time and its observations
 //	objects.go the objects and patches of the reports
 //	fleet.go   connections, and the registration of nodes
 //
-// It omits the watches that a kubelet and a service proxy have besides the watch of pods (Services,
-// the Node, Secrets of the pods), and addresses, so no client tries to reach a kubelet there.
+// A simulated node watches only its pods. A kubelet and a service proxy also watch Services, the
+// Node and the Secrets of the pods. A simulated Node has no IP address, so no client tries to
+// connect to its kubelet.
 package simulation

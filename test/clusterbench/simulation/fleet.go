@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// The default of a kubelet for its Lease.
+	// These are the defaults of the kubelet for its Lease.
 	leaseSeconds = 40
 	renewEvery   = 10 * time.Second
-	// callLimit bounds one call.
+	// callLimit is the deadline of one call, in the time of the nodes.
 	callLimit = 10 * time.Second
 )
 
-// Fleet is a set of simulated nodes.
+// Fleet is a set of simulated nodes of one cluster.
 type Fleet struct {
 	ctx    context.Context // ends the nodes
 	clock  vm.Clock        // clock of the nodes
@@ -46,27 +46,28 @@ type Fleet struct {
 	stats Stats
 }
 
-// Name returns the name of the n-th node; n starts at 0.
+// Name returns the name of the n-th node, for n from 0.
 func Name(n int) string { return fmt.Sprintf("simulated-%04d", n+1) }
 
-// Stats is the present state of the nodes.
+// Stats is the present state of all nodes together.
 type Stats struct {
 	Nodes  int // registered nodes
 	Ready  int // nodes that have reported Ready
-	Pods   int // pods reported as running and not yet as ended
-	Failed int // failed reports, which were repeated
+	Pods   int // pods that were reported as running and are not ending
+	Failed int // calls that failed; the fleet repeats them
 	Last   error
 }
 
-// New returns a fleet without nodes. Its nodes run until ctx ends, and use the clock of the machine
-// with the API server. config belongs to an administrator, who may act as a node.
+// New returns a fleet without nodes. Its nodes run until ctx ends. They use machine, the clock of
+// the machine with the API server. config has the credentials of an administrator, who has the
+// right to impersonate nodes.
 func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	return &Fleet{ctx: ctx, clock: machine, client: func(name string) (kubernetes.Interface, error) {
 		own := rest.CopyConfig(config)
 		own.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes"}}
-		// a separate dialer makes a separate connection
+		// With a separate dialer, client-go does not share the connection of another node.
 		own.Dial = (&net.Dialer{Timeout: machine.Outside(callLimit)}).DialContext
-		// HTTP/2, like a kubelet
+		// An empty list selects HTTP/2, which a kubelet uses.
 		own.NextProtos = nil
 		own.Timeout, own.QPS = 0, -1
 		api, err := kubernetes.NewForConfig(own)
@@ -77,7 +78,7 @@ func New(ctx context.Context, config *rest.Config, machine vm.Clock) *Fleet {
 	}}
 }
 
-// Stats returns the sums of all nodes.
+// Stats returns the present state of all nodes together.
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,12 +94,13 @@ func (f *Fleet) Stats() Stats {
 	return s
 }
 
-// Wait waits until all goroutines of the nodes have ended, after the end of the fleet's context.
-// The Node objects stay.
+// Wait waits until all goroutines of the nodes have ended. The context of the fleet has to end
+// first. Wait does not delete the Node objects.
 func (f *Fleet) Wait() { f.alive.Wait() }
 
-// Grow registers nodes until this number is reached, one after the other with at least pause by
-// their clock between them. It repeats failed requests until ctx ends.
+// Grow registers further nodes, one after the other, until the fleet has this number of nodes. The
+// interval between two registrations is at least pause by the clock of the nodes. Grow repeats
+// failed requests until ctx ends.
 func (f *Fleet) Grow(ctx context.Context, to int, pause time.Duration) error {
 	for n := f.Stats().Nodes; n < to; n++ {
 		next := time.NewTimer(f.clock.Outside(pause))
@@ -124,7 +126,7 @@ func (f *Fleet) register(ctx context.Context, name string) error {
 	for {
 		calling, cancel := context.WithTimeout(ctx, f.clock.Outside(callLimit))
 		object, err := api.CoreV1().Nodes().Create(calling, nodeObject(name, f.clock.Now()), meta.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // an answer was lost
+		if apierrors.IsAlreadyExists(err) { // the answer to an earlier request was lost
 			object, err = api.CoreV1().Nodes().Get(calling, name, meta.GetOptions{})
 		}
 		cancel()
@@ -150,14 +152,14 @@ func (f *Fleet) failed(err error) {
 	f.stats.Last = err
 }
 
-// member is a node of the fleet, with its connection.
+// member is a node of the fleet with its client.
 type member struct {
 	fleet  *Fleet
 	api    kubernetes.Interface
 	object *core.Node
-	since  time.Time            // time of the condition Ready; only live writes it
-	news   chan func(time.Time) // observations for the node, in order
-	asking sync.WaitGroup       // its open calls
+	since  time.Time            // time of the change to Ready; only live writes it
+	news   chan func(time.Time) // observations for the node, executed in order by live
+	asking sync.WaitGroup       // the open calls
 
 	mu   sync.Mutex
 	node *node
@@ -169,7 +171,7 @@ func (m *member) look() (ready bool, pods int) {
 	return m.node.ready, m.node.count()
 }
 
-// live simulates a kubelet until ctx ends.
+// live performs the calls of a kubelet until ctx ends.
 func (m *member) live(ctx context.Context) {
 	defer m.asking.Wait()
 	m.asking.Go(func() { m.lease().Run(ctx) })
@@ -211,8 +213,8 @@ func (m *member) tell(ctx context.Context, news func(time.Time)) {
 	}
 }
 
-// lease returns the kubelet's own controller, with the kubelet's values. The library waits by the
-// time outside; its clock is only used for the written times.
+// lease returns the Lease controller of the kubelet, with the values of the kubelet. The library
+// waits by the clock of this computer. It uses leaseClock only for the times in the Lease.
 func (m *member) lease() lease.Controller {
 	own := func(l *coordination.Lease) error {
 		l.OwnerReferences = []meta.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.object.Name, UID: m.object.UID}}
@@ -221,7 +223,7 @@ func (m *member) lease() lease.Controller {
 	return lease.NewController(leaseClock{dilated: m.fleet.clock}, m.api, m.object.Name, leaseSeconds, nil, m.fleet.clock.Outside(renewEvery), m.object.Name, core.NamespaceNodeLease, own)
 }
 
-// leaseClock is a clock for the library of Leases, which only reads the time.
+// leaseClock returns the time of the nodes. The Lease library calls only Now.
 type leaseClock struct {
 	clock.RealClock
 	dilated vm.Clock
@@ -229,7 +231,7 @@ type leaseClock struct {
 
 func (c leaseClock) Now() time.Time { return c.dilated.Now() }
 
-// pods watches the pods that are bound to the node.
+// pods returns an informer that passes the pods of this node to the node.
 func (m *member) pods() cache.Controller {
 	pods, own := m.api.CoreV1().Pods(meta.NamespaceAll), fields.OneTermEqualSelector("spec.nodeName", m.object.Name).String()
 	source := &cache.ListWatch{
@@ -265,7 +267,7 @@ func (m *member) pods() cache.Controller {
 	return controller
 }
 
-// do reports an action to the API server. A report about a deleted pod is not necessary.
+// do sends an action to the API server. It returns nil if the pod of the action no longer exists.
 func (m *member) do(ctx context.Context, a action) error {
 	ctx, cancel := context.WithTimeout(ctx, m.fleet.clock.Outside(callLimit))
 	defer cancel()

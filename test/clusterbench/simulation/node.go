@@ -8,22 +8,24 @@ import (
 )
 
 const (
-	// statusEvery is the interval between reports of an unchanged status: nodeStatusReportFrequency
-	// of our kubelets. The first interval after a change differs from it by up to half.
+	// statusEvery is the interval between reports of an unchanged status. It equals the
+	// nodeStatusReportFrequency of our kubelets. After the first report, the interval is shorter or
+	// longer by up to a half, so the reports of the nodes are spread over time.
 	statusEvery = time.Minute
-	// startTime is the time between the reports that a pod's containers are being created and that
-	// they run; endTime is the time between a pod's deletion and its end.
+	// startTime is the time between the report that a pod's containers are being created and the
+	// report that they run. endTime is the time between the deletion of a pod and the report of its
+	// end.
 	startTime, endTime = 1500 * time.Millisecond, 500 * time.Millisecond
-	// retry is the time until a failed report is repeated.
+	// retry is the delay before a failed report is repeated.
 	retry = time.Second
 )
 
-// node is the state of a node. It is pure: time is an argument.
+// node is the state of a simulated node. Its methods are pure: the time is a parameter.
 type node struct {
 	status time.Time // time of the next status report
 	asking bool      // a status report is in progress
-	shift  float64   // offset of its first report after a change: -0.5 to 0.5 of statusEvery
-	ready  bool      // it has been reported Ready
+	shift  float64   // added to the interval after the first report: -0.5 to 0.5 of statusEvery
+	ready  bool      // a report of Ready has succeeded
 	pods   map[types.UID]*pod
 }
 
@@ -35,40 +37,40 @@ const (
 	starting
 	running
 	ending
-	ended // its containers' end is reported
+	ended // the end of the containers has been reported
 )
 
 // pod is a pod that is bound to the node.
 type pod struct {
-	object *core.Pod // latest version from the API server
+	object *core.Pod // latest version that the watch delivered
 	step   step
-	due    time.Time // time of the next step; zero: no automatic step
-	asking bool      // a report of the step is in progress
+	due    time.Time // time of the report that ends the step; zero: no report is due
+	asking bool      // the report that ends the step is in progress
 }
 
 // kind is the kind of an action.
 type kind int
 
 const (
-	reportNode     kind = iota // the Node's status
-	reportStarting             // of a pod: its containers are being created
+	reportNode     kind = iota // report the status of the Node
+	reportStarting             // report that the containers of the pod are being created
 	reportRunning
 	reportEnded
-	removePod // delete its object, as the kubelet does after the end of its containers
+	removePod // delete the pod's object, as the kubelet does after the end of the containers
 )
 
 // action is a call to the API server.
 type action struct {
 	kind kind
-	pod  *core.Pod // nil: about the node
+	pod  *core.Pod // nil for an action about the node
 }
 
-// newNode returns a node that has just been registered.
+// newNode returns a node that was registered at now. The parameter shift is described in node.
 func newNode(now time.Time, shift float64) *node {
 	return &node{status: now, shift: shift, pods: map[types.UID]*pod{}}
 }
 
-// see takes a pod from the API server into account.
+// see records the version of a pod that the watch has delivered.
 func (n *node) see(p *core.Pod, now time.Time) {
 	known := n.pods[p.UID]
 	if known == nil {
@@ -81,11 +83,11 @@ func (n *node) see(p *core.Pod, now time.Time) {
 	}
 }
 
-// gone takes the deletion of a pod into account.
+// gone removes a pod whose deletion the watch has delivered.
 func (n *node) gone(id types.UID) { delete(n.pods, id) }
 
-// next returns the actions that are due now, and the latest time for the next call. An action in
-// progress is not returned again before its end.
+// next returns the actions that are due at now, and the time at which the caller must call next
+// again at the latest. It does not return an action again while the action is in progress.
 func (n *node) next(now time.Time) (todo []action, again time.Time) {
 	again = now.Add(statusEvery)
 	earlier := func(at time.Time) {
@@ -114,13 +116,13 @@ func (n *node) next(now time.Time) (todo []action, again time.Time) {
 	return todo, again
 }
 
-// report returns the report that ends a step.
+// report returns the action that ends the step s.
 func (s step) report() kind {
 	return map[step]kind{bound: reportStarting, starting: reportRunning, ending: reportEnded, ended: removePod}[s]
 }
 
-// done records the result of an action. A failed action is repeated, unless its pod was deleted
-// meanwhile.
+// done records that an action has ended. A failed action is due again after retry. The result of an
+// action for a deleted pod is ignored.
 func (n *node) done(a action, failed bool, now time.Time) {
 	if a.pod == nil {
 		n.asking = false
@@ -145,7 +147,7 @@ func (n *node) done(a action, failed bool, now time.Time) {
 		return
 	}
 	if p.step.report() != a.kind {
-		return // it was deleted since then; its due time is set
+		return // the pod was deleted during the action, and see has set the time of its next step
 	}
 	switch a.kind {
 	case reportStarting:
@@ -155,11 +157,11 @@ func (n *node) done(a action, failed bool, now time.Time) {
 	case reportEnded:
 		p.step, p.due = ended, now
 	case removePod:
-		p.due = time.Time{} // the watch reports its deletion
+		p.due = time.Time{} // the object is removed when the watch reports its deletion
 	}
 }
 
-// count returns the number of running pods.
+// count returns the number of pods in the step running.
 func (n *node) count() int {
 	count := 0
 	for _, p := range n.pods {

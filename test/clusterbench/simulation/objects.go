@@ -23,7 +23,8 @@ func Tolerate(spec *core.PodSpec) {
 	spec.Tolerations = append(spec.Tolerations, core.Toleration{Key: Taint, Operator: core.TolerationOpExists})
 }
 
-// nodeObject returns a Node as a kubelet registers it: not ready yet.
+// nodeObject returns a Node with the fields that a kubelet sets at the registration. The Node is
+// not Ready.
 func nodeObject(name string, now time.Time) *core.Node {
 	amounts := core.ResourceList{
 		core.ResourceCPU: resource.MustParse("4"), core.ResourceMemory: resource.MustParse("16Gi"), core.ResourcePods: resource.MustParse("110"),
@@ -45,7 +46,9 @@ func nodeObject(name string, now time.Time) *core.Node {
 	}
 }
 
-// conditions returns a Node's conditions as of now; since is the time of their last change.
+// conditions returns the conditions of a Node, reported at now. The parameter since is the time of
+// their last change. The parameters ready and why are the status and the reason of the condition
+// Ready.
 func conditions(now, since time.Time, ready core.ConditionStatus, why string) []core.NodeCondition {
 	one := func(kind core.NodeConditionType, status core.ConditionStatus, reason string) core.NodeCondition {
 		return core.NodeCondition{Type: kind, Status: status, Reason: reason, Message: "simulated", LastHeartbeatTime: meta.NewTime(now), LastTransitionTime: meta.NewTime(since)}
@@ -58,12 +61,12 @@ func conditions(now, since time.Time, ready core.ConditionStatus, why string) []
 	}
 }
 
-// nodePatch returns the reported status: Ready, as of now.
+// nodePatch returns the patch that reports the condition Ready at now.
 func nodePatch(now, since time.Time) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions(now, since, core.ConditionTrue, "KubeletReady")}})
 }
 
-// podPatch returns the reported status of a pod.
+// podPatch returns the patch that reports the pod's status for an action.
 func podPatch(p *core.Pod, what kind, now time.Time) ([]byte, error) {
 	at := meta.NewTime(now)
 	s := core.PodStatus{Phase: core.PodPending, StartTime: &at}
@@ -108,11 +111,11 @@ func containerStatus(c core.Container, pod string, what kind, at meta.Time) core
 	return s
 }
 
-// addressOf derives an address for a pod from its UID. No machine has this address, and two pods
-// rarely share it.
+// addressOf derives the address of a pod from its UID. The range belongs to no machine. Two pods
+// can have the same address, which is rare.
 func addressOf(p *core.Pod) string {
 	h := fnv.New32a()
-	h.Write([]byte(p.UID)) // never fails
+	h.Write([]byte(p.UID)) // a hash returns no error
 	n := h.Sum32()
 	return fmt.Sprintf("10.%d.%d.%d", 192+(n>>16)%32, (n>>8)%256, 1+n%254)
 }

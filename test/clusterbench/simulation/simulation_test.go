@@ -31,7 +31,8 @@ func kinds(todo []action) []kind {
 	return all
 }
 
-// expect checks the actions of a node at an instant, and the time of its next call.
+// expect checks the actions that next returns at an instant, and the time of the next call. A
+// negative time of the next call is not checked.
 func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	t.Helper()
 	todo, next := n.next(at(now))
@@ -44,8 +45,9 @@ func expect(t *testing.T, n *node, now, again float64, want ...kind) []action {
 	return todo
 }
 
-// TestNodeReports checks the reports of a node: immediately after its registration, then at a time
-// that differs from node to node, then every minute, and sooner after a failure.
+// TestNodeReports checks the times of the reports of a node. The first report follows the
+// registration immediately. The interval after it differs between nodes. Then the interval is one
+// minute. A failed report is repeated earlier.
 func TestNodeReports(t *testing.T) {
 	n := newNode(at(0), 0.25)
 	a := expect(t, n, 0, -1, reportNode)[0]
@@ -59,20 +61,20 @@ func TestNodeReports(t *testing.T) {
 	if !n.ready {
 		t.Error("it is not Ready")
 	}
-	expect(t, n, 8, 8+75-15) // the next call is due after a minute at the latest
+	expect(t, n, 8, 8+75-15) // next returns at most one minute from now
 	n.done(expect(t, n, 83, -1, reportNode)[0], false, at(84))
 	expect(t, n, 84, 144)
 }
 
-// TestPodLives checks that a bound pod is reported as being created and then as running, and after
-// its deletion as ended; then it is removed.
+// TestPodLives checks the sequence of reports about a pod: its containers are created, it runs, it
+// has ended after its deletion. Then its object is deleted.
 func TestPodLives(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
 	p := &core.Pod{ObjectMeta: meta.ObjectMeta{UID: "1"}}
 	n.see(p, at(1))
 	n.done(expect(t, n, 1, -1, reportStarting)[0], false, at(1))
-	n.see(p, at(1.2)) // its own report arrives as an event
+	n.see(p, at(1.2)) // the watch delivers the node's own report
 	expect(t, n, 1.2, 2.5)
 	a := expect(t, n, 2.5, -1, reportRunning)[0]
 	n.done(a, true, at(3))
@@ -89,16 +91,17 @@ func TestPodLives(t *testing.T) {
 		t.Errorf("%d pods run", n.count())
 	}
 	expect(t, n, 11, 11.5)
-	n.see(p, at(11.2)) // another event does not prolong its life
+	n.see(p, at(11.2)) // a further event does not postpone the end of the pod
 	n.done(expect(t, n, 11.5, -1, reportEnded)[0], false, at(12))
 	n.done(expect(t, n, 12, -1, removePod)[0], false, at(12))
 	expect(t, n, 13, 60)
 	n.gone(p.UID)
-	n.done(action{removePod, p}, true, at(14)) // about a deleted pod
+	n.done(action{removePod, p}, true, at(14)) // the pod does not exist any more
 	expect(t, n, 14, 60)
 }
 
-// TestPodDeletedMeanwhile checks that a pod ends that is deleted while it is reported as running.
+// TestPodDeletedMeanwhile checks that a pod ends if it is deleted while a report about it is in
+// progress.
 func TestPodDeletedMeanwhile(t *testing.T) {
 	n := newNode(at(0), 0)
 	n.done(expect(t, n, 0, -1, reportNode)[0], false, at(0))
@@ -108,7 +111,7 @@ func TestPodDeletedMeanwhile(t *testing.T) {
 	p = p.DeepCopy()
 	p.DeletionTimestamp = &meta.Time{Time: at(1.1)}
 	n.see(p, at(1.1))
-	expect(t, n, 1.7, 60) // one report after the other
+	expect(t, n, 1.7, 60) // the report of the end waits for the earlier report
 	n.done(a, false, at(2))
 	expect(t, n, 2, -1, reportEnded)
 }
@@ -145,8 +148,8 @@ func TestPodPatch(t *testing.T) {
 	}
 }
 
-// TestFleet checks that nodes are registered, have Leases, are Ready, run the pods that are bound
-// to them, and remove deleted pods.
+// TestFleet checks that a node is registered, has a Lease and reports Ready. It also checks that
+// the node reports its pod as running and removes the deleted pod.
 func TestFleet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

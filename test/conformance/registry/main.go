@@ -1,5 +1,5 @@
-// Command registry serves the images of an OCI layout over plain HTTP, read-only. The suite's
-// machines use it for tests that pull an image although the machine has it.
+// Command registry serves the images of an OCI layout over plain HTTP, read-only. The machines
+// under test use it, because some tests pull an image although the machine has it.
 package main
 
 import (
@@ -36,7 +36,8 @@ func run(args []string) error {
 	return server.ListenAndServe()
 }
 
-// serve serves the images under their names without the registry part.
+// serve returns a handler for the images of the layout in dir. It removes the registry from the
+// names of the images.
 func serve(dir string) (http.Handler, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/imager/ociarchive"
 )
 
-// TestServe checks that an image is pulled completely by its name without the registry, and that
-// nothing can be pushed.
+// TestServe checks that a client can pull an image by its name without the registry, and that a
+// push is rejected.
 func TestServe(t *testing.T) {
 	dir := t.TempDir()
 	if err := ociarchive.WriteLayout(dir, ociarchive.Program("registry.example.com/team/kitten:1.7", "kitten", []byte("miaow"))); err != nil {

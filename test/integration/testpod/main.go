@@ -1,6 +1,6 @@
-// Command testpod is the program of the stories' pods: a small web server that can also inspect the
-// cluster from the inside. It is the only program in its image and there is no shell, so `kubectl
-// exec` runs it by name.
+// Command testpod is the program of the pods in stories. It is a small web server that can also
+// inspect the cluster from inside a pod. Its image contains no other program and no shell, so
+// `kubectl exec` runs it by its name.
 package main
 
 import (
@@ -30,7 +30,7 @@ const deadline = 20 * time.Second
 func main() {
 	args := os.Args[1:]
 	switch {
-	// the container runtime runs it on the machine as a CNI plugin
+	// The container runtime sets this variable when it runs the program as a CNI plugin.
 	case os.Getenv("CNI_COMMAND") != "":
 		args = []string{"connect"}
 	case len(args) == 0:
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// copies starts processes that keep a processor busy, and waits for them.
+// copies starts n processes that keep a processor busy, and waits until they end.
 func copies(n int) error {
 	var all []*exec.Cmd
 	for range n {
@@ -63,7 +63,7 @@ func copies(n int) error {
 
 // command is a command of the program.
 type command struct {
-	name, args string // args names the arguments, with spaces between
+	name, args string // names of the arguments, separated by spaces
 	run        func(ctx context.Context, args []string) error
 }
 
@@ -71,13 +71,13 @@ type command struct {
 var commands = []command{
 	{"serve", "", func(context.Context, []string) error { return serve(":8080") }},
 	{"serve", "ADDRESS", func(_ context.Context, args []string) error { return serve(args[0]) }},
-	// do nothing, and fail on SIGTERM
+	// do nothing; fail after SIGTERM
 	{"stay", "", func(context.Context, []string) error {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		return fmt.Errorf("ended by %v", <-asked)
 	}},
-	// print this number of lines with a text and their number, and serve
+	// print NUMBER lines, each with TEXT and the number of the line; then serve
 	{"say", "TEXT NUMBER", func(_ context.Context, args []string) error {
 		n, err := strconv.Atoi(args[1])
 		if err != nil {
@@ -88,7 +88,7 @@ var commands = []command{
 		}
 		return serve(":8080")
 	}},
-	// run this number of processes that keep a processor busy
+	// run NUMBER processes that each keep a processor busy
 	{"copies", "NUMBER", func(_ context.Context, args []string) error {
 		n, err := strconv.Atoi(args[0])
 		if err != nil {
@@ -97,16 +97,16 @@ var commands = []command{
 		return copies(n)
 	}},
 	{"copy", "", func(ctx context.Context, _ []string) error {
-		for ctx.Err() == nil { // until it is ended
+		for ctx.Err() == nil { // until the deadline of run
 		}
 		return ctx.Err()
 	}},
 	// fetch a URL and print the answer
 	{"get", "URL", func(ctx context.Context, args []string) error { return get(ctx, args[0], os.Stdout) }},
-	// call a path of the API server with the pod's own token; print the status
+	// request a path of the API server with the token of the pod; print the status
 	{"api", "PATH", func(ctx context.Context, args []string) error { return askAPI(ctx, args[0]) }},
-	// fetch an https URL of a server of the cluster with the pod's own token, or without a token;
-	// print the status and the answer
+	// fetch an https URL of a server of the cluster, with or without the token of the pod; print
+	// the status and the answer
 	{"scrape", "URL", func(ctx context.Context, args []string) error { return scrape(ctx, args[0], true) }},
 	{"scrape-anonymous", "URL", func(ctx context.Context, args []string) error { return scrape(ctx, args[0], false) }},
 	// resolve a name and print its addresses
@@ -116,17 +116,17 @@ var commands = []command{
 		return err
 	}},
 	{"dial", "ADDRESS", dial},
-	// run a DNS server that returns one address for every name
+	// run a DNS server that answers each query with ADDRESS
 	{"dns", "ADDRESS", func(_ context.Context, args []string) error { return answer(args[0]) }},
-	// install a pod network: address range, and the machine's directories for plugins and
-	// configurations
+	// install a pod network: RANGE has the addresses of pods; PLUGINS and CONFIGURATIONS are
+	// directories of the machine
 	{"network", "RANGE PLUGINS CONFIGURATIONS", func(_ context.Context, args []string) error {
 		return bring(args[0], args[1], args[2])
 	}},
 	{"connect", "", func(context.Context, []string) error { return connect() }},
-	// serve pods that authenticate with their certificates
+	// serve clients that authenticate with the certificates of their pods
 	{"serve-peers", "ADDRESS", func(_ context.Context, args []string) error { return servePeers(args[0]) }},
-	// call a server of serve-peers, with a certificate and without
+	// call a server of serve-peers, with or without the certificate of the pod
 	{"ask-peer", "ADDRESS", func(ctx context.Context, args []string) error { return askPeer(ctx, args[0], false) }},
 	{"ask-anonymous", "ADDRESS", func(ctx context.Context, args []string) error { return askPeer(ctx, args[0], true) }},
 	// print a file
@@ -143,7 +143,7 @@ var commands = []command{
 		}
 		return err
 	}},
-	// print an environment variable; it must exist
+	// print an environment variable; fail if it is not set
 	{"env", "NAME", func(_ context.Context, args []string) error {
 		value, found := os.LookupEnv(args[0])
 		if !found {
@@ -152,15 +152,15 @@ var commands = []command{
 		fmt.Println(value)
 		return nil
 	}},
-	// print the first line of the standard input
+	// print the first line of standard input
 	{"echo", "", func(context.Context, []string) error {
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		fmt.Print("you said ", line)
 		return err
 	}},
-	// write a file, durably
+	// write a file and sync it to the disk
 	{"write", "FILE TEXT", func(_ context.Context, args []string) error { return write(args[0], []byte(args[1])) }},
-	// write a file of this size in MiB
+	// write a file of MIB MiB
 	{"fill", "FILE MIB", func(_ context.Context, args []string) error {
 		mib, err := strconv.Atoi(args[1])
 		if err != nil {
@@ -168,7 +168,7 @@ var commands = []command{
 		}
 		return write(args[0], make([]byte, mib<<20))
 	}},
-	// fill a file system up to this percentage of free space
+	// fill a file system until PERCENT of it is free
 	{"crowd", "FILE PERCENT", func(_ context.Context, args []string) error {
 		percent, err := strconv.ParseUint(args[1], 10, 64)
 		if err != nil {
@@ -192,7 +192,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown arguments %q; known are: %s", args, strings.Join(known, ", "))
 }
 
-// dial connects by TCP and prints the result.
+// dial connects to a TCP address and prints the result.
 func dial(ctx context.Context, args []string) error {
 	c, err := (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, "tcp", args[0])
 	if err != nil {
@@ -202,7 +202,7 @@ func dial(ctx context.Context, args []string) error {
 	return c.Close()
 }
 
-// sizes prints the files below a directory with their sizes in KiB.
+// sizes prints each file below a directory, with its size in KiB.
 func sizes(_ context.Context, args []string) error {
 	return filepath.WalkDir(args[0], func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
@@ -216,7 +216,8 @@ func sizes(_ context.Context, args []string) error {
 	})
 }
 
-// answer returns this IPv4 address for every DNS query, at UDP port 53, until the program is ended.
+// answer runs a DNS server on UDP port 53 until the process ends. The server answers each query for
+// an IPv4 address with the given address.
 func answer(address string) error {
 	ip := net.ParseIP(address).To4()
 	if ip == nil {
@@ -236,7 +237,7 @@ func answer(address string) error {
 	return (&dns.Server{Addr: ":53", Net: "udp", Handler: dns.HandlerFunc(handler)}).ListenAndServe()
 }
 
-// crowd creates a file that fills a file system, except for a percentage of its size.
+// crowd allocates a file so that the given percentage of the file system remains free.
 func crowd(name string, percent uint64) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -270,11 +271,11 @@ func serve(address string) error {
 		fmt.Println("request", r.URL.Path)
 		fmt.Fprintf(w, "hello from %s\n", name)
 	})
-	// the address of the caller, as seen by the server
+	// print the address of the caller that the server sees
 	http.HandleFunc("/caller", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "asked by", r.RemoteAddr)
 	})
-	// the answer of another URL, fetched from here
+	// fetch another URL from this pod and return the answer
 	http.HandleFunc("/fetch", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), deadline)
 		defer cancel()
@@ -282,7 +283,7 @@ func serve(address string) error {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})
-	// keep a processor busy for a time, at most an hour
+	// keep a processor busy for the given duration, at most an hour
 	http.HandleFunc("/spin", func(w http.ResponseWriter, r *http.Request) {
 		d, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil || d < 0 || d > time.Hour {
@@ -296,7 +297,7 @@ func serve(address string) error {
 		fmt.Fprintln(w, "spins for", d)
 	})
 	counted := 0
-	// print this number of numbered lines of 15 KiB
+	// print this number of lines of 15 kB; the numbers continue over all requests
 	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) {
 		lines, err := strconv.Atoi(r.PathValue("lines"))
 		if err != nil {
@@ -319,7 +320,7 @@ func serve(address string) error {
 	return nil
 }
 
-// account is the directory in which the kubelet puts the pod's credentials for the API server.
+// account is the directory of the pod's credentials for the API server, which the kubelet mounts.
 const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 func askAPI(ctx context.Context, path string) error {
@@ -342,8 +343,8 @@ func scrape(ctx context.Context, url string, withToken bool) error {
 	return err
 }
 
-// askCluster fetches a URL of a server with a certificate of the cluster's CA, with the pod's own
-// token or without.
+// askCluster requests a URL, with or without the token of the pod. It verifies the certificate of
+// the server by the CA of the cluster.
 func askCluster(ctx context.Context, url string, withToken bool) (*http.Response, error) {
 	ca, err := os.ReadFile(account + "ca.crt")
 	if err != nil {

@@ -9,14 +9,16 @@ import (
 	"syscall"
 )
 
-// A third-party pod network, installed in the usual way: a pod writes a plugin and a configuration
-// to the machine, and from then on the container runtime connects pods by the plugin.
+// This file is a third-party pod network that is installed in the usual way. A pod writes a CNI
+// plugin and a configuration to the machine. The container runtime then uses the plugin to connect
+// pods.
 
-// pluginName is the name of the plugin on the machine.
+// pluginName is the file name of the plugin on the machine.
 const pluginName = "testnet"
 
-// bring writes the network to the two directories of the machine, and keeps running. The plugin is
-// this program; pods get addresses from the range.
+// bring writes the plugin and its configuration to the two directories of the machine, and then
+// serves until it is ended. The plugin is a copy of this program. Pods get addresses from the
+// range.
 func bring(addresses, plugins, configurations string) error {
 	own, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -55,8 +57,8 @@ func bring(addresses, plugins, configurations string) error {
 	return serve("127.0.0.1:8086")
 }
 
-// connect is the plugin. It delegates to upstream's bridge plugin, from its own directory or from
-// the system.
+// connect is the CNI plugin. It executes the bridge plugin of upstream from the first directory of
+// CNI_PATH that has it.
 func connect() error {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
 		bridge := filepath.Join(dir, "bridge")

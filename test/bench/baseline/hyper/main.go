@@ -1,5 +1,6 @@
-// Command hyper is upstream Kubernetes and etcd in a single executable. The name of a link to it
-// selects the component. So the processes of the baseline share a file.
+// Command hyper contains the upstream programs of Kubernetes and etcd in a single executable. Each
+// program has a link to the executable, and the name of the link selects the program. All processes
+// of the baseline therefore share the memory of a single file.
 package main
 
 import (

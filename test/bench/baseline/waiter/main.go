@@ -1,5 +1,6 @@
 // Command waiter waits until a URL answers with status 200. It fails after 600 attempts, which take
-// 150 seconds or more. It does not verify the server: the address is the guest's own.
+// 150 seconds or more. It does not verify the certificate of the server, because the URL has an
+// address of the guest itself.
 package main
 
 import (
@@ -33,14 +34,14 @@ func main() {
 	os.Exit(1)
 }
 
-// get returns nil for status 200.
+// get requests the URL. It returns nil if the status of the response is 200.
 func get(client *http.Client, url string) error {
 	answer, err := client.Get(url)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	// read whole, so that the next request uses the same connection
+	// An HTTP client reuses the connection only if the body of the response was read to its end.
 	text, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", answer.Status, text)

@@ -1,5 +1,5 @@
-// Command exits ends immediately. As init or machined it makes the kernel panic; as a service it
-// never becomes ready.
+// Command exits ends immediately. If it runs as init or machined, the kernel panics. If it runs as
+// a service, the service never becomes ready.
 package main
 
 func main() {}

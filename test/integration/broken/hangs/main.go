@@ -1,4 +1,5 @@
-// Command hangs does nothing and never ends. As machined it does not feed the watchdog.
+// Command hangs ignores all signals and never ends. If it runs as machined, nothing feeds the
+// watchdog.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Command kernel-hangs is an init that simulates a system with a driver that never returns. It
-// loads a driver of the system's init whose start code was replaced by an endless loop. At this
-// time no watchdog is armed.
+// loads a driver that the system's init also loads. It replaces the start code of the driver by an
+// endless loop. No watchdog is armed at this time.
 package main
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// loop is "jmp $" for x86-64: a jump to itself.
+// loop is the x86-64 instruction "jmp $", a jump to itself.
 var loop = []byte{0xeb, 0xfe}
 
-// driver is the core of the watchdogs, a driver without dependencies.
+// driver is the module watchdog, the core of the watchdog drivers. It needs no other module.
 const driver = "watchdog"
 
 func main() {
 	fmt.Fprintln(os.Stderr, "kernel-hangs:", hang())
-	// Reached only if the kernel rejects the driver. An exit here would be a panic, and a panic is
-	// a different fault.
+	// The process continues only if the kernel rejects the driver. It must not exit, because the
+	// kernel would panic, and a panic is a different fault.
 	wait := make(chan os.Signal, 1)
 	signal.Notify(wait)
 	for range wait {
@@ -57,8 +57,9 @@ func hang() error {
 	if err != nil {
 		return err
 	}
-	// Debian's signature no longer matches. The kernel of this version accepts an unsigned driver:
-	// the Makefile removes the arguments that forbid it.
+	// The signature of Debian no longer matches the changed module, and is removed. The kernel
+	// accepts an unsigned driver, because the Makefile builds this version without the arguments
+	// that forbid it.
 	module = bytes.TrimSuffix(module, []byte("~Module signature appended~\n"))
 	if module, err = endless(module); err != nil {
 		return fmt.Errorf("module %s: %w", driver, err)
@@ -69,7 +70,7 @@ func hang() error {
 	return errors.New("the driver came back")
 }
 
-// endless writes the loop to the beginning of the module's start code.
+// endless returns the module with the loop at the beginning of its start code.
 func endless(module []byte) ([]byte, error) {
 	f, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {

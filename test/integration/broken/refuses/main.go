@@ -1,8 +1,9 @@
-// Command refuses wraps a program and disables one of its jobs. After its own executable, its file
-// contains the whole program and the name of the job. Called by that name, or with that name as the
-// first argument, it ends immediately; otherwise it executes the program.
+// Command refuses wraps a program and disables one of its jobs. The file consists of the executable
+// of refuses, the whole program, and the name of the job. If the file is executed under the name of
+// the job, or with this name as the first argument, it ends immediately. Otherwise it executes the
+// program.
 //
-//	refuses -pack PROGRAM JOB OUT   makes a wrapped program
+//	refuses -pack PROGRAM JOB OUT   writes a wrapped program
 package main
 
 import (
@@ -15,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trailer ends the file. It holds the sizes in bytes of the program and of the job's name before
-// it.
+// trailer is the end of the file. It holds the sizes of the program and of the name of the job, in
+// bytes.
 type trailer struct{ Program, Job uint64 }
 
 var trailerSize = int64(binary.Size(trailer{}))
@@ -64,7 +65,8 @@ func run() error {
 	return unix.Exec(fmt.Sprintf("/proc/self/fd/%d", memory), os.Args, os.Environ())
 }
 
-// pack writes this executable, the program, the job's name and the trailer.
+// pack writes a wrapped program to out: this executable, the program, the name of the job, and the
+// trailer.
 func pack(self io.Reader, program, job, out string) error {
 	whole, err := os.ReadFile(program)
 	if err != nil {
