@@ -1,5 +1,5 @@
 // Package orlop is Orlop OS: an immutable operating system with Kubernetes built in. The package
-// itself contains the documents of this repository, for `orlopctl docs`; its test checks the rules
+// itself contains the documents of this repository, for `orlopctl docs`. Its tests check the rules
 // of the source tree. ARCHITECTURE.md lists the location of each part.
 package orlop
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// lenient are the files that decode YAML without package strictyaml, with the reason why nothing of
-// a document is lost.
+// lenient are the files that may decode YAML without package strictyaml. The reason says why no
+// value of an operator's document is lost.
 var lenient = map[string]string{
 	"imager/profile.go":                         "yaml.v3 with KnownFields, which rejects fields that occur twice, and a check for a second document",
 	"orchestrator/addons/object.go":             "the schema belongs to Kubernetes; strictyaml.Repeated finds fields that occur twice",
@@ -23,8 +23,8 @@ var lenient = map[string]string{
 	"pkg/config/validate_addon.go":              "the schema belongs to Kubernetes; repeated finds fields that occur twice",
 }
 
-// TestDocumentsAreStrict checks that each document of an operator is decoded without loss: a field
-// that occurs twice would lose one of its values, and an unknown field its effect.
+// TestDocumentsAreStrict checks that package strictyaml decodes each document of an operator.
+// Another decoder would ignore unknown fields, and drop all but a single value of a repeated field.
 func TestDocumentsAreStrict(t *testing.T) {
 	used := map[string]bool{}
 	for _, f := range files(t) {

@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// ownConnections are the files of the machine's programs that make connections with HTTP or TLS
-// without package egress, and why. Each connects to a machine or a program of the cluster; a
-// connection to any other server uses package egress, and so the proxy and the CAs of the site.
+// ownConnections are the files of the machine's programs that use the HTTP or TLS packages
+// directly, with the reason. Package egress applies the proxy and the CAs of the site. All
+// connections to servers outside the cluster need it, except connections to servers with a CA of
+// their own.
 var ownConnections = map[string]string{
 	"apid/credentials.go":                    "it is the server of the management API",
 	"metricsd/files.go":                      "it is the server of the metrics",
@@ -45,15 +46,15 @@ var ownConnections = map[string]string{
 	"pkg/artifact/registry/registry.go":      "the client of a transport that package egress completes",
 }
 
-// connectionMakers are the types and functions of the standard library that make such connections,
-// or select CAs for them.
+// connectionMakers are the types and functions of the standard library that make connections with
+// HTTP or TLS, or select CAs for them.
 var connectionMakers = []string{
 	"http.Client", "http.DefaultClient", "http.DefaultTransport", "http.Get", "http.Head", "http.Post", "http.PostForm", "http.ProxyFromEnvironment", "http.Transport",
 	"tls.Client", "tls.Config", "tls.Dial", "tls.DialWithDialer", "tls.Dialer", "x509.NewCertPool", "x509.SystemCertPool",
 }
 
-// TestEgress checks that connections of the machine's programs to servers outside the cluster are
-// made by package egress.
+// TestEgress checks that only package egress makes connections of the machine's programs to servers
+// outside the cluster, with the exceptions in ownConnections.
 func TestEgress(t *testing.T) {
 	found := map[string][]string{}
 	for _, f := range files(t) {

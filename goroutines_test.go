@@ -14,8 +14,8 @@ import (
 // machine (docs/decisions/0059-panics.md).
 var firstProcesses = []string{"machined", "init"}
 
-// unguarded are the functions of these programs that may start code on a goroutine without recovery
-// of panics, by package, with the reason.
+// unguarded are the functions that may start a goroutine without recovery of panics, as "PACKAGE
+// FUNCTION", with the reason.
 var unguarded = map[string]string{
 	"machined main":                      "the reaper, without which no process ends; the boot, whose steps are guarded each; the watchdog, whose end resets the machine",
 	"machined/power WatchdogDeps.alive":  "its end resets the machine",
@@ -36,15 +36,15 @@ var unguarded = map[string]string{
 	"apid store.registerConn":            "it runs in the process apid; it closes a connection",
 }
 
-// safeCalls are functions that goroutines may call outside the recovery, by their last name: they
-// end contexts, close files, set deadlines, count, or wait.
+// safeCalls are the names, without package and receiver, of functions that a goroutine may call
+// without recovery of panics. They end contexts, close files, set deadlines, count, or wait.
 var safeCalls = []string{
 	"WithCancel", "WithTimeout", "cancel", "stop", "end", "Done", "Err", "Cause", "Close", "SetDeadline", "SetReadDeadline", "Now", "Add", "After", "Wait", "Load", "Lock", "Unlock",
 	"close", "make", "len", "string", "byte", "Error", "Errorf", "Is", "Or", "Unix", "LockOSThread", "release", "done", "Join", "CloseWithError",
 }
 
-// TestGoroutines checks that all code that PID 1 runs on another goroutine recovers panics, except
-// the listed functions. It reads each package that machined and init link.
+// TestGoroutines checks that each goroutine of PID 1 recovers panics, except in the functions of
+// unguarded. It reads each package that machined and init link.
 func TestGoroutines(t *testing.T) {
 	packages := linked(t, firstProcesses)
 	used := map[string]bool{}
@@ -70,7 +70,7 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// TestGuarded checks the judgment of TestGoroutines on code in each form.
+// TestGuarded checks the result of guarded for each way to start a goroutine.
 func TestGuarded(t *testing.T) {
 	for code, want := range map[string]bool{
 		`go work()`:                       false,
@@ -112,7 +112,8 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// linked returns the files of the packages of this module that the programs link, by package.
+// linked returns the files of the programs and of all packages of this module that they import, by
+// package.
 func linked(t *testing.T, programs []string) map[string][]file {
 	t.Helper()
 	all := map[string][]file{}
@@ -155,8 +156,8 @@ func (p *sources) add(f file) {
 	}
 }
 
-// each calls do for all code that runs on another goroutine than its surroundings, with the name of
-// the function that starts it.
+// each calls do for all code of the package that runs on a new goroutine. where is the name of the
+// function that starts the goroutine.
 func (p *sources) each(do func(where string, code ast.Node)) {
 	for _, d := range p.decls {
 		where := "(package level)"
@@ -175,8 +176,9 @@ func (p *sources) each(do func(where string, code ast.Node)) {
 	}
 }
 
-// onGoroutine returns the code that n runs on another goroutine, or nil: a go statement, the
-// method Go of a group, AfterFunc of the packages time and context.
+// onGoroutine returns the code that n runs on a new goroutine: the call of a go statement, or the
+// argument of a method Go (for example of sync.WaitGroup) or of AfterFunc (packages time and
+// context). For all other nodes it returns nil.
 func onGoroutine(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -185,7 +187,8 @@ func onGoroutine(n ast.Node) ast.Node {
 		f, ok := n.Fun.(*ast.SelectorExpr)
 		switch {
 		case !ok:
-		// panics.Go and Restarter.Go have more arguments.
+		// panics.Go and Restarter.Go have more arguments. They are not returned, because they
+		// recover panics.
 		case f.Sel.Name == "Go" && len(n.Args) == 1:
 			return n.Args[0]
 		case f.Sel.Name == "AfterFunc" && len(n.Args) == 2:
@@ -195,13 +198,15 @@ func onGoroutine(n ast.Node) ast.Node {
 	return nil
 }
 
-// maxCalls is the number of functions of the same package that are followed from a goroutine.
+// maxCalls is the largest depth of calls that guarded follows. It follows only functions of the
+// same package.
 const maxCalls = 2
 
-// guarded reports whether a panic in this code is recovered.
+// guarded reports whether all panics in this code are recovered. depth is the number of calls that
+// led to the code.
 func (p *sources) guarded(code ast.Node, depth int) bool {
 	switch n := code.(type) {
-	case *ast.CallExpr: // of a go statement, or panics.Guarded as an argument
+	case *ast.CallExpr: // the call of a go statement, or panics.Guarded as an argument
 		return recovers(n) || p.guarded(n.Fun, depth)
 	case *ast.FuncLit:
 		return p.body(n.Body, depth)
@@ -216,8 +221,8 @@ func (p *sources) guarded(code ast.Node, depth int) bool {
 	return false
 }
 
-// body reports whether each call of a function recovers its panics or is safe, or the function
-// recovers all of its panics.
+// body reports whether a function is safe on a goroutine: it begins with a deferred recover, or
+// each of its calls is guarded.
 func (p *sources) body(b *ast.BlockStmt, depth int) bool {
 	if len(b.List) > 0 {
 		if d, ok := b.List[0].(*ast.DeferStmt); ok && callsRecover(d) {
@@ -227,7 +232,8 @@ func (p *sources) body(b *ast.BlockStmt, depth int) bool {
 	good := true
 	ast.Inspect(b, func(n ast.Node) bool {
 		switch n := n.(type) {
-		// TestGoroutines judges the first; a call of the second is judged.
+		// TestGoroutines checks a go statement by itself. A function literal is checked where it is
+		// called.
 		case *ast.GoStmt, *ast.FuncLit:
 			return false
 		case *ast.CallExpr:
@@ -241,8 +247,8 @@ func (p *sources) body(b *ast.BlockStmt, depth int) bool {
 	return good
 }
 
-// recovers reports whether a call runs its arguments with recovery of panics: of package panics, or
-// Restarter.Run.
+// recovers reports whether a call runs its arguments with recovery of panics. This is true for the
+// functions of package panics, and for Restarter.Run.
 func recovers(n *ast.CallExpr) bool {
 	f, ok := n.Fun.(*ast.SelectorExpr)
 	if !ok {

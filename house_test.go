@@ -31,8 +31,8 @@ type layer struct {
 // layers is the order of the packages, lowest first. It is a statement of policy: do not change it
 // to make a build pass.
 var layers = []layer{
-	// The first three are the layers of pkg. Mechanisms know neither the cluster nor a document of
-	// it. The package at the root contains the documents.
+	// The first three layers are the packages of pkg. Mechanisms do not know the cluster or its
+	// documents. The package at the root has the empty name, and contains the documentation.
 	{"mechanisms", true, []string{
 		"",
 		// files, memory, goroutines
@@ -47,14 +47,14 @@ var layers = []layer{
 		// images and artifacts
 		"pkg/artifact/...", "pkg/imagestore/...",
 	}},
-	// the identity of machines and clients, and the admission of machines
+	// the identity of machines and clients, and the admission of machines to the cluster
 	{"cluster", true, []string{"pkg/admission/...", "pkg/disruption/...", "pkg/emulation", "pkg/etcdjoin", "pkg/pki", "pkg/trust/..."}},
 	// the documents and calls by which programs and operators communicate
 	{"contract", true, []string{
 		"pkg/api", "pkg/buildinfo", "pkg/bundle", "pkg/client/...", "pkg/config/...", "pkg/extension", "pkg/machineapi/...", "pkg/machineprovider/...", "pkg/nodespec/...", "pkg/relay",
 	}},
 	{"parts of machined", false, []string{
-		// decide which configuration may follow another
+		// decides which configuration may follow another configuration
 		"machined/transition",
 		// domains: plan, diff and operations of an area of the machine
 		"machined/credentials", "machined/disk", "machined/extensions", "machined/firewall", "machined/host", "machined/install", "machined/network/...",
@@ -70,21 +70,21 @@ var layers = []layer{
 	{"hardware", false, []string{"machined/hardware"}},
 	// checks a configuration with the code of Kubernetes
 	{"check of configurations", false, []string{"machined/configcheck"}},
-	// lead the domains to the plan, hold the active configuration, and read the facts for both
+	// converge the domains to the plan, hold the active configuration, and read the facts for both
 	{"convergence", false, []string{"machined/activeconfig", "machined/converge", "machined/facts"}},
 	{"programs", false, []string{"machined", "init", "imager/...", "orchestrator/...", "orlopctl/...", "hack/previous", "hack/words"}},
 	{"tests", true, []string{"test/..."}},
 }
 
-// engines orders the mechanisms that run tasks: all other packages of pkg < cell < reconcile,
-// supervise.
+// engines are the packages of pkg that run tasks, with a rank; all other packages have rank 0. A
+// package of pkg imports only engines of a lower rank.
 var engines = map[string]int{"pkg/cell": 1, "pkg/reconcile": 2, "pkg/supervise": 2}
 
-// withoutEngines are the parts that import only pkg, and of the engines only cell.
+// withoutEngines are the programs that import only packages of pkg, and of the engines only cell.
 var withoutEngines = []string{"init", "apid", "metricsd/...", "podlogd", "imager/..."}
 
-// heavy are the only packages that may link Kubernetes itself: they take minutes to compile. See
-// CONTRIBUTING.md.
+// heavy are the packages that may link Kubernetes itself. Other packages may not, because
+// Kubernetes takes minutes to compile (CONTRIBUTING.md).
 var heavy = []string{"orchestrator/..."}
 
 func match(pattern, pkg string) bool {
@@ -112,8 +112,8 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// root returns the part that a package belongs to: its first path element, or the first two below
-// pkg and machined.
+// root returns the directory to which a package belongs: the first element of its path, or the
+// first two elements below pkg and machined.
 func root(pkg string) string {
 	e := strings.SplitN(pkg, "/", 3)
 	if len(e) > 1 && (e[0] == "pkg" || e[0] == "machined") {
@@ -183,7 +183,8 @@ func parseFiles() (all []file, err error) {
 	return all, err
 }
 
-// TestArrows checks that imports point in one direction.
+// TestArrows checks that a package imports only packages of lower layers, or of its own layer if
+// the layer permits this.
 func TestArrows(t *testing.T) {
 	for _, f := range files(t) {
 		from := layerOf(f.pkg)
@@ -220,8 +221,9 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestShared checks that pkg holds shared packages: a package with one importer belongs below this
-// importer. A directory that only groups packages, such as pkg/kernel, makes no exception.
+// TestShared checks that each package of pkg has at least two importers. A package with a single
+// importer belongs below this importer. The rule also holds for packages in a directory that only
+// groups packages, such as pkg/kernel.
 func TestShared(t *testing.T) {
 	importers := map[string]map[string]bool{}
 	for _, f := range files(t) {
@@ -300,7 +302,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// The limits of a piece of code outside tests: it must be possible to read it as a whole.
+// The limits of code outside tests. A reader must be able to read a function, struct or type as a
+// whole.
 const (
 	maxFields  = 15 // of a struct
 	maxMethods = 40 // of a type
@@ -317,8 +320,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// measure returns the lines of functions, the fields of structs and the numbers of methods outside
-// tests, by kind and name; a method is "Type:Method".
+// measure returns the size of code outside tests: lines of functions, fields of structs, and
+// methods of types. The keys are "KIND PACKAGE.NAME". The name of a method is "Type:Method".
 func measure(t *testing.T) map[string]int {
 	t.Helper()
 	all := map[string]int{}
@@ -388,7 +391,7 @@ func receiver(of ast.Expr) string {
 	return ""
 }
 
-// The limits of a decision page: it must be possible to read it as a whole.
+// The limits of a decision page. A reader must be able to read the page as a whole.
 const (
 	maxPageLines   = 60
 	maxPageColumns = 100 // of a line outside tables and examples
@@ -398,7 +401,8 @@ const (
 var pageForm = regexp.MustCompile(`^# (\d{4}) .+\n\n` + section("Context") + section("Decision") +
 	"(?:" + section("Rejected") + ")?" + section("Consequences") + "$")
 
-// section returns the expression of a section: a paragraph or more, and headings of lower levels.
+// section returns the regular expression for a section: its heading, then paragraphs and headings
+// of level three.
 func section(name string) string {
 	return "## " + name + `\n\n(?:### .+\n\n)?[^#\n].*\n(?:(?:### )?[^#\n].*\n|\n)*`
 }
@@ -421,8 +425,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// pageProblems returns the rules that a decision page breaks. Each text follows the path of the
-// page.
+// pageProblems returns a text for each rule that a decision page breaks. The caller writes the path
+// of the page before the text.
 func pageProblems(name, text string) (problems []string) {
 	lines := 0
 	for line := range strings.Lines(text) {
@@ -441,7 +445,7 @@ func pageProblems(name, text string) (problems []string) {
 	return problems
 }
 
-// TestNamedFilesExist: each path that a document names in backquotes exists.
+// TestNamedFilesExist checks that each path that a document names in backquotes exists.
 func TestNamedFilesExist(t *testing.T) {
 	name := regexp.MustCompile("`((?:init|machined|apid|metricsd|podlogd|orchestrator|orlopctl|imager|profiles|pkg|hack|test|docs|vm)/[A-Za-z0-9_./-]*)`")
 	docs, err := filepath.Glob("docs/*.md")

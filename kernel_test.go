@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestKernelPackages checks that `make kernel` runs each package with a test that other computers
-// skip because it needs root or the product kernel: no other run would notice that it fails.
+// TestKernelPackages checks that `make kernel` runs each package with a test that needs root or the
+// product kernel. Other runs skip these tests, so they do not notice a failure.
 func TestKernelPackages(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestLibseccompRow checks the premise of a row of docs/limits.md: runc contains the libseccomp of
-// the building computer. With a libseccomp in the lock file, the row must name that version.
+// TestLibseccompRow checks the limit "runc contains the libseccomp of the building computer".
+// docs/limits.md must have it if the building computer installs libseccomp-dev and the lock file
+// has no libseccomp. Otherwise, docs/limits.md must not have it.
 func TestLibseccompRow(t *testing.T) {
 	read := func(path ...string) string {
 		text, err := os.ReadFile(filepath.Join(path...))

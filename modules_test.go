@@ -23,7 +23,8 @@ func parseModule(t *testing.T, name string) *modfile.File {
 	return f
 }
 
-// selected returns the versions of the required modules with a prefix, after replacements.
+// selected returns the versions of the required modules with one of the prefixes, by path. A
+// replacement counts instead of the required version.
 func selected(f *modfile.File, prefixes ...string) map[string]string {
 	versions := map[string]string{}
 	has := func(path string) bool {
@@ -42,8 +43,8 @@ func selected(f *modfile.File, prefixes ...string) map[string]string {
 	return versions
 }
 
-// TestOneEtcd checks that all modules of etcd have the same version, which its maintainers have
-// tested together.
+// TestOneEtcd checks that all modules of etcd have the same version, because its maintainers test
+// only equal versions together.
 func TestOneEtcd(t *testing.T) {
 	const prefix, server = "go.etcd.io/etcd/", "go.etcd.io/etcd/server/v3"
 	f := parseModule(t, "go.mod")
@@ -64,8 +65,9 @@ func TestOneEtcd(t *testing.T) {
 	}
 }
 
-// TestBaselineVersions checks that the baseline of the benchmarks has the versions of the image:
-// Kubernetes, etcd and Go. It has the container runtime from imager/components itself.
+// TestBaselineVersions checks that the baseline of the benchmarks has the same versions of
+// Kubernetes, etcd and Go as the image. The baseline uses the container runtime of
+// imager/components itself.
 func TestBaselineVersions(t *testing.T) {
 	const file = "test/bench/baseline/go.mod"
 	ours, theirs := parseModule(t, "go.mod"), parseModule(t, file)

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// exportedNames are the files with the names of the metrics, which the tests of the exporting
-// packages write.
+// exportedNames are the files with the names of the exported metrics. The tests of the packages
+// that export the metrics write the files.
 var exportedNames = []string{
 	"metricsd/host/testdata/names.txt", "machined/machinemetrics/testdata/names.txt", "orchestrator/exporter/testdata/etcd.txt", "orchestrator/exporter/testdata/scheduler.txt",
 }
@@ -34,7 +34,7 @@ func readMonitoring(t *testing.T, name string) []byte {
 	return text
 }
 
-// exported returns the names of the exported metrics.
+// exported returns the names of all metrics that machines export, and of the metric up.
 func exported(t *testing.T) []string {
 	t.Helper()
 	names := []string{"up"} // of Prometheus itself
@@ -49,11 +49,11 @@ func exported(t *testing.T) []string {
 }
 
 var (
-	// parts of an expression without names of metrics: strings, matchers of labels, lists of
-	// labels, and durations
+	// withoutNames matches the parts of an expression without names of metrics: strings, matchers
+	// of labels, lists of labels, and durations.
 	withoutNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\b(?:by|without|on)\s*\([^)]*\)|\[[^\]]*\]`)
 	word         = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*\s*\(?`)
-	// the suffixes of a histogram
+	// histogram matches the suffixes of the series of a histogram.
 	histogram = regexp.MustCompile(`_(bucket|sum|count)$`)
 )
 
@@ -170,8 +170,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// scrapeConfig is the configuration of Prometheus in prometheus.yaml. A field without a place here
-// is an error of the decoder, because prometheus-operator.yaml would not have it.
+// scrapeConfig is the configuration of Prometheus in prometheus.yaml. The decoder rejects other
+// fields, because prometheus-operator.yaml would not get them.
 type scrapeConfig struct {
 	Global struct {
 		Interval string `yaml:"scrape_interval"`
@@ -202,8 +202,8 @@ type relabeling struct {
 	Target      string `yaml:"target_label"`
 }
 
-// readScrapeConfig returns the objects of prometheus.yaml other than the configuration, and the
-// configuration.
+// readScrapeConfig returns the configuration of Prometheus in prometheus.yaml, and the other
+// objects of the file.
 func readScrapeConfig(t *testing.T) (others []yaml.Node, config scrapeConfig) {
 	t.Helper()
 	for d := yaml.NewDecoder(bytes.NewReader(readMonitoring(t, "prometheus.yaml"))); ; {
@@ -233,8 +233,8 @@ func readScrapeConfig(t *testing.T) (others []yaml.Node, config scrapeConfig) {
 	return others, config
 }
 
-// TestScrapeConfig checks that the configuration of Prometheus has a job for each path of the port
-// of machines, and uses that port. The other jobs are of API servers and kubelets.
+// TestScrapeConfig checks that the configuration of Prometheus has a job for each path of metricsd,
+// with the port of metricsd. The other jobs read API servers and kubelets.
 func TestScrapeConfig(t *testing.T) {
 	_, config := readScrapeConfig(t)
 	others := map[string]string{"apiserver": "$1:6443 /metrics", "kubelet": "$1:10250 /metrics", "cadvisor": "$1:10250 /metrics/cadvisor"}

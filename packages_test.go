@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPackages holds that only `make bench` installs the packages of the baseline: busybox-static
-// replaces the package busybox of the computer.
+// TestPackages checks that only `make bench` installs the packages of the baseline. The package
+// busybox-static of the baseline would replace the package busybox of the computer.
 func TestPackages(t *testing.T) {
 	list := func(file string) string {
 		text, err := os.ReadFile(file)
@@ -27,7 +27,7 @@ func TestPackages(t *testing.T) {
 	if len(users) != 1 || users[0][1] != "bench" {
 		t.Errorf("the targets %q install the packages of the baseline", users)
 	}
-	// hack/packages reads all files and calls apt-get for missing packages only.
+	// hack/packages must read all files, and call apt-get only for missing packages.
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"one": "# comment\nhere  why\nmissing-one  why\n", "two": "missing-two  why",

@@ -13,8 +13,8 @@ var diskParsers = []string{
 	"superblock.ISOFile", "superblock.ReadExt", "superblock.Unfinished", "parttable.Read",
 }
 
-// diskReaders are the files of PID 1 that may call diskParsers, with the calls and the reason. A
-// parser of anything else runs in the process of pkg/diskprobe (0048).
+// diskReaders are the files of PID 1 that may call diskParsers, with the calls and the reason. All
+// other content of disks is parsed by the process of pkg/diskprobe (0048).
 var diskReaders = map[string]struct{ calls, reason string }{
 	"machined/disk/read_linux.go":    {"parttable.Read superblock.Identify superblock.ReadExt superblock.Unfinished", "the boot disk's table, and the superblocks of its Orlop partitions"},
 	"machined/disk/table_linux.go":   {"parttable.Read", "the boot disk's table before a change"},
@@ -25,8 +25,8 @@ var diskReaders = map[string]struct{ calls, reason string }{
 	"pkg/diskprobe/child_linux.go":   {"Examine", "it is the child"},
 }
 
-// TestForeignDisks checks that PID 1 itself parses the content of no disk but the disk that the
-// firmware booted: everything else is examined in the process of pkg/diskprobe.
+// TestForeignDisks checks that PID 1 parses the content of disks only in the files of diskReaders.
+// The process of pkg/diskprobe examines foreign disks.
 func TestForeignDisks(t *testing.T) {
 	found := map[string][]string{}
 	for _, files := range linked(t, firstProcesses) {
@@ -41,7 +41,7 @@ func TestForeignDisks(t *testing.T) {
 					if pkg, ok := of.X.(*ast.Ident); ok && slices.Contains(diskParsers, pkg.Name+"."+of.Sel.Name) {
 						found[f.path] = append(found[f.path], pkg.Name+"."+of.Sel.Name)
 					}
-				case *ast.Ident: // the other parsers may call their own functions
+				case *ast.Ident: // other packages with parsers may call their own functions
 					if f.pkg == "pkg/diskprobe" && of.Name == "Examine" {
 						found[f.path] = append(found[f.path], of.Name)
 					}

@@ -28,8 +28,8 @@ const (
 	tokenSecret  = "prometheus-machines"
 )
 
-// The objects of the Prometheus operator, as far as the jobs need them. test/monitoring decodes the
-// page with the operator's own types.
+// The objects of the Prometheus operator, with the fields that the jobs need. test/monitoring
+// decodes prometheus-operator.yaml with the operator's own types.
 type (
 	operatorObject struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -77,8 +77,8 @@ type (
 	}
 )
 
-// TestPrometheusOperator compares prometheus-operator.yaml with the jobs of prometheus.yaml and the
-// rules of rules.yaml. `go test . -update` writes it.
+// TestPrometheusOperator checks that prometheus-operator.yaml has the jobs of prometheus.yaml and
+// the rules of rules.yaml. `go test . -update` writes prometheus-operator.yaml.
 func TestPrometheusOperator(t *testing.T) {
 	others, config := readScrapeConfig(t)
 	if config.Rules == nil || config.Global.Interval == "" {
@@ -95,7 +95,7 @@ func TestPrometheusOperator(t *testing.T) {
 		}
 	}
 	for _, o := range others {
-		// The comment of the first object is that of prometheus.yaml.
+		// The comment of the first object describes prometheus.yaml, and operatorPage replaces it.
 		o.HeadComment, o.Content[0].HeadComment, o.Content[0].Content[0].HeadComment = "", "", ""
 		encode(&o)
 	}
@@ -140,7 +140,8 @@ func accountOf(t *testing.T, objects []yaml.Node) string {
 	return ""
 }
 
-// scrapeSpecOf translates a job. The token and the CA of the pod become those of the namespace.
+// scrapeSpecOf translates a job. It replaces the files with token and CA in the pod of Prometheus
+// by a Secret and a ConfigMap of the namespace.
 func scrapeSpecOf(t *testing.T, interval string, j scrapeJob) scrapeSpec {
 	t.Helper()
 	if j.Authorization.File != accountFiles+"token" || j.TLS.CA != accountFiles+"ca.crt" || len(j.Discovery) != 1 || j.Discovery[0].Role != "node" {

@@ -15,8 +15,9 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestStoryVerbs checks that verbsFile documents each verb of the stories, and compares
-// docs/stories.md with the page that these comments give. `go test . -update` writes the page.
+// TestStoryVerbs checks that the comments in verbsFile describe each verb of the stories. It
+// generates a page from these comments, and compares it with docs/stories.md. `go test . -update`
+// writes the page.
 func TestStoryVerbs(t *testing.T) {
 	all := files(t)
 	i := slices.IndexFunc(all, func(f file) bool { return f.path == verbsFile })
@@ -46,7 +47,7 @@ const verbsFile = "test/integration/verbs_test.go"
 
 // entry is a documented verb.
 type entry struct {
-	usages []string // such as `powercut NAME`; several with one description
+	usages []string // such as `powercut NAME`; several usages can have the same text
 	text   string
 }
 
@@ -100,7 +101,7 @@ func checkVerbs(t *testing.T, f *ast.FuncDecl, documented []entry) {
 	}
 }
 
-// keys returns a table of the lines `key  description` of a comment.
+// keys returns a Markdown table of the lines `key  description` of a comment.
 func keys(comment string) string {
 	var rows []string
 	for line := range strings.Lines(comment) {
@@ -122,7 +123,8 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 // storyLine matches a line of a story with a verb.
 var storyLine = regexp.MustCompile(`^(?:\[[^]]*\] )?(?:[!?] )?([a-z-]+)\b`)
 
-// storyTexts returns the texts of the stories with the same name, by their name.
+// storyTexts returns the texts of the stories by name. Stories in several directories can have the
+// same name.
 func storyTexts(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
@@ -148,7 +150,7 @@ func usedIn(t *testing.T) map[string][]string {
 	for story, texts := range storyTexts(t) {
 		for _, text := range texts {
 			for line := range strings.Lines(text) {
-				if strings.HasPrefix(line, "-- ") { // the files of the story
+				if strings.HasPrefix(line, "-- ") { // the files of the story follow
 					break
 				}
 				if m := storyLine.FindStringSubmatch(line); m != nil && !slices.Contains(used[m[1]], story) {

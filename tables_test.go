@@ -25,7 +25,7 @@ func namedTests(t *testing.T) map[string]bool {
 	return tests
 }
 
-// tableOf returns the cells of the rows of the table with a header, up to its end.
+// tableOf returns the rows of the table with a header in a document. A row is a list of cells.
 func tableOf(t *testing.T, path, header string) (rows [][]string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -56,7 +56,8 @@ func tableOf(t *testing.T, path, header string) (rows [][]string) {
 	return rows
 }
 
-// checkProof checks that a cell names a test or a limit, and that each test exists.
+// checkProof checks that a cell names a test or refers to limits.md, and that each named test
+// exists.
 func checkProof(t *testing.T, where, cell string, tests map[string]bool) {
 	t.Helper()
 	named := testsOf(cell)

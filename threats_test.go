@@ -16,9 +16,10 @@ var attackers = []string{
 	"Stolen release key", "BMC credentials", "Compromised Go module", "Compromised Debian package", "Exploited service process",
 }
 
-// TestThreatsTable checks docs/threats.md: each attacker has a row with position, gain and advice,
-// and at least a row with a defense, in the same order; each defense names a test or a story that
-// exists, or a limit.
+// TestThreatsTable checks the two tables of docs/threats.md. Both have the attackers in the same
+// order. The first table has a row with position, gain and advice for each attacker. The second
+// table has a row or more with a defense for each attacker. Each defense names a limit, or a test
+// or story that exists.
 func TestThreatsTable(t *testing.T) {
 	const page = "docs/threats.md"
 	var gains, defenses []string

@@ -12,8 +12,8 @@ var attacks = []string{
 	"Mix-and-match", "Wrong software installation", "Malicious mirrors preventing updates", "Vulnerability to key compromises", "Slow retrieval",
 }
 
-// TestUpdatesTable checks the table of attacks in docs/updates.md: it has each class of the
-// specification once, each cell names a test or a limit, and each test exists.
+// TestUpdatesTable checks the table of attacks in docs/updates.md. The table has each class of the
+// specification once. Each cell names a limit, or a test that exists.
 func TestUpdatesTable(t *testing.T) {
 	const page = "docs/updates.md"
 	tests := namedTests(t)

@@ -24,13 +24,14 @@ func TestWatchersAdvance(t *testing.T) {
 				for watcher, at := range unread(loop) {
 					t.Errorf("%s: the loop waits for %s.Changed and never calls %s.Current", positions.Position(at), watcher, watcher)
 				}
-				return false // an inner loop may leave the read to this one
+				return false // inner loops are not checked: the read can be in the outer loop
 			})
 		}
 	}
 }
 
-// unread returns the watchers for whose change a loop waits without reading them, and where.
+// unread returns the watchers for which a loop waits without reading them. The value is the
+// position of the wait.
 func unread(loop ast.Node) map[string]token.Pos {
 	waits, reads := map[string]token.Pos{}, map[string]bool{}
 	ast.Inspect(loop, func(n ast.Node) bool {

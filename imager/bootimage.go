@@ -32,7 +32,7 @@ func (p bootPieces) parts() []Part {
 	}
 }
 
-// makeUKI makes the initramfs and the unified kernel image, and writes the kernel for tests.
+// makeUKI makes the initramfs and the unified kernel image. It also writes the files of keepKernel.
 func (b *Build) makeUKI() error {
 	var err error
 	if b.pieces.kernel, err = os.ReadFile(b.kernel.Image); err != nil {
@@ -41,7 +41,7 @@ func (b *Build) makeUKI() error {
 	if b.pieces.initramfs, err = b.initramfs(); err != nil {
 		return err
 	}
-	// without this section, systemd-boot does not list the image
+	// systemd-boot lists only images with the section .osrel.
 	release, err := b.bootRelease()
 	if err != nil {
 		return err
@@ -55,8 +55,10 @@ func (b *Build) makeUKI() error {
 	return b.keepKernel()
 }
 
-// bootRelease returns the description of the version in its boot image. Besides the fields of the
-// root, it names what a machine measures besides the image: an attestation compares both (0121).
+// bootRelease returns the content of the section .osrel. Besides the fields of os-release(5), it
+// has the digest of the boot loader and the digests of the variables of Secure Boot. A machine
+// measures the loader and the variables, and an attestation compares the measurements with these
+// digests (0121).
 func (b *Build) bootRelease() ([]byte, error) {
 	loader, err := b.loader()
 	if err != nil {
@@ -79,14 +81,15 @@ func (b *Build) bootRelease() ([]byte, error) {
 	return slices.Concat(osRelease(b.Release), attest.Fields(parsed.Digest, variables)), nil
 }
 
-// bootImage makes a unified kernel image, with more sections at its beginning, and signs it if the
-// profile has a key for Secure Boot.
+// bootImage makes a unified kernel image. The sections in more precede the other sections.
+// bootImage signs the image if the profile has a key for Secure Boot.
 func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Section) ([]byte, error) {
 	image, err := boot.UKI(b.pieces.stub, append(more, []boot.Section{
 		{Name: ".cmdline", Content: []byte(commandLine)},
 		{Name: ".uname", Content: []byte(b.kernel.Release)},
 		{Name: ".initrd", Content: initramfs},
-		// last: the kernel may need more memory after it than its file size
+		// .linux is the last section, because the kernel can need more memory than its size in the
+		// file.
 		{Name: ".linux", Content: b.pieces.kernel},
 	}...))
 	if err != nil {
@@ -95,10 +98,12 @@ func (b *Build) bootImage(commandLine string, initramfs []byte, more ...boot.Sec
 	return b.sign(image)
 }
 
-// makeNetboot makes the boot image that contains its root, if the profile requests it or a boot
-// medium. It has the same initramfs followed by an archive of the files for an installation, and an
-// additional argument. It has no section .osrel: no loader lists it, and the stub would copy the
-// whole initramfs to add a file with that section.
+// makeNetboot makes the boot image that contains its root, if the profile requests this image or a
+// boot medium. Its initramfs is the initramfs of the disk, followed by a second archive with the
+// files for an installation. Its command line has an additional argument.
+//
+// The image has no section .osrel. Boot loaders do not list the image, and with the section the
+// stub would copy the whole initramfs.
 func (b *Build) makeNetboot() error {
 	if !slices.Contains(b.Profile.Outputs, outputNetboot) && !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -134,13 +139,14 @@ func (b *Build) makeNetboot() error {
 	return os.WriteFile(b.out(outputNetboot), image, 0o644)
 }
 
-// commandLine returns the kernel's command line: the profile's arguments and the root.
+// commandLine returns the command line of the kernel: the arguments of the profile, and the
+// argument with the root hash.
 func (b *Build) commandLine() string {
 	return strings.Join(append(slices.Clone(b.Profile.Kernel.Arguments), verity.Argument+"="+b.params.String()), " ")
 }
 
-// keepKernel writes the kernel and the modules of the root to kernel/, for tests that boot their
-// own initramfs.
+// keepKernel writes the kernel, the initramfs and the modules of the root to the directory kernel/
+// of the artifacts. Tests use them to boot an initramfs of their own.
 func (b *Build) keepKernel() error {
 	dir := b.out("kernel")
 	if err := os.RemoveAll(dir); err != nil {
@@ -166,7 +172,8 @@ func (b *Build) keepKernel() error {
 	return nil
 }
 
-// initramfs returns init and the modules that it loads.
+// initramfs returns the archive with init, kernel modules, and the list of modules that init loads
+// first.
 func (b *Build) initramfs() ([]byte, error) {
 	t := Tree{}
 	for _, dir := range []string{"/dev", "/proc", "/sys", "/run", "/sysroot"} {
@@ -193,7 +200,7 @@ func (b *Build) initramfs() ([]byte, error) {
 	if err := t.Add("/usr/lib/orlop/modules.list", Node{Mode: 0o644, Data: []byte(list)}); err != nil {
 		return nil, err
 	}
-	// The kernel opens the console for init before any mount.
+	// The archive has /dev/console, because the kernel opens it for init before any mount.
 	entries := []boot.Entry{{Name: "dev/console", Mode: fs.ModeDevice | fs.ModeCharDevice | 0o600, Major: 5, Minor: 1}}
 	for name, n := range t {
 		e := boot.Entry{Name: name[1:], Mode: n.Mode}

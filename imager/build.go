@@ -32,19 +32,24 @@ import (
 // Options are the inputs of a build.
 type Options struct {
 	Profile *Profile
-	Release buildinfo.Release // the build sets Kernel, PauseImage and Disk
+	// The build itself sets the kernel, the disk sizes and other fields of Release that it
+	// computes.
+	Release buildinfo.Release
 	Pins    Pins
 	Commit  string // of the source, for the provenance; empty if it is unknown
 	Out     string // directory for the artifacts
-	// directory for downloads and files derived from them; shared by builds
+	// Cache is the directory for downloads and for files that are derived from them. Builds share
+	// it.
 	Cache string
 	Log   io.Writer
-	// Programs maps names of executables to files that replace a build from source.
+	// Programs maps names of executables to ready files. The build takes these files instead of
+	// compiling the executables.
 	Programs map[string]string
 	// Inputs are files of the source that the manifest lists with their digests, in addition to the
 	// profile's files.
 	Inputs []string
-	// Kubectl is the path for the user's kubectl; empty: it is not built.
+	// Kubectl is the path at which the build writes kubectl for operators. If it is empty, the
+	// build does not compile kubectl.
 	Kubectl string
 }
 
@@ -58,16 +63,16 @@ type Build struct {
 	params  verity.Params
 	pieces  bootPieces
 	uki     []byte            // boot image of a disk
-	built   map[string]string // programs to their files
+	built   map[string]string // files of the programs, by name
 	inputs  []HashedFile
 	tools   map[string]string // versions of the tools on this computer
 	ca      []byte            // operator CA certificate; nil in a generic image
-	// statement is the statement of the upgrade bundle. With it, a machine that runs this version
-	// can serve the version to peers. Nil without a bundle.
+	// statement is the signed statement of the upgrade bundle; nil without a bundle. A disk
+	// contains it, because a machine needs it to serve its running version to peers.
 	statement []byte
 	// signer signs the boot loader and the boot images; nil without Secure Boot.
 	signer       *secureboot.Signer
-	signedLoader []byte // see loader
+	signedLoader []byte // nil before the first call of loader
 }
 
 // stage is one step of a build, with its name in the progress output.
@@ -90,7 +95,7 @@ var stages = []stage{
 	{"medium", (*Build).makeISO},
 	{"disk image", (*Build).makeDisk},
 	{"compressed disk image", (*Build).compressDisk},
-	{"provenance and manifest", (*Build).describe}, // they have the digests of the artifacts
+	{"provenance and manifest", (*Build).describe}, // last: both have the digests of the artifacts
 }
 
 // Run runs all stages and prints their durations.
@@ -118,7 +123,8 @@ func (b *Build) out(name string) string { return filepath.Join(b.Out, name) }
 // inputName returns the name of an input file in the manifest.
 func inputName(file string) string { return path.Clean(filepath.ToSlash(file)) }
 
-// readInputs reports missing inputs before any slow stage.
+// readInputs reads the inputs and their digests. It is the first stage, because a build with a
+// missing input should fail before the slow stages.
 func (b *Build) readInputs() error {
 	var err error
 	if b.ca, err = operatorCA(b.Profile.OperatorCA); err != nil {
@@ -187,7 +193,7 @@ func (b *Build) buildPrograms() error {
 	return nil
 }
 
-// buildProgram builds a program, with the sysroot if it has C code.
+// buildProgram builds a program. It prepares the sysroot for a program with C code.
 func (b *Build) buildProgram(p Program, file string) error {
 	if !p.CGO {
 		return p.Build(file, nil)
@@ -216,7 +222,7 @@ func (b *Build) unpackKernel() error {
 	return nil
 }
 
-// planRoot determines every file of the root.
+// planRoot plans every file of the root except the bill of materials, which writeSBOM adds.
 func (b *Build) planRoot() error {
 	b.tree, b.Release.PauseImage = Tree{}, pause.Reference
 	b.Release.Signatures = b.Profile.Signatures
@@ -273,7 +279,7 @@ func (b *Build) planRoot() error {
 	return addSystem(b.tree, b.Release)
 }
 
-// addExtensionKeys adds the keys of extensions.
+// addExtensionKeys adds the public keys that verify extensions, if the profile names them.
 func (b *Build) addExtensionKeys() error {
 	if b.Profile.ExtensionKeys == "" {
 		return nil
@@ -294,7 +300,9 @@ func (b *Build) makeRoot() (err error) {
 	return err
 }
 
-// makeSealed writes a tree to a directory, checks it, and makes an image of it with a hash tree.
+// makeSealed writes a tree to the directory dir, checks the directory, and makes an image of it
+// with a hash tree. It returns the parameters of the hash tree. epoch is the time of the files, in
+// seconds since 1970.
 func makeSealed(t Tree, dir, image string, format RootProfile, epoch int64) (p verity.Params, err error) {
 	if err := t.Write(dir); err != nil {
 		return p, err
@@ -305,7 +313,8 @@ func makeSealed(t Tree, dir, image string, format RootProfile, epoch int64) (p v
 	if err := makeErofs(dir, image, format, epoch); err != nil {
 		return p, err
 	}
-	// The salt must differ between images and be reproducible, so it is the image's own digest.
+	// The salt has to be reproducible and different for each image. It is derived from the digest
+	// of the image.
 	plain, err := hashFile("image", image)
 	if err != nil {
 		return p, err
@@ -314,7 +323,7 @@ func makeSealed(t Tree, dir, image string, format RootProfile, epoch int64) (p v
 	return verity.Format(image, salt[:])
 }
 
-// makeDisk writes the disk image, if the profile requests it or a compressed image.
+// makeDisk writes the disk image, if the profile requests the disk image or its compressed form.
 func (b *Build) makeDisk() error {
 	if !slices.Contains(b.Profile.Outputs, outputRaw) && !slices.Contains(b.Profile.Outputs, outputZst) {
 		return nil
@@ -351,8 +360,9 @@ func (b *Build) compressDisk() error {
 	return compress(b.out(outputRaw), b.out(outputZst), forDownload)
 }
 
-// writeSBOM writes the bill of materials, and adds it to the root. All packages of the image have
-// been read: the package of the loader is among the inputs.
+// writeSBOM writes the bill of materials, and adds it to the root. The archive knows all packages
+// of the image at this stage. The package of the boot loader is among them, because readInputs has
+// read it.
 func (b *Build) writeSBOM() error {
 	var images []HashedFile
 	for _, h := range b.inputs {
@@ -398,8 +408,8 @@ func (b *Build) makeBundle() error {
 	return f.Close()
 }
 
-// tellSignatures warns if machines with this version could not serve it to peers: a machine trusts
-// only the keys of its own image.
+// tellSignatures prints a note if machines with this version could not serve it to peers. A machine
+// verifies the bundle before it serves it, and trusts only the release keys of its own image.
 func (b *Build) tellSignatures() {
 	_, trust, err := b.Profile.trust()
 	if err == nil {
@@ -410,7 +420,8 @@ func (b *Build) tellSignatures() {
 	}
 }
 
-// trust returns the keys that may sign later versions, as the text of the file and parsed.
+// trust returns the public keys that verify later versions, as the text of the file and in parsed
+// form.
 func (p *Profile) trust() ([]byte, bundle.Trust, error) {
 	text, err := os.ReadFile(p.ReleaseKeys)
 	if err != nil {
@@ -452,7 +463,8 @@ func readKey(file string) (bundle.Key, error) {
 	return key, nil
 }
 
-// describe writes the provenance, if there is a bundle, and the manifest, and prints the tables.
+// describe writes the manifest and prints it as tables. If there is a bundle, it also writes the
+// provenance.
 func (b *Build) describe() error {
 	m := &Manifest{
 		Release: b.Release, Root: b.params.String(), RootPartition: b.params.PartUUID().String(), CommandLine: b.commandLine(),
@@ -492,7 +504,7 @@ func (b *Build) describe() error {
 	return m.Print(b.Log)
 }
 
-// artifacts returns the digests of the files of the version.
+// artifacts returns the artifacts that are complete before the provenance, with their digests.
 func (b *Build) artifacts() (all []HashedFile, err error) {
 	for _, name := range append([]string{"orlop.efi", "root.img", sbomFile}, b.Profile.Outputs...) {
 		h, err := hashFile(name, b.out(name))
@@ -504,8 +516,8 @@ func (b *Build) artifacts() (all []HashedFile, err error) {
 	return all, nil
 }
 
-// sourceTime returns the time in the image, in seconds since 1970: SOURCE_DATE_EPOCH, or the time
-// of the last commit.
+// sourceTime returns the time of all files in the image, in seconds since 1970. It is the variable
+// SOURCE_DATE_EPOCH or, if the variable is not set, the time of the last commit.
 func sourceTime() (int64, error) {
 	text, from := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
 	if text == "" {

@@ -18,24 +18,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/mkfs"
 )
 
-// names is the namespace of all GUIDs that are derived from a name, so that equal images have equal
-// GUIDs.
+// names is the namespace of the GUIDs that the imager derives from the names of parts. Derived
+// GUIDs are the same in equal images.
 var names = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://orlop.dev/image"))
 
-// derivedGUID returns the GUID of a part of the image with this root hash.
+// derivedGUID returns the GUID of a part of the image, for example "disk" or "ESP". It depends only
+// on the root hash and the name of the part.
 func derivedGUID(rootHash []byte, part string) uuid.UUID {
 	return uuid.NewSHA1(names, fmt.Appendf(nil, "%x %s", rootHash, part))
 }
 
-// makeErofs writes the tree below dir as an erofs image. Times, owners, identity and attributes are
-// fixed.
+// makeErofs writes the tree below dir as an erofs image. All files have the time epoch, in seconds
+// since 1970, and the owner root. The image has a fixed UUID and no extended attributes.
 func makeErofs(dir, image string, p RootProfile, epoch int64) error {
 	args := []string{"--quiet", "--all-root", "-x-1", fmt.Sprintf("-T%d", epoch), "-U" + names.String()}
 	switch p.Compression {
 	case "lz4":
 		args = append(args, "-zlz4")
 	case "lz4hc":
-		args = append(args, "-zlz4hc,3") // higher levels take ten times as long for 2 % less
+		args = append(args, "-zlz4hc,3") // higher levels take ten times as long, and save 2 %
 	}
 	if p.Compression != "none" {
 		args = append(args, fmt.Sprintf("-C%d", p.ClusterSize))
@@ -60,8 +61,9 @@ type diskPlan struct {
 	Work     string            // directory for intermediate files
 }
 
-// makeDisk writes a sparse GPT disk image: ESP, ROOT-A filled, ROOT-B empty. The machine enlarges
-// the disk's table and adds its own partitions at first boot.
+// makeDisk writes a sparse disk image with a GPT and three partitions: the ESP, ROOT-A with the
+// root, and an empty ROOT-B. At its first boot, a machine extends the table to its disk and adds
+// the other partitions.
 func makeDisk(image string, p diskPlan) error {
 	size := int64(layout.Reserve)
 	for _, part := range layout.System(p.Sizes) {
@@ -107,7 +109,8 @@ func makeDisk(image string, p diskPlan) error {
 	return nil
 }
 
-// copyInto copies a file to an offset of the disk, if it is not larger than limit.
+// copyInto copies a file to an offset of the disk, in bytes. It fails if the file has more than
+// limit bytes.
 func copyInto(disk *os.File, offset int64, name string, limit int64) error {
 	src, err := os.Open(name)
 	if err != nil {
@@ -125,8 +128,9 @@ func copyInto(disk *os.File, offset int64, name string, limit int64) error {
 	return err
 }
 
-// makeESP writes a FAT32 file system into a part of the disk image, with Debian's tools: dosfstools
-// for the empty file system, mtools for the files. Both take the times from SOURCE_DATE_EPOCH.
+// makeESP writes a FAT32 file system with files to a part of a disk image. start and size are in
+// bytes. dosfstools makes the empty file system, and mtools copies the files to it. Both use the
+// time epoch, in seconds since 1970. work is the directory for intermediate files.
 func makeESP(image string, start, size, epoch int64, files map[string][]byte, work string) error {
 	run := func(argv ...string) error {
 		c := exec.Command(argv[0], argv[1:]...)
@@ -162,7 +166,7 @@ func makeESP(image string, start, size, epoch int64, files map[string][]byte, wo
 	return nil
 }
 
-// parentDirs lists the parent directories of an absolute path, topmost first.
+// parentDirs returns the parent directories of an absolute path, topmost first, without "/".
 func parentDirs(name string) []string {
 	var all []string
 	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
@@ -171,27 +175,31 @@ func parentDirs(name string) []string {
 	return all
 }
 
-// packing is the effort of a compression: the encoder's level, and the window in bytes, which is
-// the memory that a reader needs.
+// packing describes the effort of a compression. The window is in bytes. A reader needs memory for
+// the whole window.
 type packing struct {
 	level  zstd.EncoderLevel
 	window int
 }
 
-// The programs of the root contain the same code, so a window over several of them saves more than
-// any level. Measured with a root of 282 MiB: the default level with 4 MiB packs it into 89.0 MiB
-// in 1.6 s of processor time; the better level into 83.9 MiB in 4 s; the best level into 78.9 MiB
-// in 16 s, and with 32 MiB into 72.1 MiB in 18 s.
+// The programs of the root contain the same code, so a window over several programs saves more than
+// a higher level. Measured with a root of 282 MiB, in seconds of processor time:
+//
+//	default level, window  4 MiB: 89.0 MiB,  1.6 s
+//	better level,  window  4 MiB: 83.9 MiB,  4 s
+//	best level,    window  4 MiB: 78.9 MiB, 16 s
+//	best level,    window 32 MiB: 72.1 MiB, 18 s
 var (
-	// Machines read it, so their memory limits the window. Each test of an upgrade makes a bundle,
-	// so the level is not the best.
+	// forMachine is for files that machines read. The memory of machines limits the window. The
+	// level is not the best, because each test of an upgrade compresses a bundle.
 	forMachine = packing{zstd.SpeedBetterCompression, bundle.Window}
-	// Other computers read it. The program zstd accepts 128 MiB without an option.
+	// forDownload is for files that only other computers read. The program zstd accepts a window of
+	// up to 128 MiB without an option.
 	forDownload = packing{zstd.SpeedBestCompression, 32 << 20}
 )
 
-// compress writes a zstd copy of a file. It uses the Go encoder and not the computer's zstd, so
-// that go.sum pins the bytes.
+// compress writes a zstd copy of the file src to dst. It uses the Go encoder, because go.sum pins
+// its version and thus the bytes. The zstd of the computer is not pinned.
 func compress(src, dst string, how packing) error {
 	in, err := os.Open(src)
 	if err != nil {

@@ -32,34 +32,35 @@ type Extension struct {
 	Version string `yaml:"version"` // of the content
 	// Programs are Go programs, built from source.
 	Programs []ExtensionProgram `yaml:"programs"`
-	// Modules are patterns of kernel modules of the profile's kernel (kernel.Select). Modules of
-	// the image are left out.
+	// Modules are patterns that select modules of the profile's kernel (kernel.Select). The
+	// extension omits modules that the image contains.
 	Modules []string `yaml:"modules"`
-	// Load are the modules to load at the activation.
+	// Load are the modules that a machine loads when it activates the extension.
 	Load []string `yaml:"load"`
-	// Packages are files of pinned Debian packages, and Libraries the packages with their shared
-	// libraries. Libraries of the image are left out.
+	// Packages are files of pinned Debian packages. Libraries are the packages with the shared
+	// libraries that these files need. The extension omits libraries that the image contains.
 	Packages  []ExtensionFile `yaml:"packages"`
 	Libraries []string        `yaml:"libraries"`
-	// Files are local files, relative to the definition: firmware, CDI specifications,
-	// configuration.
+	// Files are local files: firmware, CDI specifications, configuration. Their paths are relative
+	// to the definition.
 	Files    []ExtensionFile    `yaml:"files"`
 	Links    []ExtensionLink    `yaml:"links"`
 	Runtimes []ExtensionRuntime `yaml:"runtimes"`
 	Services []ExtensionService `yaml:"services"`
 }
 
-// ExtensionProgram is a Go program (Program).
+// ExtensionProgram is the definition of a Go program; see Program.
 type ExtensionProgram struct {
-	Path    string   `yaml:"path"` // in the extension
+	Path    string   `yaml:"path"` // of the executable in the extension
 	Module  string   `yaml:"module"`
 	Package string   `yaml:"package"`
 	Tags    string   `yaml:"tags"`
-	Stamp   string   `yaml:"stamp"` // module with the version that the program reports
-	Vars    []string `yaml:"vars"`  // the variables for it
+	Stamp   string   `yaml:"stamp"` // Stamp.Module
+	Vars    []string `yaml:"vars"`  // Stamp.Vars
 }
 
-// ExtensionFile is a file with its place in the extension.
+// ExtensionFile is a file that the build copies into the extension. Package is empty for a local
+// file.
 type ExtensionFile struct {
 	Package    string `yaml:"package"`
 	From       string `yaml:"from"`
@@ -73,14 +74,14 @@ type ExtensionLink struct {
 	Target string `yaml:"target"`
 }
 
-// ExtensionRuntime is extension.Runtime.
+// ExtensionRuntime has the fields of extension.Runtime.
 type ExtensionRuntime struct {
 	Handler string `yaml:"handler"`
 	Type    string `yaml:"type"`
 	Config  string `yaml:"config"`
 }
 
-// ExtensionService is extension.Service.
+// ExtensionService has the fields of extension.Service.
 type ExtensionService struct {
 	Name         string   `yaml:"name"`
 	Args         []string `yaml:"args"`
@@ -107,7 +108,8 @@ func ReadExtension(file string) (*Extension, error) {
 	return e, nil
 }
 
-// extensionRoot is the format of the image: programs and modules halve, and they are read rarely.
+// extensionRoot is the format of the image. Compression halves programs and modules, and machines
+// read them rarely.
 var extensionRoot = RootProfile{Compression: "lz4hc", ClusterSize: 64 << 10}
 
 // ExtensionBuild makes the artifacts of an extension for one version and profile of the system:
@@ -118,15 +120,16 @@ type ExtensionBuild struct {
 	Profile    *Profile
 	Release    buildinfo.Release
 	Keys       []bundle.Key
-	Name       string // of the artifact, with a tag; empty: by the name and the versions
+	Name       string // of the artifact, with a tag; if empty, made from name and versions
 	Out, Cache string
-	Programs   map[string]string // paths in the extension to files that replace a build from source
-	Log        io.Writer
+	// Programs are ready executables, by path in the extension. The build does not compile them.
+	Programs map[string]string
+	Log      io.Writer
 
 	archive *Archive
 	kernel  *kernel.Kernel
 	tree    Tree
-	base    Tree // libraries and programs of the image from Debian
+	base    Tree // files of the image from Debian packages
 }
 
 func (b *ExtensionBuild) work(name string) string { return filepath.Join(b.Out, "work", name) }
@@ -181,7 +184,8 @@ func (b *ExtensionBuild) addPrograms() error {
 	return nil
 }
 
-// addPackages adds the files of Debian packages, with the libraries that the image does not have.
+// addPackages adds the files of Debian packages, and the libraries that they need and the image
+// does not contain.
 func (b *ExtensionBuild) addPackages() error {
 	if len(b.Definition.Packages) == 0 {
 		return nil
@@ -233,7 +237,7 @@ func (b *ExtensionBuild) addFiles() error {
 	return nil
 }
 
-// addModules adds the modules that the image does not have, and their index.
+// addModules adds the modules that the image does not contain, and their index.
 func (b *ExtensionBuild) addModules() error {
 	if len(b.Definition.Modules) == 0 {
 		return nil
@@ -251,7 +255,7 @@ func (b *ExtensionBuild) addModules() error {
 	if len(own) == 0 {
 		return fmt.Errorf("the image of profile %s has all its modules", b.Profile.Name)
 	}
-	// Dependencies can be modules of the image, so the index is made for both.
+	// A module of the extension can depend on a module of the image, so depmod gets both.
 	files, err := b.kernel.Tree(slices.Compact(slices.Sorted(slices.Values(slices.Concat(image, own)))), b.work("modules"))
 	if err != nil {
 		return err
@@ -274,7 +278,7 @@ func (b *ExtensionBuild) addModules() error {
 	return nil
 }
 
-// linesOf returns the lines of an index of depmod that describe these module files.
+// linesOf returns the lines that describe these module files in an index of depmod.
 func linesOf(index string, text []byte, files []string) []byte {
 	names := map[string]bool{}
 	for _, file := range files {
@@ -301,7 +305,7 @@ func linesOf(index string, text []byte, files []string) []byte {
 	return out
 }
 
-// makeImage writes the image with its hash tree, and returns its statement.
+// makeImage writes the image with its hash tree, and returns the statement about it.
 func (b *ExtensionBuild) makeImage() (s extension.Statement, err error) {
 	image := b.out(".img")
 	params, err := makeSealed(b.tree, b.work("root"), image, extensionRoot, b.Release.BuildTime)
@@ -351,7 +355,7 @@ func (b *ExtensionBuild) files() (all []extension.File, err error) {
 	return all, nil
 }
 
-// write signs the statement and writes the artifacts.
+// write signs the statement and writes the artifacts. It returns the digest of the OCI manifest.
 func (b *ExtensionBuild) write(s extension.Statement) (string, error) {
 	envelope, err := extension.Seal(s, b.Keys...)
 	if err != nil {
@@ -389,7 +393,7 @@ func (b *ExtensionBuild) write(s extension.Statement) (string, error) {
 	return digest, os.WriteFile(b.out(".digest"), []byte(reference+"\n"), 0o644)
 }
 
-// cutTag cuts the tag off the name of an artifact.
+// cutTag splits the name of an artifact into its repository and its tag. ok is false without a tag.
 func cutTag(name string) (place, tag string, ok bool) {
 	i := strings.LastIndex(name, ":")
 	if i < 0 || strings.Contains(name[i:], "/") {

@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// sampleExtension has every part of a definition.
+// sampleExtension is a definition with most of the possible fields.
 const sampleExtension = `name: sample
 version: "1"
 programs: [{path: /usr/bin/containerd-shim-sample-v1, module: ., package: ./none}]
@@ -31,7 +31,8 @@ services: [{name: agent, args: [/usr/bin/containerd-shim-sample-v1, wait], user:
 
 const packagesLine = "packages: [{package: e2fsprogs, from: /usr/sbin/resize2fs, to: /usr/sbin/resize-sample, executable: true}]\n"
 
-// buildExtensionIn builds the sample in a directory, with a key.
+// buildExtensionIn builds the extension of a definition in the directory dir and signs it with key.
+// The executable fake replaces its program. The returned text is the digest of the OCI manifest.
 func buildExtensionIn(t *testing.T, dir, definition string, key bundle.Key, fake string) (*ExtensionBuild, string, error) {
 	t.Helper()
 	file := filepath.Join(dir, "extension.yaml")
@@ -56,8 +57,8 @@ func buildExtensionIn(t *testing.T, dir, definition string, key bundle.Key, fake
 	return b, digest, err
 }
 
-// TestExtension builds the sample twice, in two directories, and checks that both have the same
-// bytes, and that its statement describes its image.
+// TestExtension builds the sample in two directories. It checks that both builds have the same
+// bytes, and that the statement describes the image.
 func TestExtension(t *testing.T) {
 	dir := t.TempDir()
 	fake := filepath.Join(dir, "fake")
@@ -131,7 +132,8 @@ func checkSampleExtension(t *testing.T, b *ExtensionBuild, key bundle.Key) {
 	has := func(part string) bool {
 		return slices.ContainsFunc(s.Files, func(f extension.File) bool { return strings.Contains(f.Path, part) })
 	}
-	// nfsv4 needs nfs and sunrpc; the image has overlay, and the libraries of resize2fs.
+	// The extension has nfs and sunrpc, because nfsv4 needs them. It omits overlay and the
+	// libraries of resize2fs, because the image has them.
 	for part, want := range map[string]bool{
 		"/nfsv4.ko": true, "/nfs.ko": true, "/sunrpc.ko": true, "/overlay.ko": false, "/libext2fs": false, "/usr/sbin/resize-sample": true,
 		"/usr/lib/firmware/sample/blob.fw": true, "/modules.builtin": false,
@@ -150,7 +152,7 @@ func checkSampleExtension(t *testing.T, b *ExtensionBuild, key bundle.Key) {
 	}
 }
 
-// TestExtensionRefused checks definitions that make no extension.
+// TestExtensionRefused checks that a definition with a fault makes no extension.
 func TestExtensionRefused(t *testing.T) {
 	t.Chdir("..")
 	fillCache(t, "build/cache")
@@ -175,7 +177,7 @@ func TestExtensionRefused(t *testing.T) {
 			t.Fatalf("%s: is not in the sample", c.change)
 		}
 		definition := strings.Replace(sampleExtension, c.change, c.to, 1)
-		if c.change != "package: e2fsprogs" { // reading the packages of the image takes seconds
+		if c.change != "package: e2fsprogs" { // saves seconds: no packages of the image are read
 			definition = strings.Replace(definition, packagesLine, "", 1)
 		}
 		_, _, err := buildExtensionIn(t, t.TempDir(), definition, key, "/proc/self/exe")

@@ -26,11 +26,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// sampleOut in the environment makes the test binary build the sample image and end, so that a test
-// can build it as another user, in another directory.
+// sampleOut is an environment variable with a directory. If it is set, the test binary builds the
+// sample image in this directory and exits. A test can thus build the sample as another user.
 const sampleOut = "ORLOP_IMAGER_TEST_SAMPLE"
 
-// sampleKeys in the environment is a directory with keys for Secure Boot that sign the sample.
+// sampleKeys is an environment variable with a directory of keys for Secure Boot, which sign the
+// sample.
 const sampleKeys = "ORLOP_IMAGER_TEST_KEYS"
 
 func TestMain(m *testing.M) {
@@ -50,9 +51,10 @@ const sampleProfile = "profiles/qemu.yaml"
 // sampleDisk has smaller partitions than the profile, because the test reads them several times.
 var sampleDisk = DiskProfile{ESP: 64 << 20, Root: 64 << 20}
 
-// buildSample builds the image of the qemu profile, with all outputs, in a copy of the source tree
-// (the working directory). A program that does nothing (the file fake) replaces each executable
-// that is built from source. All other inputs are real.
+// buildSample builds the image of the qemu profile in a copy of the source tree, the working
+// directory. It makes all outputs; with sampleKeys, it makes only some outputs. The program fake,
+// which does nothing, replaces each executable that is built from source. All other inputs are
+// real.
 func buildSample(out string) error {
 	p, err := ReadProfile(sampleProfile)
 	if err != nil {
@@ -75,8 +77,8 @@ func buildSample(out string) error {
 	return (&Build{Options: o}).Run()
 }
 
-// sampleTree makes a directory for buildSample. Packages come from the same cache as in `make
-// image`.
+// sampleTree makes the working directory of buildSample. Debian packages come from the same cache
+// as in `make image`.
 func sampleTree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tree")
@@ -97,14 +99,16 @@ func sampleTree(t *testing.T) string {
 	return dir
 }
 
-// runSample builds the sample in its tree by a child process, which how can modify.
+// runSample builds the sample in a child process with the working directory tree. how can change
+// the process before its start. runSample returns the directory of the artifacts.
 func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A copy, because the directory of the test binary may be inaccessible to other users.
+	// The child runs a copy, because other users may have no access to the directory of the test
+	// binary.
 	copyFile(t, self, filepath.Join(tree, "imager.test"))
 	if err := os.Chmod(filepath.Join(tree, "imager.test"), 0o755); err != nil {
 		t.Fatal(err)
@@ -120,9 +124,9 @@ func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	return out
 }
 
-// TestImage builds the sample twice: in two directories, with other modes for new files, other
-// times, other locale, and as user nobody if the test runs as root. Both builds must have equal
-// artifacts with the expected content.
+// TestImage builds the sample twice. The second build has another directory, umask, time zone and
+// locale, and the user nobody if the test runs as root. Both builds must have equal artifacts with
+// the expected content.
 func TestImage(t *testing.T) {
 	tree := sampleTree(t)
 	other := filepath.Join(t.TempDir(), "deeper", "elsewhere")
@@ -131,7 +135,8 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the other build unpacks its kernel itself
+	// Only the first build uses the unpacked kernel of the cache. The second build unpacks the
+	// kernel itself.
 	if err := os.Symlink(unpacked, filepath.Join(tree, "cache/kernel")); err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +162,8 @@ func TestImage(t *testing.T) {
 	t.Run("signatures", func(t *testing.T) { checkSigned(t, one) })
 }
 
-// checkNetboot checks that the boot image with its root equals the disk's boot image, except for an
-// additional argument and an additional archive.
+// checkNetboot compares the boot image that contains its root with the boot image of the disk. The
+// only differences may be an additional argument and an additional archive.
 func checkNetboot(t *testing.T, out string) {
 	if got, want := string(section(t, out, outputNetboot, ".cmdline")), string(section(t, out, "orlop.efi", ".cmdline"))+" orlop.medium=memory"; got != want {
 		t.Errorf("command line %q, want %q", got, want)
@@ -207,7 +212,8 @@ func unpackNetboot(t *testing.T, out string) []byte {
 	return archive
 }
 
-// checkISO checks that the boot image of a CD and of a USB stick are in the same file system.
+// checkISO checks that the entry for a CD and the entry for a USB stick refer to the same file
+// system, and that the file system has the boot image.
 func checkISO(t *testing.T, out string) {
 	iso := filepath.Join(out, outputISO)
 	f, err := os.Open(iso)
@@ -216,8 +222,9 @@ func checkISO(t *testing.T, out string) {
 	}
 	defer f.Close()
 	const sector = 2048
-	// UEFI 2.10, section 5.3: an entry starts with the type's GUID, and its first block is at 32.
-	// xorriso's table has more entries than the partition library reads.
+	// An entry of the partition table begins with the GUID of its type, and has its first block at
+	// offset 32 (UEFI 2.10, section 5.3). The test reads the table itself, because the table has
+	// more entries than the partition library supports.
 	table, espType := make([]byte, 16*sector), []byte("\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b")
 	if _, err := f.ReadAt(table, 0); err != nil {
 		t.Fatal(err)
@@ -227,8 +234,8 @@ func checkISO(t *testing.T, out string) {
 		t.Fatal("no EFI system partition in the table")
 	}
 	first := binary.LittleEndian.Uint64(table[at+32:])
-	// El Torito 1.0: the boot record is in sector 17 and names the catalog; its first entry is that
-	// of the boot image.
+	// The boot record in sector 17 has the sector of the boot catalog. The first entry of the
+	// catalog describes the boot image (El Torito 1.0).
 	record, entry := make([]byte, sector), make([]byte, 64)
 	if _, err := f.ReadAt(record, 17*sector); err != nil {
 		t.Fatal(err)
@@ -268,7 +275,7 @@ func checkBundle(t *testing.T, out, keys string) {
 	if s := r.Statement; s.Version != m.Release.Version || s.Root != m.Root || s.Profile != m.Release.Profile {
 		t.Errorf("statement %+v", s)
 	}
-	// A machine with this root can serve the bill of materials that the statement describes.
+	// The statement has the digest of the bill of materials in the root. A machine serves both.
 	if sum, size, err := safefile.SHA256(filepath.Join(out, "work", "root", paths.SBOM)); err != nil || (bundle.Part{SHA256: sum, Size: size}) != r.Statement.SBOM {
 		t.Errorf("the bill of materials in the root has %d bytes with digest %s, %v; the statement says %+v", size, sum, err, r.Statement.SBOM)
 	}
@@ -290,7 +297,7 @@ func checkBundle(t *testing.T, out, keys string) {
 func checkManifest(t *testing.T, out string, files map[string]HashedFile) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
-	// relative to testdata of the root, where the test runs
+	// The path is relative to testdata at the top of the repository, where the test runs.
 	golden.Assert(t, strings.Join(m.Executables, "\n")+"\n", "../imager/testdata/executables.txt")
 	for _, a := range m.Artifacts {
 		if h := files[a.Name]; h != a {
@@ -313,8 +320,8 @@ func checkManifest(t *testing.T, out string, files map[string]HashedFile) {
 	}
 }
 
-// checkRoot checks that no file in the root can run scripts, and that the files of the programs
-// exist.
+// checkRoot checks that no file in the root can run scripts, and that the root has the shared
+// libraries of all programs.
 func checkRoot(t *testing.T, root string) {
 	if err := CheckNoInterpreter(root); err != nil {
 		t.Error(err)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// makeISO writes the boot image with its root as a boot medium, if the profile requests it. The
-// medium is one FAT file system with the boot image in the standard place for firmware. It has two
-// references: as the UEFI boot image of a CD (El Torito), and by a partition table, which makes a
-// USB stick of the same bytes.
+// makeISO writes the boot medium, if the profile requests it. The medium has a FAT file system with
+// the boot image that contains its root, at the standard path for firmware. Two entries refer to
+// the same file system: El Torito's entry for UEFI, for a CD, and an entry of a partition table,
+// for a USB stick.
 func (b *Build) makeISO() error {
 	if !slices.Contains(b.Profile.Outputs, outputISO) {
 		return nil
@@ -31,7 +31,7 @@ func (b *Build) makeISO() error {
 	}
 	const mib = 1 << 20
 	fat := filepath.Join(dir, "efi.img")
-	size := (int64(len(image))/mib + 4) * mib // the FAT itself needs a hundredth
+	size := (int64(len(image))/mib + 4) * mib // the structures of FAT need about a hundredth
 	if err := os.WriteFile(fat, nil, 0o644); err != nil {
 		return err
 	}
@@ -43,11 +43,11 @@ func (b *Build) makeISO() error {
 	}
 	c := exec.Command("xorriso", "-no_rc", "-as", "mkisofs", "-quiet", "-o", b.out(outputISO), "-V", "ORLOP",
 		"--norock", "--set_all_file_dates", time.Unix(b.Release.BuildTime, 0).UTC().Format("20060102150405")+"00",
-		// One sector means: to the end of the CD (UEFI 2.10, section 13.3.2.1). The field is too
-		// small for the size.
+		// The size 1 means that the boot image extends to the end of the CD (UEFI 2.10, section
+		// 13.3.2.1). The field is too small for the real size.
 		"-e", filepath.Base(fat), "-no-emul-boot", "-boot-load-size", "1",
 		"-efi-boot-part", "--efi-boot-image", dir)
-	// All other times, and GUIDs derived from them.
+	// xorriso takes all other times from SOURCE_DATE_EPOCH, and derives GUIDs from them.
 	c.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.Release.BuildTime), "TZ=UTC", "LC_ALL=C")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("xorriso: %w: %s", err, strings.TrimSpace(string(out)))

@@ -1,6 +1,7 @@
-// Command imager makes every artifact of a product variant from its profile: the root image with
-// its hash tree, the unified kernel image, the disk image, the boot image with its root, the
-// upgrade bundle, the manifest, the software bill of materials and the provenance.
+// Command imager builds every artifact of a product variant from its profile: the root image with
+// its hash tree, the unified kernel image, the disk image, the boot image that contains the root,
+// the boot medium, the upgrade bundle, the manifest, the software bill of materials and the
+// provenance.
 //
 //	imager -profile profiles/qemu.yaml -out build/qemu
 //	imager lock [-check | -modules]
@@ -11,12 +12,14 @@
 //	imager sign -provenance build/qemu/provenance.intoto.jsonl -key elsewhere/signing.key
 //	imager extension -f extensions/gvisor/extension.yaml -out build/extensions
 //
-// It runs in the top directory of the source, as any user, without loop devices or containers. Its
-// inputs from Debian are pinned in imager/packages.lock (`imager lock` refreshes it, `imager lock
-// -check` reports whether that is due), its builds are pinned by go.sum. `imager outdated` compares
-// both with the newest versions. The same source gives the same bytes. It signs only the upgrade
-// bundle, its provenance, extensions and, with a key for Secure Boot, the boot loader and the boot
-// images; it does not publish and does not start machines.
+// It runs in the top directory of the source, as any user, without loop devices or containers.
+// imager/packages.lock pins the inputs from Debian: `imager lock` refreshes this file, and `imager
+// lock -check` fails if Debian has newer versions. go.sum pins the Go modules. `imager outdated`
+// compares all pinned versions with the newest versions. The same source gives the same bytes.
+//
+// The imager signs the upgrade bundle, the provenance and extensions. With a key for Secure Boot,
+// it also signs the boot loader and the boot images. It does not publish artifacts, and does not
+// start machines.
 package main
 
 import (
@@ -73,8 +76,8 @@ func main() {
 // defaultCache is the directory for downloads.
 var defaultCache = filepath.Join("build", "cache")
 
-// newest returns the newest version of every package that the imager uses, and the archive that has
-// them.
+// newest downloads the package lists. It returns the newest versions of the packages that the
+// imager uses, and the archive with the lists.
 func newest() (debian.Lock, *debian.Archive, error) {
 	archive := debian.NewArchive(debian.Suite, listsDir(defaultCache))
 	if err := archive.Update(); err != nil {
@@ -84,7 +87,8 @@ func newest() (debian.Lock, *debian.Archive, error) {
 	return lock, archive, err
 }
 
-// updateLock pins the newest version of every package that the imager uses, and records the dates.
+// updateLock writes the newest versions of all packages to the lock file, and records their dates
+// (updatePins).
 func updateLock() error {
 	lock, archive, err := newest()
 	if err != nil {
@@ -97,7 +101,8 @@ func updateLock() error {
 	return updatePins(archive)
 }
 
-// checkLock fails if Debian has other versions than the pinned versions.
+// checkLock returns an error if Debian has another version of a package than the lock file. The
+// error lists these packages.
 func checkLock() error {
 	lock, err := debian.ReadLock(lockFile)
 	if err != nil {
@@ -115,8 +120,9 @@ func checkLock() error {
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
-// makeKeys makes the signing keys of an image's upgrades: one key, or several keys for different
-// holders. An existing key stays.
+// makeKeys is the command `imager keys`. It makes the private keys that sign upgrades, each for
+// another holder, and a file with the public keys. If a file exists already, makeKeys fails and
+// replaces nothing.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
 	out := flags.String("out", "", "`directory` for signing.key and keys.pem")
@@ -136,7 +142,7 @@ func makeKeys(args []string) error {
 		private = append(private, filepath.Join(*out, name))
 	}
 	public := filepath.Join(*out, "keys.pem")
-	// the private keys may be stored elsewhere
+	// The loop also checks the public file, because an operator can have moved the private keys.
 	for _, file := range append(slices.Clone(private), public) {
 		if _, err := os.Lstat(file); err == nil {
 			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
@@ -167,8 +173,9 @@ func makeKeys(args []string) error {
 	return renameio.WriteFile(public, known, 0o644)
 }
 
-// signBundle adds a signature to a bundle, or to the provenance of a version. It can replace the
-// bundle itself, atomically after the write; it always replaces the provenance.
+// signBundle is the command `imager sign`. It adds a signature to a bundle or to the provenance of
+// a version. It writes the signed bundle to the file in -out; without -out, it replaces the bundle
+// atomically. It always replaces the provenance.
 func signBundle(args []string) error {
 	flags := flag.NewFlagSet("imager sign", flag.ContinueOnError)
 	file := flags.String("bundle", "", "the bundle, a `file`")
@@ -197,7 +204,7 @@ func signBundle(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = to.Cleanup() }() // no effect after the replacement
+	defer func() { _ = to.Cleanup() }() // no effect after CloseAtomicallyReplace
 	s, err := bundle.Countersign(to, from, key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", *file, err)
@@ -212,7 +219,7 @@ func signBundle(args []string) error {
 	return nil
 }
 
-// build parses flags, profile and version and runs a build.
+// build is the command `imager -profile`. It reads the profile and the version, and runs a build.
 func build(args []string) error {
 	flags := flag.NewFlagSet("imager", flag.ContinueOnError)
 	profilePath := flags.String("profile", "", "the profile, a YAML `file`")
@@ -273,9 +280,10 @@ func build(args []string) error {
 	return (&Build{Options: o}).Run()
 }
 
-// sourceRelease describes the source: its version and epoch are in the file VERSION beside the
-// profiles, unless the caller gives other values (an epoch below 0 means no value); the version of
-// Kubernetes is in go.mod.
+// sourceRelease returns the release that the source describes. Version and epoch are in the file
+// VERSION beside the profile. The parameter version replaces the version in the file if it is not
+// empty, and the parameter epoch replaces the epoch if it is 0 or more. The version of Kubernetes
+// is in go.mod, and sourceTime returns the build time.
 func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.Release, error) {
 	r := buildinfo.Release{Name: "Orlop OS", Profile: profile, Version: version, Epoch: max(0, epoch)}
 	if version == "" || epoch < 0 {
@@ -296,7 +304,8 @@ func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.R
 		return r, fmt.Errorf("epoch %d: 0 to %d expected", r.Epoch, bundle.MaxEpoch)
 	}
 	if !semver.IsValid("v"+r.Version) || strings.ContainsAny(r.Version, "+-") || strings.Count(r.Version, ".") != 2 {
-		// The loader would parse a plus sign as boot counting, and order 1.0.0-rc1 after 1.0.0.
+		// The boot loader would parse a plus sign as the beginning of a try counter, and would sort
+		// 1.0.0-rc1 after 1.0.0.
 		return r, fmt.Errorf("version %q: three numbers expected, such as 0.1.0", r.Version)
 	}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
@@ -308,14 +317,14 @@ func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.R
 	return r, err
 }
 
-// parseVersion parses the file VERSION: the version, and in a second line, unless it is 0, the
-// epoch:
+// parseVersion parses the file VERSION. The first line is the version. The second line is the
+// epoch; without a second line, the epoch is 0. For example:
 //
 //	1.4.0
 //	epoch 2
 //
-// An epoch increases by 1 with a version that fixes a fault for which earlier versions must not run
-// any more.
+// If a version fixes a fault because of which earlier versions must not run any more, its epoch is
+// higher by 1.
 func parseVersion(text string) (version string, epoch int, err error) {
 	version, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if !more {

@@ -20,8 +20,8 @@ import (
 // Manifest describes the content of a build. It is written as manifest.json beside the artifacts.
 type Manifest struct {
 	Release buildinfo.Release `json:"release"`
-	// Root is the value of the kernel argument orlop.root; RootPartition is the unique GUID of its
-	// partition.
+	// Root is the value of the kernel argument orlop.root. RootPartition is the unique GUID of the
+	// partition with the root.
 	Root          string `json:"root"`
 	RootPartition string `json:"rootPartition"`
 	CommandLine   string `json:"commandLine"`
@@ -29,7 +29,7 @@ type Manifest struct {
 	// Pins are the dates of the packages and modules.
 	Pins Pins `json:"pins"`
 	// Tools are the versions of the Debian packages on the building computer that influence the
-	// bytes.
+	// bytes of the artifacts, by package.
 	Tools map[string]string `json:"tools"`
 	// Inputs are the pinned inputs of the build; Artifacts are its results.
 	Inputs    []HashedFile `json:"inputs"`
@@ -50,14 +50,14 @@ type HashedFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// Part is the sum of the sizes of files from one source.
+// Part is the number and the total size of the files with the same origin.
 type Part struct {
 	Name  string `json:"name"`
 	Files int    `json:"files,omitempty"`
 	Bytes int64  `json:"bytes"`
 }
 
-// hashFile describes a file with this name in the manifest.
+// hashFile returns the size and the digest of a file. name is its name in the manifest.
 func hashFile(name, file string) (HashedFile, error) {
 	sum, size, err := safefile.SHA256(file)
 	if err != nil {
@@ -66,7 +66,8 @@ func hashFile(name, file string) (HashedFile, error) {
 	return HashedFile{Name: name, Bytes: size, SHA256: sum}, nil
 }
 
-// parts sums up the tree, largest part first.
+// parts returns the sizes of the regular files of a tree for each origin (Node.From), the largest
+// first.
 func parts(t Tree) ([]Part, error) {
 	sum := map[string]*Part{}
 	for name, n := range t {
@@ -97,11 +98,12 @@ func parts(t Tree) ([]Part, error) {
 	return all, nil
 }
 
-// tools are the packages on the building computer with an influence on the bytes of the artifacts.
-// They are not in the lock file, because a compiler must be installed, not unpacked.
+// tools are the packages of the building computer that influence the bytes of the artifacts. They
+// are not in the lock file. The packages of the lock file are only unpacked, but the tools have to
+// be installed.
 var tools = []string{"binutils", "dosfstools", "erofs-utils", "gcc", "kmod", "linux-libc-dev", "mtools", "xorriso"}
 
-// toolVersions reads the computer's package database.
+// toolVersions returns the installed versions of tools, by package.
 func toolVersions() (map[string]string, error) {
 	out, err := exec.Command("dpkg-query", append([]string{"-W", "-f", "${Package} ${Version}\n"}, tools...)...).Output()
 	if err != nil {
@@ -155,5 +157,5 @@ func writeJSON(path string, v any) error {
 	return os.WriteFile(filepath.Clean(path), append(data, '\n'), 0o644)
 }
 
-// sortedKeys returns the keys of a map in order.
+// sortedKeys returns the sorted keys of a map.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -12,7 +12,8 @@ import (
 	"github.com/orlop-os/orlop/imager/outdated"
 )
 
-// reportOutdated prints which pinned versions are behind, and returns the exit status.
+// reportOutdated is the command `imager outdated`. It prints which pinned versions are behind, and
+// returns the exit status (Report.Exit).
 func reportOutdated(args []string) (int, error) {
 	flags := flag.NewFlagSet("imager outdated", flag.ContinueOnError)
 	asJSON := flags.Bool("json", false, "print JSON instead of tables")
@@ -44,7 +45,8 @@ func reportOutdated(args []string) (int, error) {
 	return report.Exit(), report.Print(os.Stdout)
 }
 
-// imageScans returns the programs of the image, together if they are built with the same settings.
+// imageScans returns the programs of the image. Programs with the same build settings are in the
+// same scan.
 func imageScans() []outdated.Scan {
 	var scans []outdated.Scan
 	for _, p := range programs {

@@ -18,14 +18,15 @@ import (
 // lockFile is the file with the pinned versions, relative to the working directory.
 const lockFile = "imager/packages.lock"
 
-// libraryDir is the directory of the C programs' libraries, a default of the dynamic loader.
+// libraryDir is the directory of the shared libraries. The dynamic loader searches it by default.
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
-// loader is the dynamic loader in the headers of the C programs.
+// loader is the path of the dynamic loader in the ELF headers of C programs.
 const loader = "/lib64/ld-linux-x86-64.so.2"
 
-// taken are the files from Debian packages that are listed by name. Libraries are not listed: they
-// are found in libraryPackages by the programs' dependencies (DT_NEEDED).
+// taken are the files that the image takes from Debian packages by name. Shared libraries are not
+// in this table: addLibraries finds them in libraryPackages by the dependencies of the programs
+// (DT_NEEDED).
 var taken = []struct {
 	Package, From, To string
 	Mode              fs.FileMode
@@ -33,16 +34,17 @@ var taken = []struct {
 	{"e2fsprogs", "/usr/sbin/mke2fs", "/usr/sbin/mke2fs", 0o755},
 	{"e2fsprogs", "/usr/sbin/e2fsck", "/usr/sbin/e2fsck", 0o755},
 	{"e2fsprogs", "/usr/sbin/resize2fs", "/usr/sbin/resize2fs", 0o755},
-	// an installation makes the ESP with it
+	// an installation makes the ESP with mkfs.fat
 	{"dosfstools", "/usr/sbin/mkfs.fat", "/usr/sbin/mkfs.fat", 0o755},
 	{"e2fsprogs", "/etc/mke2fs.conf", "/etc/mke2fs.conf", 0o644},
-	// kube-proxy and the portmap plugin run it
+	// kube-proxy and the portmap plugin run nft
 	{"nftables", "/usr/sbin/nft", "/usr/sbin/nft", 0o755},
-	{"mount", "/usr/bin/mount", "/usr/bin/mount", 0o755}, // the kubelet runs it for volumes
+	// the kubelet runs mount and umount for volumes
+	{"mount", "/usr/bin/mount", "/usr/bin/mount", 0o755},
 	{"mount", "/usr/bin/umount", "/usr/bin/umount", 0o755},
-	// containerd runs it to load the profile of pods with the runtime's default profile
-	// (appArmorProfile: RuntimeDefault), and treats AppArmor as missing without it. The profile is
-	// for this version of the interface.
+	// For pods with appArmorProfile RuntimeDefault, containerd runs the parser to load its own
+	// default profile. Without the parser, containerd assumes that AppArmor is missing. Its default
+	// profile is for the interface abi/3.0.
 	{"apparmor", "/usr/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
 	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
 	{"apparmor", "/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/3.0", 0o644},
@@ -52,7 +54,8 @@ var taken = []struct {
 	{"libc6", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/lib64/ld-linux-x86-64.so.2", 0o755},
 }
 
-// libraryPackages are searched for shared libraries. Each must contain at least one used library.
+// libraryPackages are the packages in which addLibraries searches for shared libraries. Each
+// package must contain at least one library that a program needs.
 var libraryPackages = []string{
 	"libc6",
 	"libext2fs2t64", "libcom-err2", "libblkid1", "libuuid1", // e2fsprogs
@@ -71,13 +74,14 @@ const (
 // kernelPackages are the kernels that profiles can name.
 var kernelPackages = []string{"linux-image-cloud-amd64", "linux-image-amd64"}
 
-// extensionPackages are the packages of the extensions in extensions/. The image has none of them.
+// extensionPackages are the packages of the extensions in extensions/. The image does not contain
+// them.
 var extensionPackages = []string{
 	// storage
 	"nfs-common", "libtirpc3t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1",
 }
 
-// wantedPackages returns the packages of the lock file.
+// wantedPackages returns the sorted names of the packages that the lock file has to contain.
 func wantedPackages() []string {
 	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, sysrootPackages, []string{certificatesPackage, loaderPackage})
 	for _, f := range taken {
@@ -93,12 +97,12 @@ type Archive struct {
 	Cache string // directory for downloads
 	// source is the archive of the lock's suite.
 	source *debian.Archive
-	// used collects the packages that files were taken from, for the SBOM.
+	// used are the packages from which the image has files, by name, for the SBOM.
 	used map[string]debian.Package
 }
 
-// NewArchive returns the packages of a lock. Downloads and package lists are below the directory
-// cache.
+// NewArchive returns an archive with the packages of a lock. Downloads and package lists are below
+// the directory cache.
 func NewArchive(lock debian.Lock, cache string) *Archive {
 	return &Archive{Lock: lock, Cache: filepath.Join(cache, "deb"), source: debian.NewArchive(lock.Suite, listsDir(cache))}
 }
@@ -106,7 +110,8 @@ func NewArchive(lock debian.Lock, cache string) *Archive {
 // listsDir is the directory of the package lists in the cache.
 func listsDir(cache string) string { return filepath.Join(cache, "apt") }
 
-// deb returns a package and its .deb file. Its files become a part of the image.
+// deb returns a pinned package and the path of its .deb file. It also records that the image
+// contains files of the package.
 func (a *Archive) deb(want string) (debian.Package, string, error) {
 	p, file, err := a.fetch(want)
 	if err != nil {
@@ -119,7 +124,8 @@ func (a *Archive) deb(want string) (debian.Package, string, error) {
 	return p, file, nil
 }
 
-// fetch returns a package and its .deb file.
+// fetch returns a pinned package and the path of its .deb file. It downloads the file if the cache
+// does not have it.
 func (a *Archive) fetch(want string) (debian.Package, string, error) {
 	p, err := a.Lock.Find(want)
 	if err != nil {
@@ -132,7 +138,8 @@ func (a *Archive) fetch(want string) (debian.Package, string, error) {
 	return p, files[0], nil
 }
 
-// files returns the regular files and symbolic links of a package with names that match.
+// files returns the regular files and symbolic links of a package for which match is true, by path.
+// It also records that the image contains files of the package.
 func (a *Archive) files(want string, match func(name string) bool) (map[string]Node, error) {
 	_, deb, err := a.deb(want)
 	if err != nil {
@@ -141,7 +148,8 @@ func (a *Archive) files(want string, match func(name string) bool) (map[string]N
 	return matching(want, deb, match)
 }
 
-// matching returns the regular files and symbolic links of a .deb file with names that match.
+// matching returns the regular files and symbolic links of a .deb file for which match is true, by
+// path. want is the name of the package.
 func matching(want, deb string, match func(name string) bool) (map[string]Node, error) {
 	found := map[string]Node{}
 	err := debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
@@ -167,7 +175,7 @@ func matching(want, deb string, match func(name string) bool) (map[string]Node, 
 	return found, err
 }
 
-// file returns one file of a package.
+// file returns the content of a file of a package.
 func (a *Archive) file(want, name string) ([]byte, error) {
 	found, err := a.files(want, func(n string) bool { return n == name })
 	if err != nil {
@@ -180,7 +188,8 @@ func (a *Archive) file(want, name string) ([]byte, error) {
 	return n.Data, nil
 }
 
-// addDebian adds all files of the table, the libraries that the programs need, and the CA bundle.
+// addDebian adds the files in taken, the shared libraries that the programs need, and the CA
+// certificates.
 func addDebian(t Tree, a *Archive) error {
 	var programs []string
 	for _, f := range taken {
@@ -205,8 +214,7 @@ func addDebian(t Tree, a *Archive) error {
 	return t.Add("/etc/ssl/certs/ca-certificates.crt", Node{Mode: 0o644, Data: bundle, From: certificatesPackage})
 }
 
-// certificates returns Debian's bundle of CA certificates: all of them, in the order of their
-// names.
+// certificates returns all CA certificates of Debian (PEM), sorted by file name.
 func certificates(a *Archive) ([]byte, error) {
 	found, err := a.files(certificatesPackage, func(n string) bool {
 		return strings.HasPrefix(n, "/usr/share/ca-certificates/mozilla/") && strings.HasSuffix(n, ".crt")
@@ -224,14 +232,16 @@ func certificates(a *Archive) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// addLibraries adds the shared libraries of the programs and of the libraries themselves. Each
-// library package must contain at least one of them.
+// addLibraries adds the shared libraries from libraryPackages that the programs and the libraries
+// themselves need.
 func addLibraries(t Tree, a *Archive, programs []string) error {
 	return addLibrariesOf(t, nil, a, programs, libraryPackages)
 }
 
-// addLibrariesOf adds the shared libraries of the programs that the tree base does not have, from
-// these packages. They are not executable, because the loader only maps them.
+// addLibrariesOf adds the shared libraries that the programs and the libraries themselves need,
+// from these packages. It omits libraries that the tree base has. It fails if a needed library is
+// in no package, and if a package has no needed library. The libraries are not executable, because
+// the dynamic loader only maps them.
 func addLibrariesOf(t, base Tree, a *Archive, programs, packages []string) error {
 	available := map[string]Node{}
 	for _, want := range packages {
@@ -273,8 +283,8 @@ func addLibrariesOf(t, base Tree, a *Archive, programs, packages []string) error
 	return nil
 }
 
-// listLibraries adds the shared libraries of a package to available, by name. A link to a library
-// counts as the library.
+// listLibraries adds the shared libraries of a package to available, by file name. A symbolic link
+// is added as the library to which it refers.
 func listLibraries(available map[string]Node, a *Archive, want string) error {
 	found, err := a.files(want, func(n string) bool { return strings.Contains(path.Base(n), ".so") })
 	if err != nil {
@@ -296,7 +306,7 @@ func listLibraries(available map[string]Node, a *Archive, want string) error {
 	return nil
 }
 
-// needed returns the names of the shared libraries that an ELF file names.
+// needed returns the names of the shared libraries that an ELF file needs (DT_NEEDED).
 func needed(data []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {

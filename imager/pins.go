@@ -27,41 +27,42 @@ import (
 // pinsFile has the dates of the pinned versions, relative to the working directory.
 const pinsFile = "imager/pins.json"
 
-// Pins are the dates of the pinned versions. A build cannot compute them: the archive of Debian
-// moves on, and the build may have no network. `imager lock` records the dates, with digests of the
-// pinned versions to which they belong.
+// Pins are the dates of the pinned versions. A build cannot find the dates itself: the archive of
+// Debian changes, and the build may have no network. Therefore `imager lock` records the dates,
+// with digests of the pinned versions to which they belong.
 type Pins struct {
 	Debian  DebianPins `json:"debian"`
 	Modules ModulePins `json:"modules"`
 }
 
-// DebianPins belongs to the lock file.
+// DebianPins is the date of the Debian packages in the lock file.
 type DebianPins struct {
-	// Archive is the time of Debian's archive when its newest packages were pinned: the packages
-	// have every update that was published before.
+	// Archive is the time of Debian's archive from which `imager lock` pinned the newest packages.
+	// The packages contain every update that Debian published before this time.
 	Archive time.Time `json:"archive"`
 	SHA256  string    `json:"sha256"` // of the lock file
 }
 
-// ModulePins belongs to the Go modules that are linked into the programs of the image.
+// ModulePins are the dates of the Go modules that are linked into the programs of the image.
 type ModulePins struct {
-	// Newest is the module that was published last, in the form path@version. The other modules
-	// are older: unlike Debian's time, this time does not say that newer versions are missing.
+	// Newest is the module that was published last, in the form path@version. Published is its
+	// time. Unlike the packages of DebianPins, the other modules can lack updates that were
+	// published before this time.
 	Newest     string            `json:"newest"`
 	Published  time.Time         `json:"published"`
 	Components []PinnedComponent `json:"components"`
 	SHA256     string            `json:"sha256"` // of the versions in the go.mod files of the image
 }
 
-// PinnedComponent is a component with the publication of its pinned version.
+// PinnedComponent is a component with its pinned version and the time of the publication.
 type PinnedComponent struct {
 	Name      string    `json:"name"`
 	Version   string    `json:"version"`
 	Published time.Time `json:"published"`
 }
 
-// readPins reads the recorded dates and omits those of other pinned versions than the present ones,
-// with a note for each. The file may be missing.
+// readPins returns the recorded dates of the present pinned versions. It omits dates of other
+// versions, and returns a note for each omission. If the file does not exist, it omits all dates.
 func readPins() (Pins, []string, error) {
 	var p Pins
 	text, err := os.ReadFile(pinsFile)
@@ -85,7 +86,8 @@ func readPins() (Pins, []string, error) {
 	return p, notes, nil
 }
 
-// of omits the dates that do not belong to the pinned versions with these digests.
+// of omits dates that were recorded for other pinned versions, and returns a note for each
+// omission. lock and modules are the digests of the present versions.
 func (p Pins) of(lock, modules string) (Pins, []string) {
 	var notes []string
 	if p.Debian.SHA256 != lock {
@@ -99,7 +101,7 @@ func (p Pins) of(lock, modules string) (Pins, []string) {
 	return p, notes
 }
 
-// release returns the dates for the description of the image.
+// release returns the dates in the form that the image contains.
 func (p Pins) release() buildinfo.Pins {
 	return buildinfo.Pins{Debian: seconds(p.Debian.Archive), Modules: seconds(p.Modules.Published)}
 }
@@ -166,8 +168,9 @@ func pinModules() (ModulePins, error) {
 	return p, err
 }
 
-// linkedModules reads the modules of packages from the output of `go list -json=Module`. The
-// standard library has no module, and the repository's own modules have no version.
+// linkedModules reads the modules of packages from the output of `go list -json=Module`. It omits
+// the standard library, which has no module, and the modules of this repository, which have no
+// version.
 func linkedModules(r io.Reader) ([]outdated.Facts, error) {
 	var all []outdated.Facts
 	for d := json.NewDecoder(r); ; {
@@ -188,7 +191,7 @@ func linkedModules(r io.Reader) ([]outdated.Facts, error) {
 	}
 }
 
-// datesOf returns the dates of linked modules.
+// datesOf returns the dates of linked modules. It fails if the go command does not know a date.
 func datesOf(linked []outdated.Facts) (ModulePins, error) {
 	var p ModulePins
 	seen := map[string]bool{}
@@ -214,7 +217,7 @@ func datesOf(linked []outdated.Facts) (ModulePins, error) {
 	return p, nil
 }
 
-// pinDebian returns the date of the lock file.
+// pinDebian returns the date of the lock file, which was just written from the archive.
 func pinDebian(archive *debian.Archive) (DebianPins, error) {
 	published, err := archive.Time()
 	if err != nil {
@@ -224,8 +227,9 @@ func pinDebian(archive *debian.Archive) (DebianPins, error) {
 	return DebianPins{Archive: published, SHA256: sum}, err
 }
 
-// updatePins records the dates: of the modules and, with the archive from which it was just
-// written, of the lock file. With the archive, it also replaces a damaged file.
+// updatePins records the dates of the modules and of the lock file. If the lock file was just
+// written, archive is its source. If archive is nil, the recorded date of the lock file stays. With
+// an archive, updatePins also replaces a damaged file.
 func updatePins(archive *debian.Archive) error {
 	var p Pins
 	var err error
@@ -251,7 +255,7 @@ func updatePins(archive *debian.Archive) error {
 	return nil
 }
 
-// date returns the day of a time.
+// date returns the day of a time, such as 2026-11-30, or "an unknown time" for the zero time.
 func date(t time.Time) string {
 	if t.IsZero() {
 		return "an unknown time"

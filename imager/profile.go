@@ -21,34 +21,40 @@ type Profile struct {
 	Kernel KernelProfile `yaml:"kernel"`
 	Root   RootProfile   `yaml:"root"`
 	Disk   DiskProfile   `yaml:"disk"`
-	// OperatorCA is the certificate (PEM) of the operator CA; relative to the working directory.
-	// Its clients may configure the machine. Empty: a generic image.
+	// OperatorCA is the file with the certificate (PEM) of the operator CA, relative to the working
+	// directory. Clients with certificates of this CA may configure the machine. It is empty for a
+	// generic image.
 	OperatorCA string `yaml:"operatorCA"`
-	// ReleaseKeys is a file of public keys (PEM, Ed25519); relative to the working directory. Their
-	// holders may sign later versions. Empty: a machine of this profile cannot be upgraded.
+	// ReleaseKeys is a file of public keys (PEM, Ed25519), relative to the working directory. The
+	// holders of the private keys may sign later versions. Without the file, a machine of this
+	// profile cannot be upgraded.
 	ReleaseKeys string `yaml:"releaseKeys"`
-	// Signatures is the required number of signatures by these keys for a later version. 0 is 1.
+	// Signatures is the number of ReleaseKeys that have to sign a later version. 0 means 1.
 	Signatures int `yaml:"signatures"`
-	// ExtensionKeys is a file of public keys (PEM, Ed25519); relative to the working directory.
-	// Each of their holders may sign extensions for machines with this image, in addition to the
-	// holders of the release keys. Empty: none.
+	// ExtensionKeys is a file of public keys (PEM, Ed25519), relative to the working directory; it
+	// is optional. Each holder of a private key may sign extensions for machines with this image.
+	// The holders of the release keys may always sign them.
 	ExtensionKeys string `yaml:"extensionKeys"`
-	// SigningKey is the private key that signs the bundle of this version, if the profile requests
-	// a bundle; SigningKeys are further keys. Keys elsewhere sign afterwards: `imager sign`.
+	// SigningKey is the file with the private key that signs the bundle and the provenance of this
+	// version. SigningKeys are files with further keys. A profile that requests a bundle needs at
+	// least a single key. The holders of keys at other places add their signatures after the build:
+	// `imager sign`.
 	SigningKey  string   `yaml:"signingKey"`
 	SigningKeys []string `yaml:"signingKeys"`
-	// SupportDays is the number of days after the source's time in which this version gets fixes;
-	// after that, a machine that runs it warns. 0: no statement.
+	// SupportDays is the number of days after the source's time in which this version gets fixes.
+	// After these days, a machine with this version warns. With 0, the image has no last day.
 	SupportDays int `yaml:"supportDays"`
-	// MinimumVersion is the oldest version that can be upgraded to this version. Empty: any.
+	// MinimumVersion is the oldest version that can be upgraded to this version. If it is empty,
+	// all versions can be upgraded.
 	MinimumVersion string `yaml:"minimumVersion"`
-	// Images are OCI archives that become part of the system in addition to the pause image;
-	// relative to the working directory.
+	// Images are OCI archives that become part of the system, in addition to the pause image. The
+	// paths are relative to the working directory.
 	Images []string `yaml:"images"`
-	// SecureBoot signs the boot loader and the boot images. Nil: nothing is signed.
+	// SecureBoot says how the build signs the boot loader and the boot images. If it is nil, they
+	// have no signature.
 	SecureBoot *SecureBootProfile `yaml:"secureBoot"`
-	// Outputs are the artifacts to make besides root.img, orlop.efi, manifest.json and
-	// sbom.spdx.json. With a bundle, provenance.intoto.jsonl is made, too.
+	// Outputs are the artifacts that the build makes in addition to root.img, orlop.efi,
+	// manifest.json and sbom.spdx.json. With a bundle, it also makes provenance.intoto.jsonl.
 	Outputs []string `yaml:"outputs"`
 }
 
@@ -56,17 +62,20 @@ type Profile struct {
 type KernelProfile struct {
 	Package   string   `yaml:"package"`   // name in the lock file
 	Arguments []string `yaml:"arguments"` // of the command line; the build appends the root hash
-	// in the root, with their dependencies (see kernel.Select)
-	Modules   []string `yaml:"modules"`
-	Initramfs []string `yaml:"initramfs"` // in root and initramfs, loaded by init, in this order
-	// in root and initramfs, loaded by init if it does not find the disk with the root without them
+	// Modules are patterns of modules in the root (kernel.Select). The root also has their
+	// dependencies.
+	Modules []string `yaml:"modules"`
+	// Initramfs are names of modules in root and initramfs. init loads all of them, in this order.
+	Initramfs []string `yaml:"initramfs"`
+	// Drivers are patterns of modules in root and initramfs. init loads the drivers of the devices
+	// that it finds, if it does not find the root without them.
 	Drivers []string `yaml:"drivers"`
 }
 
 // RootProfile describes the format of the root file system.
 type RootProfile struct {
 	Compression string `yaml:"compression"` // of erofs: none, lz4 or lz4hc
-	ClusterSize Size   `yaml:"clusterSize"` // largest compressed unit of erofs; 4KiB to 1MiB
+	ClusterSize Size   `yaml:"clusterSize"` // largest unit that erofs compresses; 4KiB to 1MiB
 }
 
 // DiskProfile holds the sizes of the partitions, multiples of 1 MiB.
@@ -79,12 +88,12 @@ type DiskProfile struct {
 const (
 	outputRaw = "disk.raw"
 	outputZst = "disk.raw.zst"
-	// outputBundle is the version as an upgrade for machines with another version (package bundle).
+	// outputBundle is the bundle, by which machines with another version upgrade to this version.
 	outputBundle = "orlop.bundle"
-	// outputNetboot is a boot image with its root, for a network boot or a boot medium (package
-	// bootenv).
+	// outputNetboot is a boot image that contains its root, for a network boot or a boot medium
+	// (package bootenv).
 	outputNetboot = "netboot.efi"
-	// outputISO is a CD and a USB stick with outputNetboot.
+	// outputISO is the boot medium with outputNetboot, for a CD or a USB stick.
 	outputISO = "orlop.iso"
 )
 
@@ -128,7 +137,7 @@ func ReadProfile(path string) (*Profile, error) {
 	return p, nil
 }
 
-// inFile converts the line numbers of the YAML library to file:line.
+// inFile replaces the line numbers of the YAML library by the form FILE:LINE.
 func inFile(path string, err error) error {
 	messages := []string{err.Error()}
 	if many := new(yaml.TypeError); errors.As(err, &many) {
@@ -155,7 +164,8 @@ func parseProfile(data []byte) (*Profile, error) {
 	return p, p.check()
 }
 
-// decodeOne decodes the only YAML document of a file, such as "a profile", without unknown fields.
+// decodeOne decodes a file that has a single YAML document. It rejects unknown fields and a second
+// document. what is a name of the document for errors, for example "a profile".
 func decodeOne(data []byte, what string, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
@@ -168,7 +178,7 @@ func decodeOne(data []byte, what string, into any) error {
 	return nil
 }
 
-// check reports missing and contradictory values.
+// check returns an error for the first missing or invalid value.
 func (p *Profile) check() error {
 	const mib = 1 << 20
 	switch {
@@ -206,7 +216,7 @@ func (p *Profile) check() error {
 	return errors.Join(p.checkRelease(), p.SecureBoot.check())
 }
 
-// checkRelease validates the keys for later versions.
+// checkRelease checks the fields for later versions and for the support.
 func (p *Profile) checkRelease() error {
 	switch {
 	case p.Signatures < 0:

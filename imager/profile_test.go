@@ -22,8 +22,8 @@ func TestProfiles(t *testing.T) {
 }
 
 // TestHardening checks that every profile requests the same protection from the kernel, and
-// contains the module with which init gets the system disk from the firmware
-// (docs/decisions/0049-system-disk.md, 0051-kernel-hardening.md).
+// contains the module efivarfs. With this module, init reads from the firmware which disk is the
+// system disk (docs/decisions/0049-system-disk.md, 0051-kernel-hardening.md).
 func TestHardening(t *testing.T) {
 	files, err := filepath.Glob("../profiles/*.yaml")
 	if err != nil {
@@ -46,7 +46,7 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// TestNetworkStorage checks that no profile names the modules of network storage: docs/limits.md
+// TestNetworkStorage checks that no profile contains modules of network storage. docs/limits.md
 // says that the extension storage has them.
 func TestNetworkStorage(t *testing.T) {
 	text, err := os.ReadFile("../docs/limits.md")
@@ -56,7 +56,7 @@ func TestNetworkStorage(t *testing.T) {
 	if row := "| volumes of iSCSI, Fibre Channel, Ceph RBD, NBD and NVMe/TCP with the programs of the machine;"; !strings.Contains(string(text), row) {
 		t.Fatalf("docs/limits.md has no row %q", row)
 	}
-	// module: its directory in the tree of the kernel
+	// the directories of the modules in the source tree of the kernel
 	missing := map[string]string{
 		"nfs": "fs/nfs/", "nfsv4": "fs/nfs/", "iscsi_tcp": "drivers/scsi/", "lpfc": "drivers/scsi/lpfc/", "qla2xxx": "drivers/scsi/qla2xxx/",
 		"ceph": "fs/ceph/", "rbd": "drivers/block/", "nbd": "drivers/block/", "nvme-tcp": "drivers/nvme/host/", "nvme-fc": "drivers/nvme/host/",
@@ -184,8 +184,8 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
-// TestSeveralKeys checks that keys of several holders are made, that they have a common list, and
-// that each of them signs.
+// TestSeveralKeys checks that makeKeys makes several private keys and a file with all public keys,
+// and that it does not replace existing keys.
 func TestSeveralKeys(t *testing.T) {
 	dir := t.TempDir()
 	if err := makeKeys([]string{"-out", dir, "-count", "3"}); err != nil {

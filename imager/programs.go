@@ -15,26 +15,30 @@ const componentsModule = "imager/components"
 
 // Program is an executable that is built from source.
 type Program struct {
-	Name    string
-	Root    string // path in the root; empty: not in the root (init is in the initramfs)
+	Name string
+	// Root is the path in the root. It is empty if the root does not contain the executable. Init
+	// is in the initramfs.
+	Root    string
 	Module  string // directory of the Go module, relative to the working directory
 	Package string
 	Tags    string
-	CGO     bool // static, with the C compiler and the sysroot; for runc's libseccomp
-	// Stamp names the module whose version the program reports as its own, and the variables for
-	// the version. Upstream's release scripts set these variables; without them, a program does not
-	// know its version.
+	// CGO is true for a program with C code. Its executable is static: the C compiler links it with
+	// the libraries of the sysroot. runc needs this for libseccomp.
+	CGO bool
+	// Stamp sets the version that the program reports to the version of a module. Upstream's
+	// release scripts set the same variables. Without them, a program does not know its version.
 	Stamp Stamp
 }
 
-// Stamp is a module, and the variables with their packages that get its version.
+// Stamp names a module, and the variables that the linker sets to the version of the module. A
+// variable has the form PACKAGE.NAME.
 type Stamp struct {
 	Module string
 	Vars   []string
 }
 
-// kubernetesStamp sets the version in `kubectl version` and in a Node's status. Kubernetes'
-// components use the first variables, clients use the second in their User-Agent.
+// kubernetesStamp sets the version in `kubectl version` and in the status of a Node. The components
+// of Kubernetes use the first variable. Clients send the second variable in the header User-Agent.
 var kubernetesStamp = Stamp{"k8s.io/kubernetes", []string{
 	"k8s.io/component-base/version.gitVersion",
 	"k8s.io/client-go/pkg/version.gitVersion",
@@ -55,20 +59,21 @@ var programs = []Program{
 	{Name: "portmap", Root: paths.CNIPlugins + "/portmap", Module: componentsModule, Package: "github.com/containernetworking/plugins/plugins/meta/portmap"},
 }
 
-// containerdTags omit the plugins that the configuration of containerd disables. With grpcnotrace
-// the linker removes unused methods from the shim, which needs memory in each pod: without the tag,
-// gRPC contains templates, which call methods by name.
+// containerdTags omit the plugins that the configuration of containerd disables. The tag
+// grpcnotrace removes the templates from gRPC. Templates call methods by name, so with them the
+// linker has to retain all methods. Without them, the shim is smaller, which saves memory in each
+// pod.
 const containerdTags = "no_btrfs,no_zfs,no_aufs,no_devmapper,no_tracing,grpcnotrace"
 
-// runcTags omit CRIU: its program is not in the image.
+// runcTags omit checkpoints with CRIU, because the image does not contain the program criu.
 const runcTags = "seccomp,netgo,osusergo,runc_nocriu"
 
-// kubectl is built for the user, beside orlopctl; it is not in the image.
+// kubectl is built for operators, beside orlopctl. The image does not contain it.
 var kubectl = Program{Name: "kubectl", Module: ".", Package: "k8s.io/kubernetes/cmd/kubectl", Tags: "providerless", Stamp: kubernetesStamp}
 
-// Build makes the program's executable. The bytes depend only on the source and the versions of the
-// compilers. The go tool skips up-to-date results. The environment c is for a program
-// with C code (sysroot.environment).
+// Build compiles the program to the file out. The bytes depend only on the source and the versions
+// of the compilers. The go command skips up-to-date results. c are the environment variables for C
+// code (sysroot.environment); Build ignores them if CGO is false.
 func (p Program) Build(out string, c []string) error {
 	abs, err := filepath.Abs(out)
 	if err != nil {
@@ -84,7 +89,8 @@ func (p Program) Build(out string, c []string) error {
 	}
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", p.Tags, "-ldflags", ldflags+stamped, "-o", abs, p.Package)
 	build.Dir = p.Module
-	// The caller's environment must not change the result: flags, the CPU level, compilers.
+	// These variables replace variables of the caller. Otherwise flags, CPU level and compilers of
+	// the caller would change the result.
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFIPS140=off",
 		"CXX=g++", "AR=ar", "PKG_CONFIG=pkg-config", "CGO_CPPFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
 	if p.CGO {
@@ -96,7 +102,7 @@ func (p Program) Build(out string, c []string) error {
 	return nil
 }
 
-// stamp returns the linker's flags for Stamp.
+// stamp returns the linker flags that set the variables of p.Stamp; empty without a module.
 func (p Program) stamp() (string, error) {
 	if p.Stamp.Module == "" {
 		return "", nil

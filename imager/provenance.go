@@ -22,21 +22,21 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// provenanceFile is the provenance among the artifacts: an envelope in a line.
+// provenanceFile is the artifact with the provenance: a signed envelope in a single line.
 const provenanceFile = "provenance.intoto.jsonl"
 
 // sourceURI is the repository of the source.
 const sourceURI = "git+https://github.com/orlop-os/orlop"
 
-// internalParameters are the parameters of a build that the source determines.
+// internalParameters are the parameters of a build that follow from the source.
 type internalParameters struct {
 	// SourceDateEpoch is the time in the image, in seconds since 1970.
 	SourceDateEpoch int64 `json:"sourceDateEpoch"`
 	Pins            Pins  `json:"pins"`
 }
 
-// writeProvenance writes the provenance of a version with these artifacts. The keys of the bundle
-// sign it.
+// writeProvenance writes the provenance of these artifacts. The keys that sign the bundle also sign
+// it.
 func (b *Build) writeProvenance(artifacts []HashedFile) error {
 	keys, err := b.Profile.keys()
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *Build) writeProvenance(artifacts []HashedFile) error {
 	return os.WriteFile(b.out(provenanceFile), append(envelope, '\n'), 0o644)
 }
 
-// provenance returns the provenance of files, without the materials.
+// provenance returns the provenance of files. The caller adds the materials.
 func (b *Build) provenance(files []HashedFile) bundle.Provenance {
 	version := map[string]string{"go": runtime.Version()}
 	maps.Copy(version, b.tools)
@@ -82,8 +82,8 @@ func fileResource(f HashedFile) bundle.Resource {
 	return bundle.Resource{Name: f.Name, Digest: map[string]string{bundle.DigestSHA256: f.SHA256}}
 }
 
-// materials returns the inputs of the build: the source, its files that the manifest lists, the
-// executables that replace a build, the packages of Debian, and the modules in the executables.
+// materials returns the inputs of the build: the source, the input files of the manifest, the ready
+// executables that replace a build, the Debian packages, and the Go modules in the executables.
 func (b *Build) materials() ([]bundle.Resource, error) {
 	source := bundle.Resource{URI: sourceURI}
 	if b.Commit != "" {
@@ -111,8 +111,8 @@ func (b *Build) materials() ([]bundle.Resource, error) {
 	return append(all, modules...), err
 }
 
-// packages returns the packages of Debian that the build used, sorted by name: those of the image,
-// and those that the C compiler reads.
+// packages returns the Debian packages that the build used, sorted by name: the packages of the
+// image and the packages of the sysroot.
 func (b *Build) packages() ([]debian.Package, error) {
 	used := maps.Clone(b.archive.used)
 	for _, want := range sysrootPackages {
@@ -129,8 +129,8 @@ func (b *Build) packages() ([]debian.Package, error) {
 	return all, nil
 }
 
-// moduleResources returns the Go modules that are linked into executables, sorted by URI, with the
-// digests of go.sum. A module of the source has no digest of its own.
+// moduleResources returns the Go modules in executables, sorted by URI, with the digests of go.sum.
+// It omits modules of this repository, which have no digest in go.sum.
 func moduleResources(built map[string]string) ([]bundle.Resource, error) {
 	modules := map[string]bundle.Resource{}
 	for _, name := range sortedKeys(built) {
@@ -157,8 +157,9 @@ func moduleResources(built map[string]string) ([]bundle.Resource, error) {
 	return all, nil
 }
 
-// linkedInto returns the modules in an executable: those of its dependencies, and that of its main
-// package unless the source contains it.
+// linkedInto returns the modules of the dependencies of an executable. The module of the main
+// package is included if it is from another repository. A replacement is returned in place of a
+// replaced module.
 func linkedInto(info *gobuildinfo.BuildInfo) []*debug.Module {
 	var all []*debug.Module
 	if info.Main.Sum != "" {
@@ -173,7 +174,8 @@ func linkedInto(info *gobuildinfo.BuildInfo) []*debug.Module {
 // moduleURL returns the package URL of a module.
 func moduleURL(m *debug.Module) string { return "pkg:golang/" + m.Path + "@" + m.Version }
 
-// dirHash returns the digest of a module ("h1:" and base64, as in go.sum) in hexadecimal.
+// dirHash converts the digest of a module from the form of go.sum ("h1:" and base64) to
+// hexadecimal.
 func dirHash(sum string) (string, error) {
 	text, known := strings.CutPrefix(sum, "h1:")
 	digest, err := base64.StdEncoding.DecodeString(text)
@@ -183,8 +185,8 @@ func dirHash(sum string) (string, error) {
 	return hex.EncodeToString(digest), nil
 }
 
-// sourceCommit returns the commit of the source in the working directory. It returns a note, and no
-// commit, if the source is not exactly that of a commit, or if git does not know it.
+// sourceCommit returns the commit of the source in the working directory. If the source differs
+// from its commit, or git knows no commit, it returns a note with the reason instead.
 func sourceCommit() (commit, note string) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", args...).Output()
@@ -206,7 +208,7 @@ func sourceCommit() (commit, note string) {
 	return commit, ""
 }
 
-// signProvenance adds a signature to a provenance, which it replaces.
+// signProvenance adds a signature to the provenance in a file, and replaces the file.
 func signProvenance(file string, key bundle.Key) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

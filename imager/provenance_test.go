@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// checkProvenance checks that the public key alone proves that the provenance belongs to the
-// bundle, and that it names every artifact, every pinned package and every input with its digest.
+// checkProvenance verifies the provenance with the public keys and the statement of the bundle. It
+// checks that the provenance has the digests of all artifacts, pinned packages and inputs.
 func checkProvenance(t *testing.T, out, keys string) {
 	var m Manifest
 	readJSON(t, filepath.Join(out, "manifest.json"), &m)
@@ -159,7 +159,7 @@ func TestModuleResources(t *testing.T) {
 	}
 }
 
-// TestSourceCommit checks that only the exact source of a commit has a commit.
+// TestSourceCommit checks that sourceCommit returns a commit only if the source has no changes.
 func TestSourceCommit(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("GIT_CEILING_DIRECTORIES", filepath.Dir(dir))

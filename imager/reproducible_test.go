@@ -19,13 +19,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/verity"
 )
 
-// reproducible in the environment enables TestReproducible.
+// reproducible is the environment variable that enables TestReproducible.
 const reproducible = "ORLOP_TEST_REPRODUCIBLE"
 
-// TestReproducible builds the whole image from two copies of the source: one with the present
-// caches, the other in another directory with empty build caches, as user nobody if the test runs
-// as root. It compiles all programs again, which takes some ten minutes, so only `make
-// reproducible` enables it. TestImage does the same every time, except for the compilers.
+// TestReproducible builds the whole image from two copies of the source. The first build uses the
+// present caches. The second build has another directory and empty build caches, and the user
+// nobody if the test runs as root. It compiles all programs again, which takes more than ten
+// minutes, so only `make reproducible` enables the test. In each run of the tests, TestImage does
+// the same without compilers.
 func TestReproducible(t *testing.T) {
 	if os.Getenv(reproducible) == "" {
 		t.Skip("builds everything from nothing, which takes more than ten minutes: run by `make reproducible`")
@@ -34,7 +35,8 @@ func TestReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mine := filepath.Join(t.TempDir(), "source") // the source may be edited meanwhile
+	// a copy, because the source may be edited during the test
+	mine := filepath.Join(t.TempDir(), "source")
 	copyTree(t, source, mine)
 	for _, dir := range []string{"build/operator", "build/release"} {
 		copyTree(t, filepath.Join(source, dir), filepath.Join(mine, dir))
@@ -74,8 +76,8 @@ func TestReproducible(t *testing.T) {
 	sameArtifacts(t, one, two)
 }
 
-// sameArtifacts compares all files of two builds, except those in the directory for intermediate
-// files.
+// sameArtifacts compares all files of two builds, without the directory for intermediate files. It
+// returns the digests of the files by name.
 func sameArtifacts(t *testing.T, one, two string) map[string]HashedFile {
 	t.Helper()
 	digests := func(dir string) map[string]HashedFile {
@@ -111,8 +113,8 @@ func sameArtifacts(t *testing.T, one, two string) map[string]HashedFile {
 	return a
 }
 
-// checkPartitions reads the partition table: three partitions, the root's GUID, both copies of the
-// table.
+// checkPartitions checks that the partition table has three partitions, and that ROOT-A has the
+// GUID and the type of the root.
 func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	t.Helper()
 	f, err := os.Open(disk)
@@ -140,8 +142,8 @@ func checkPartitions(t *testing.T, disk string, p verity.Params) {
 	}
 }
 
-// fillCache fills the cache with all packages of the sample and its unpacked kernel. It returns the
-// packages' files.
+// fillCache downloads all packages of the sample to the cache, and unpacks its kernel there. It
+// returns the paths of the .deb files.
 func fillCache(t *testing.T, cache string) []string {
 	t.Helper()
 	lock, err := debian.ReadLock(lockFile)
@@ -170,7 +172,7 @@ func fillCache(t *testing.T, cache string) []string {
 	return debs
 }
 
-// TestLock checks that the lock file contains exactly the packages of the tables.
+// TestLock checks that the lock file contains exactly the packages that wantedPackages returns.
 func TestLock(t *testing.T) {
 	lock, err := debian.ReadLock("packages.lock")
 	if err != nil {
@@ -194,8 +196,8 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// copyTree copies directories and files, except build, .git and links. The copies have the present
-// time.
+// copyTree copies regular files and directories. It omits build, .git and symbolic links. The
+// copies have the present time.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -253,7 +255,8 @@ func copyRange(t *testing.T, from, to string, offset, length int64) {
 	}
 }
 
-// makeOwned changes the owner of a directory and its content, and makes its parents accessible.
+// makeOwned changes the owner of a directory and its content. It also makes the parents of the
+// directory accessible to all users.
 func makeOwned(t *testing.T, dir string, id int) {
 	t.Helper()
 	for above := filepath.Dir(dir); strings.HasPrefix(above, os.TempDir()+"/"); above = filepath.Dir(above) {

@@ -16,10 +16,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// part is the name of the part with the imager's own small files.
+// part is the origin (Node.From) of the small files that the imager itself writes.
 const part = "configuration"
 
-// users are the system's users, in the root's /etc/passwd. They cannot log in: the system has no
+// users are the users in /etc/passwd of the root. They cannot log in, because the system has no
 // login.
 var users = []struct {
 	Name string
@@ -35,21 +35,22 @@ var users = []struct {
 	{"nobody", 65534},
 }
 
-// mountPoints are the empty directories of the root. The directories after DATA exist because
-// agents in pods, for example for storage and monitoring, mount them on other systems and cannot
-// start without them.
+// mountPoints are the empty directories of the root. The directories after paths.Data are for
+// agents in pods, for example for storage and monitoring. These agents mount the directories on all
+// systems. They cannot start if a directory is missing.
 var mountPoints = []string{"/dev", "/proc", "/sys", "/run", "/tmp", "/sysroot", paths.State, paths.Data,
 	"/boot", "/media", "/root", "/etc/pki", "/etc/ca-certificates", "/etc/selinux", "/etc/udev", "/usr/local/share/ca-certificates",
 	"/usr/share/ca-certificates", "/usr/src"}
 
-// links are the symbolic links of the root: the merged /usr, files that the running system writes,
-// and apid, metricsd, podlogd, diskprobe, bootcheck and attester, the other names of machined.
+// links are the symbolic links of the root, from path to target. They merge /usr, refer to files
+// that the running system writes, and give machined its other names: apid, metricsd, podlogd,
+// diskprobe, bootcheck and attester.
 var links = map[string]string{
 	"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib64",
 	"/etc/resolv.conf": paths.ResolvConf, "/etc/hosts": paths.Hosts, "/etc/hostname": paths.Hostname, "/etc/machine-id": paths.MachineID,
-	"/etc/cni/net.d": paths.CNIConfig, // where a third-party pod network writes
-	// Parents of directories that hostPath volumes create. They are on the disk (machined/disk),
-	// like /opt/cni/bin and /var/run, which is /run.
+	"/etc/cni/net.d": paths.CNIConfig, // a third-party pod network writes there
+	// hostPath volumes create directories below these paths. The targets are on the DATA partition
+	// (machined/disk), because the root is read-only.
 	"/opt": paths.HostOpt, "/mnt": paths.HostMnt, "/srv": paths.HostSrv, "/home": paths.HostHome, "/etc/kubernetes": paths.HostKubernetes,
 	"/etc/mtab":     "../proc/self/mounts",
 	"/usr/bin/apid": path.Base(paths.Machined),
@@ -60,7 +61,7 @@ var links = map[string]string{
 	paths.Podlogd:   path.Base(paths.Machined),
 }
 
-// addSystem adds mount points, links, users and the files about the release.
+// addSystem adds mount points, links, users, and the files that describe the release.
 func addSystem(t Tree, r buildinfo.Release) error {
 	for _, m := range mountPoints {
 		if err := t.Add(m, Node{Dir: true, Mode: 0o755, From: part}); err != nil {
@@ -98,26 +99,26 @@ func addSystem(t Tree, r buildinfo.Release) error {
 	return t.Add("/etc/os-release", Node{Target: "../usr/lib/os-release", From: part})
 }
 
-// utc returns the machine's time zone in the format of RFC 8536, version 2: no transitions, one
-// type of time. Machines use UTC; pods that mount the file get their time zone from it.
+// utc returns the file /etc/localtime for UTC, in the format of RFC 8536, version 2, without
+// transitions. Machines use UTC. Pods that mount the file get the time zone from it.
 func utc() []byte {
 	var b bytes.Buffer
-	for range 2 { // for readers of version 1, and for later readers
+	for range 2 { // a block for readers of version 1, and a block for later readers
 		b.WriteString("TZif2" + strings.Repeat("\x00", 15))
 		// counts of UT indicators, standard indicators, leap seconds, transitions, types, bytes of
 		// names
 		for _, count := range []uint32{0, 0, 0, 0, 1, 4} {
 			b.Write(binary.BigEndian.AppendUint32(nil, count))
 		}
-		// no offset, no daylight saving time, the name
+		// offset 0, no daylight saving time, index of the name; then the name
 		b.WriteString("\x00\x00\x00\x00" + "\x00" + "\x00" + "UTC\x00")
 	}
 	b.WriteString("\nUTC0\n")
 	return b.Bytes()
 }
 
-// osRelease returns os-release(5); the loader reads the same text from the UKI for its menu and to
-// sort versions, and an upgrade reads the version of Kubernetes.
+// osRelease returns the text of os-release(5). The UKI contains it, too: the boot loader shows and
+// sorts the versions by it, and an upgrade reads the version of Kubernetes from it.
 func osRelease(r buildinfo.Release) []byte {
 	return fmt.Appendf(nil, "NAME=%q\nPRETTY_NAME=\"%s %s\"\nID=orlop\nVERSION_ID=%s\nIMAGE_ID=orlop\nIMAGE_VERSION=%s\nVARIANT_ID=%s\n%s=%s\n",
 		r.Name, r.Name, r.Version, r.Version, r.Version, r.Profile, esp.KubernetesField, r.Kubernetes)
@@ -136,7 +137,8 @@ func addPrograms(t Tree, built map[string]string) error {
 	return nil
 }
 
-// addModules adds a kernel's module tree (kernel.Tree).
+// addModules adds modules and their indexes. release is the kernel release, and files is the result
+// of kernel.Tree.
 func addModules(t Tree, release string, files map[string]string) error {
 	for name, source := range files {
 		n := Node{Mode: 0o644, Source: source, From: "kernel modules"}
@@ -147,7 +149,8 @@ func addModules(t Tree, release string, files map[string]string) error {
 	return nil
 }
 
-// operatorCA reads the operator CA certificate; nil without a file.
+// operatorCA returns the certificate (PEM) of the operator CA; nil if the name of the file is
+// empty. It fails if the file does not have exactly a single certificate.
 func operatorCA(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
@@ -163,7 +166,7 @@ func operatorCA(file string) ([]byte, error) {
 	return data, nil
 }
 
-// addImages embeds the pause image and the profile's OCI archives.
+// addImages adds the archive with the pause image, and the OCI archives of the profile.
 func addImages(t Tree, pauseArchive []byte, more []string) error {
 	if err := t.Add(path.Join(paths.Images, "pause.tar"), Node{Mode: 0o644, Data: pauseArchive, From: "container images"}); err != nil {
 		return err

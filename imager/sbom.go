@@ -17,25 +17,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/buildinfo"
 )
 
-// sbomFile is the bill of materials among the artifacts.
+// sbomFile is the artifact with the bill of materials.
 const sbomFile = "sbom.spdx.json"
 
 // noAssertion is SPDX's value for an unknown field.
 const noAssertion = "NOASSERTION"
 
-// sbom collects packages and their relations. Every package occurs once, even with several
-// containers.
+// sbom collects packages and their relations. Each package occurs once, even if several programs
+// contain it.
 type sbom struct {
 	doc  *v2_3.Document
 	seen map[common.ElementID]bool
-	// programs are the executables' identifiers by name.
+	// programs are the identifiers of the executables, by name.
 	programs map[string]common.ElementID
 }
 
-// writeSBOM writes an SPDX 2.3 document: the image contains the executables, the Debian packages
-// and the archives of container images in the profile; each executable has its digest and depends
-// on the Go modules in its build information. The document is part of the root, so it describes
-// neither the root hash nor the boot image.
+// writeSBOM writes an SPDX 2.3 document. The image contains the executables, the Debian packages,
+// and the archives of container images in the profile. Each executable has its digest, and depends
+// on the Go modules in its build information. The document itself is a part of the root, so it
+// cannot have the digests of the root and of the boot image.
 func writeSBOM(path string, r buildinfo.Release, built map[string]string, images []HashedFile, debs *Archive) error {
 	s := sbom{seen: map[common.ElementID]bool{}, programs: map[string]common.ElementID{}, doc: &v2_3.Document{
 		SPDXVersion: v2_3.Version, DataLicense: v2_3.DataLicense, SPDXIdentifier: "DOCUMENT",
@@ -75,8 +75,8 @@ func writeSBOM(path string, r buildinfo.Release, built map[string]string, images
 	return os.WriteFile(path, text, 0o644)
 }
 
-// setNamespace sets the namespace, which SPDX requires to be unique: it ends with the digest of the
-// document without it.
+// setNamespace sets the namespace of the document, which SPDX requires to be unique. It ends with
+// the digest of the document without a namespace.
 func (s *sbom) setNamespace() error {
 	text, err := s.text()
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *sbom) text() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// addProgram adds an executable with its digest, and the modules that are linked into it, also the
-// module of a component such as containerd.
+// addProgram adds an executable with its digest, and the modules that it contains. The module of
+// its main package is among them if it is from another repository, as for containerd.
 func (s *sbom) addProgram(image common.ElementID, name, file, version string) error {
 	info, err := gobuildinfo.ReadFile(file)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *sbom) addProgram(image common.ElementID, name, file, version string) er
 	return nil
 }
 
-// addStatic adds the C libraries that are part of programs (runc).
+// addStatic adds the C libraries that are linked into programs with C code (runc).
 func (s *sbom) addStatic(lock debian.Lock) error {
 	for _, p := range programs {
 		if !p.CGO {
@@ -137,7 +137,7 @@ func (s *sbom) addStatic(lock debian.Lock) error {
 	return nil
 }
 
-// addDebian adds a pinned package of Debian.
+// addDebian adds a pinned Debian package and returns its identifier.
 func (s *sbom) addDebian(p debian.Package, suite string) common.ElementID {
 	known := len(s.doc.Packages)
 	id := s.add("deb", p.Name, p.Version, p.PURL(suite))
@@ -150,7 +150,8 @@ func (s *sbom) addDebian(p debian.Package, suite string) common.ElementID {
 // notID matches characters that SPDX does not allow in identifiers.
 var notID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
-// add adds a package once and returns its identifier.
+// add returns the identifier of a package. It adds the package to the document if it is not there
+// yet.
 func (s *sbom) add(kind, name, version, purl string) common.ElementID {
 	id := common.ElementID(notID.ReplaceAllString("Package-"+kind+"-"+name+"-"+version, "-"))
 	if s.seen[id] {

@@ -18,7 +18,7 @@ func TestSBOMOfImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	built := map[string]string{} // any program with build information
+	built := map[string]string{} // the test binary has build information, like each program
 	for _, p := range programs {
 		built[p.Name] = self
 	}
@@ -39,7 +39,7 @@ func TestSBOMOfImages(t *testing.T) {
 	if err != nil || strings.Count(string(text), program.SHA256) != len(programs) {
 		t.Errorf("%v; the digest of a program is in the document %d times, want %d", err, strings.Count(string(text), program.SHA256), len(programs))
 	}
-	// a package of the image, and the libraries in runc
+	// a package of the image, and the libraries that are linked into runc
 	for _, want := range []string{"libc6@2.41-12", "libc6-dev@2.6", "libseccomp-dev@2.6"} {
 		if url := `"pkg:deb/debian/` + want + `?arch=amd64\u0026distro=trixie"`; strings.Count(string(text), url) != 1 {
 			t.Errorf("the document has not one package %s: %s", url, text)

@@ -25,26 +25,30 @@ import (
 // SecureBootProfile describes how a build signs the boot loader and the boot images for UEFI Secure
 // Boot. Files are relative to the working directory.
 type SecureBootProfile struct {
-	// Certificate is a certificate (PEM, RSA) in the variable db of the machines' firmware.
+	// Certificate is a file with a certificate (PEM, RSA) that is in the variable db of the
+	// machines' firmware.
 	Certificate string `yaml:"certificate"`
-	// Key is its private key (PEM). SigningCommand replaces it: a program and its arguments. The
-	// program reads a SHA-256 digest (32 bytes) and writes its RSA signature (PKCS #1 v1.5).
+	// Key is the file with the private key (PEM) of the certificate. SigningCommand can replace it:
+	// a program and its arguments. The program reads a SHA-256 digest (32 bytes) from its standard
+	// input, and writes the RSA signature (PKCS #1 v1.5) of the digest to its standard output.
 	Key            string   `yaml:"key"`
 	SigningCommand []string `yaml:"signingCommand"`
-	// Enroll is a directory with PK.auth, KEK.auth and db.auth. The boot loader of a disk enrolls
-	// them if the firmware is in setup mode. Empty: the machines have the certificate already.
+	// Enroll is a directory with PK.auth, KEK.auth and db.auth. If the firmware is in setup mode,
+	// the boot loader of a disk enrolls these files. Enroll is empty if the firmware has the
+	// certificate already.
 	Enroll string `yaml:"enroll"`
-	// EnrollMode is the setting secure-boot-enroll of the boot loader. "manual": an operator
-	// selects the keys in its menu. "if-safe", the default: in virtual machines it enrolls them by
-	// itself, on other machines as "manual". "force": it enrolls them by itself on all machines,
-	// after 15 seconds in which a key press prevents it.
+	// EnrollMode is the setting secure-boot-enroll of the boot loader. With "manual", an operator
+	// selects the keys in the menu of the boot loader. With "if-safe", the default, the boot loader
+	// enrolls the keys without an operator in virtual machines, and acts as with "manual" on other
+	// machines. With "force", it enrolls them without an operator on all machines. An operator has
+	// 15 seconds to prevent this with a key press.
 	EnrollMode string `yaml:"enrollMode"`
 }
 
 // enrollModes are the values of EnrollMode.
 var enrollModes = []string{"manual", "if-safe", "force"}
 
-// check reports missing and contradictory values.
+// check returns an error for the first missing or contradictory value.
 func (p *SecureBootProfile) check() error {
 	switch {
 	case p == nil:
@@ -63,7 +67,8 @@ func (p *SecureBootProfile) check() error {
 	return nil
 }
 
-// signer returns the signer of a profile for a build in a directory.
+// signer returns the signer of the profile. It fails if the private key is in out, the directory of
+// the artifacts.
 func (p *SecureBootProfile) signer(out string) (secureboot.Signer, error) {
 	certificate, err := readCertificate(p.Certificate)
 	if err != nil {
@@ -93,8 +98,8 @@ func inside(dir, file string) bool {
 	return errors.Join(err1, err2) == nil && strings.HasPrefix(f, d+string(filepath.Separator))
 }
 
-// inputs returns the files of a profile that are inputs of the build. A private key is none: the
-// manifest has the digests of all inputs.
+// inputs returns the files of the profile that the manifest lists with their digests. The private
+// key is not among them, because its digest should not be published.
 func (p *SecureBootProfile) inputs() (files []string) {
 	if p == nil {
 		return nil
@@ -108,7 +113,7 @@ func (p *SecureBootProfile) inputs() (files []string) {
 	return files
 }
 
-// readCertificate reads a file with one certificate.
+// readCertificate reads a file that has a single certificate.
 func readCertificate(file string) (*x509.Certificate, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -121,7 +126,8 @@ func readCertificate(file string) (*x509.Certificate, error) {
 	return c, nil
 }
 
-// sign signs a boot loader or a boot image, if the profile has a key for Secure Boot.
+// sign signs a boot loader or a boot image. Without a key for Secure Boot, it returns the image
+// unchanged.
 func (b *Build) sign(image []byte) ([]byte, error) {
 	if b.signer == nil {
 		return image, nil
@@ -133,8 +139,8 @@ func (b *Build) sign(image []byte) ([]byte, error) {
 	return signed, nil
 }
 
-// loader returns the boot loader of a disk, signed like the boot images. It is the same in all
-// artifacts.
+// loader returns the boot loader of a disk, signed like the boot images. It signs the boot loader
+// only once, so all artifacts have the same bytes.
 func (b *Build) loader() ([]byte, error) {
 	if b.signedLoader != nil {
 		return b.signedLoader, nil
@@ -147,7 +153,8 @@ func (b *Build) loader() ([]byte, error) {
 	return b.signedLoader, err
 }
 
-// enrollmentFiles reads the enrollment files by name; nil if there are none.
+// enrollmentFiles returns the contents of the enrollment files by name; nil if the profile has
+// none.
 func (p *SecureBootProfile) enrollmentFiles() (files map[string][]byte, err error) {
 	if p == nil || p.Enroll == "" {
 		return nil, nil
@@ -161,7 +168,8 @@ func (p *SecureBootProfile) enrollmentFiles() (files map[string][]byte, err erro
 	return files, nil
 }
 
-// enrollment returns the enrollment files by name, and the settings of the boot loader.
+// enrollment returns the contents of the enrollment files by name, and the text of the settings of
+// the boot loader.
 func (b *Build) enrollment() (files map[string][]byte, settings string, err error) {
 	p := b.Profile.SecureBoot
 	files, err = p.enrollmentFiles()
@@ -191,7 +199,8 @@ func (b *Build) checkEnrollment(files map[string][]byte) error {
 	return nil
 }
 
-// addEnrollment adds what an installation from a boot image needs to enroll the keys.
+// addEnrollment adds the enrollment files and the settings of the boot loader to files. An
+// installation from a boot image copies them to the disk.
 func (b *Build) addEnrollment(files map[string][]byte) error {
 	keys, settings, err := b.enrollment()
 	if err != nil || keys == nil {
@@ -204,7 +213,8 @@ func (b *Build) addEnrollment(files map[string][]byte) error {
 	return nil
 }
 
-// makeSecureBootKeys makes the keys of a site for Secure Boot. An existing key stays.
+// makeSecureBootKeys is the command `imager secureboot`. It makes the keys of a site. If a file
+// exists already, it fails and replaces nothing.
 func makeSecureBootKeys(args []string) error {
 	flags := flag.NewFlagSet("imager secureboot", flag.ContinueOnError)
 	out := flags.String("out", "", "`directory` for PK, KEK and db: .key, .crt and .auth of each")

@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot/esp"
 )
 
-// siteKeys makes keys for Secure Boot in a directory.
+// siteKeys makes the keys of a site for Secure Boot in a directory.
 func siteKeys(t *testing.T, dir string) {
 	t.Helper()
 	if err := makeSecureBootKeys([]string{"-out", dir, "-name", "A Site"}); err != nil {
@@ -24,9 +24,9 @@ func siteKeys(t *testing.T, dir string) {
 	}
 }
 
-// TestSecureBootImage builds the sample with keys for Secure Boot: the boot loader and each boot
-// image start with the site's db, and the disk and the network boot image have the enrollment
-// files.
+// TestSecureBootImage builds the sample with keys for Secure Boot. Firmware with the site's db must
+// accept the boot loader and each boot image. The disk and the network boot image must have the
+// enrollment files.
 func TestSecureBootImage(t *testing.T) {
 	tree := sampleTree(t)
 	keys := filepath.Join(tree, "keys")
@@ -171,7 +171,7 @@ func TestSecureBootRefuses(t *testing.T) {
 	}
 }
 
-// signSample signs a boot image of a profile, and reads the enrollment files.
+// signSample signs a boot image with the keys of a profile, and checks the enrollment files.
 func signSample(p *SecureBootProfile, out string) error {
 	b := &Build{Options: Options{Profile: &Profile{SecureBoot: p}}}
 	s, err := p.signer(out)

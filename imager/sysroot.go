@@ -14,23 +14,26 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
-// staticLibraries are the packages of the C libraries that are linked into programs with C code.
-// They are from the image's Debian, also if an older Debian builds the image: a filter for system
-// calls can allow only the calls that libseccomp knows by name, and new versions know more of them.
-// The compiler and its library (libgcc) are those of the computer.
+// staticLibraries are the packages of the C libraries that the linker adds to programs with C code.
+// They are from the image's suite of Debian, even if the building computer has an older suite. The
+// reason is libseccomp: a filter for system calls can only allow calls that libseccomp knows by
+// name, and newer versions know more calls. The compiler and its library (libgcc) are from the
+// computer.
 var staticLibraries = []string{"libc6-dev", "libseccomp-dev"}
 
-// sysrootPackages are the packages of a sysroot: the libraries, and the headers of the kernel.
+// sysrootPackages are the packages of a sysroot: the static libraries, and the headers of the
+// kernel.
 var sysrootPackages = append(slices.Clone(staticLibraries), "linux-libc-dev")
 
-// sysroot is a directory with the files of sysrootPackages. Its compiler uses these files instead
-// of the files of the computer.
+// sysroot is a directory with the files of sysrootPackages. A compiler with the variables of
+// environment uses these files instead of the files of the computer.
 type sysroot struct {
 	dir string // absolute
 	key string // hexadecimal digest of the packages
 }
 
-// newSysroot unpacks the packages into a directory below the cache, once for each set of versions.
+// newSysroot returns the sysroot of the pinned packages. It unpacks each set of versions only once,
+// into a directory below the cache.
 func newSysroot(a *Archive, cache string) (sysroot, error) {
 	sum := sha256.New()
 	for _, want := range sysrootPackages {
@@ -56,8 +59,9 @@ func newSysroot(a *Archive, cache string) (sysroot, error) {
 	return sysroot{dir: dir, key: key}, err
 }
 
-// unpackDevelopment unpacks headers and libraries of a package. Shared libraries are left out: here
-// their names are scripts of the linker and links, which lead to files of other packages.
+// unpackDevelopment unpacks the headers and the static libraries of a package. It omits files with
+// the suffix .so. In these packages they are linker scripts, and symbolic links to files of other
+// packages.
 func (a *Archive) unpackDevelopment(want, dir string) error {
 	_, deb, err := a.fetch(want)
 	if err != nil {
@@ -86,12 +90,13 @@ func (a *Archive) unpackDevelopment(want, dir string) error {
 	return nil
 }
 
-// environment returns the variables with which the go command compiles and links C code against the
-// sysroot. The directory bin gets the compiler.
+// environment writes the compiler to the directory bin. It returns the variables with which the go
+// command compiles and links C code against the sysroot.
 //
-// The compiler is a script with the name gcc, which adds options with paths. As flags of the go
-// command, these paths would change the build ID of the program. The option --sysroot alone is not
-// enough: gcc searches the libraries of the computer first, and only the option -B precedes them.
+// The compiler is a script with the name gcc, which calls the gcc of the computer with two more
+// options. These options contain paths. As flags of the go command, the paths would change the
+// build ID of the program. The option -B is necessary, because with --sysroot alone gcc searches
+// the libraries of the computer first.
 func (s sysroot) environment(bin string) ([]string, error) {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -111,12 +116,13 @@ func (s sysroot) environment(bin string) ([]string, error) {
 	return []string{
 		"PATH=" + bin + string(filepath.ListSeparator) + os.Getenv("PATH"),
 		"CC=gcc",
-		// The go command does not notice a change of a C library, but a macro with another name.
+		// The go command does not notice that a C library has changed. It compiles the code again
+		// if the name of this macro changes, so the name contains the key of the sysroot.
 		"CGO_CFLAGS=-O2 -DORLOP_SYSROOT_" + s.key,
 		"CGO_LDFLAGS=-static",
 		"PKG_CONFIG_LIBDIR=" + filepath.Join(libraries, "pkgconfig"), "PKG_CONFIG_PATH=", "PKG_CONFIG_SYSROOT_DIR=",
 	}, nil
 }
 
-// quote makes a text a word of the shell.
+// quote quotes a text as a single word of the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

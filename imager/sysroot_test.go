@@ -11,7 +11,8 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
-// knowsCalls prints the version of libseccomp, and the number of a system call that is new in 2.6.
+// knowsCalls is a C program. It prints the version of libseccomp, and the number of a system call
+// that libseccomp knows since 2.6.
 const knowsCalls = `#include <seccomp.h>
 #include <stdio.h>
 int main(void) {
@@ -21,8 +22,8 @@ int main(void) {
 }
 `
 
-// TestSysroot compiles a program in two directories. The program contains the pinned libraries, and
-// no path of a directory.
+// TestSysroot compiles a program in two directories. The program must contain the pinned libraries,
+// and no path of a directory.
 func TestSysroot(t *testing.T) {
 	lock, err := debian.ReadLock(filepath.Join("..", lockFile))
 	if err != nil {

@@ -13,23 +13,26 @@ import (
 	"strings"
 )
 
-// Node is one file of the root: exactly one of the fields besides Mode determines its kind. All
-// files belong to root.
+// Node is a file of a root file system. If Dir, Target or Source is set, it is a directory, a
+// symbolic link, or a copy of a local file. Otherwise it is a file with the content Data. The user
+// root owns all files.
 type Node struct {
 	Mode   fs.FileMode // permission bits
 	Dir    bool
 	Target string // of a symbolic link
 	Source string // file on this computer
 	Data   []byte // content; nil for an empty file
-	// From is the part to which the file counts (a Debian package, a program, "kernel modules", …).
+	// From is the origin of the file: a Debian package, a program, "kernel modules" or others. The
+	// manifest has the total size for each origin.
 	From string
 }
 
-// Tree is the planned root file system: clean absolute paths to nodes. "/" is implied.
+// Tree is the plan of a root file system. It maps clean absolute paths to nodes. It does not
+// contain the directory "/".
 type Tree map[string]Node
 
-// Add adds a node and its parent directories. Two nodes with one path are an error, except for
-// directories.
+// Add adds a node and its parent directories. It fails if another node has the path, or if a parent
+// is not a directory. A directory can be added again.
 func (t Tree) Add(name string, n Node) error {
 	if old, ok := t[name]; ok && !(old.Dir && n.Dir) {
 		return fmt.Errorf("%s: comes from %s and from %s", name, old.From, n.From)
@@ -45,7 +48,7 @@ func (t Tree) Add(name string, n Node) error {
 	return nil
 }
 
-// Names returns the paths in order.
+// Names returns the sorted paths.
 func (t Tree) Names() []string { return slices.Sorted(maps.Keys(t)) }
 
 // Read returns the content of a file.
@@ -64,8 +67,8 @@ func (n Node) open() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(n.Data)), nil
 }
 
-// Write makes the tree in the directory dir, which it empties first. Modes do not depend on the
-// umask. The program that makes the file system sets times and owners.
+// Write empties the directory dir and writes the tree to it. The modes do not depend on the umask.
+// Times and owners are set later, by the program that makes the file system.
 func (t Tree) Write(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -76,7 +79,8 @@ func (t Tree) Write(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
-	// Directories precede their content in the order of names. They stay writable for the owner.
+	// In sorted order, each directory precedes its content. The mode of a directory has to permit
+	// writing by its owner.
 	for _, name := range t.Names() {
 		if err := t[name].write(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("%s: cannot write: %w", name, err)
@@ -114,8 +118,8 @@ func (n Node) write(dst string) error {
 	return os.Chmod(dst, n.Mode)
 }
 
-// Executables returns the paths of executable files, with symbolic links to them as "path ->
-// target".
+// Executables returns the sorted paths of executable files. A symbolic link to an executable file
+// has the form "path -> target".
 func (t Tree) Executables() []string {
 	var all []string
 	for _, name := range t.Names() {
@@ -138,14 +142,14 @@ func (t Tree) Executables() []string {
 
 func (n Node) executable() bool { return !n.Dir && n.Target == "" && n.Mode&0o111 != 0 }
 
-// interpreters are names of programs that run scripts, without version numbers at their end.
+// interpreters are the names of programs that run scripts, without a version number at the end.
 var interpreters = []string{
 	"sh", "ash", "bash", "dash", "ksh", "mksh", "zsh", "fish", "tcsh", "csh", "busybox", "toybox", "rbash",
 	"python", "perl", "ruby", "lua", "luajit", "tclsh", "awk", "gawk", "mawk", "sed", "node", "php", "guile", "gdb", "env", "vi", "vim", "ed", "m4",
 }
 
-// CheckNoInterpreter fails for a file that is an interpreter by its name, is a script, or is
-// executable and not ELF. It checks a written root directory, not its plan.
+// CheckNoInterpreter fails if a file below root has the name of an interpreter, is a script, or is
+// executable but not ELF. root is the directory that Write has written.
 func CheckNoInterpreter(root string) error {
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -170,7 +174,7 @@ func CheckNoInterpreter(root string) error {
 		defer f.Close()
 		head := make([]byte, 4)
 		if _, err := io.ReadFull(f, head); err != nil {
-			head = nil // shorter than four bytes: neither a script nor a program
+			head = nil // a file with fewer than four bytes has no magic number
 		}
 		switch {
 		case bytes.HasPrefix(head, []byte("#!")):

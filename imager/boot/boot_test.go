@@ -54,7 +54,7 @@ func TestInitramfsRefuses(t *testing.T) {
 	}
 }
 
-// stub returns the smallest PE file with one section, and space for `room` section headers.
+// stub returns a small PE file with a single section, and space for `room` section headers.
 func stub(t *testing.T, room int) []byte {
 	t.Helper()
 	const peOffset = 0x40
@@ -80,7 +80,7 @@ func stub(t *testing.T, room int) []byte {
 	for _, input := range inputs {
 		b.Write(input.name)
 	}
-	b.WriteString(strings.Repeat("x", 500)) // not a multiple of the file alignment
+	b.WriteString(strings.Repeat("x", 500)) // the size is not a multiple of the file alignment
 	return b.Bytes()
 }
 

@@ -1,7 +1,7 @@
 // Package boot makes the files that the firmware starts: the initramfs (a compressed cpio archive)
-// and the unified kernel image (one PE file of loader stub, kernel, initramfs and command line).
+// and the unified kernel image (a PE file with loader stub, kernel, initramfs and command line).
 //
-// It works on bytes only; it does not select their content, and it does not sign.
+// The package only converts bytes. It does not select the content of the files, and does not sign.
 package boot
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Entry is one entry of the initramfs.
+// Entry is a file of the initramfs.
 type Entry struct {
 	Name string // path without a leading slash
 	// type and permission bits; regular file, directory, symbolic link or character device
@@ -27,15 +27,16 @@ type Entry struct {
 	Major, Minor uint32
 }
 
-// Initramfs writes the entries as a cpio archive (kernel:
+// Initramfs returns the entries as a cpio archive (kernel:
 // Documentation/driver-api/early-userspace/buffer-format.rst, format "newc"), compressed with zstd.
-// Owner is root, times are zero, the order is by name: the result depends on the entries only.
-// Directories above an entry must be entries too. Several such archives can be concatenated.
+// root owns all files, all times are zero, and the files are sorted by name. The result therefore
+// depends only on the entries. The directories above an entry must be entries, too. The kernel
+// accepts several archives in sequence.
 func Initramfs(entries []Entry) ([]byte, error) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Name, b.Name) })
-	// One encoder on one block stream, so the output is the same on any number of processors. The
-	// kernel's decoder accepts windows of up to 128 MiB, but a small window limits its memory. The
-	// best level would take six times as long for 7 % less.
+	// Without concurrency, the output is the same on any number of processors. The kernel's decoder
+	// accepts windows of up to 128 MiB, but needs less memory with a small window. The best level
+	// would take six times as long for 7 % less.
 	var out bytes.Buffer
 	enc, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
 	if err != nil {
@@ -58,7 +59,7 @@ func Initramfs(entries []Entry) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// archive writes the parts of a cpio archive at multiples of 4 bytes.
+// archive writes a cpio archive. Each header and each content begins at a multiple of 4 bytes.
 type archive struct {
 	to  io.Writer
 	n   int   // bytes written

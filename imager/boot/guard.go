@@ -2,18 +2,19 @@ package boot
 
 import "encoding/binary"
 
-// guardSection is the section of the guard.
+// guardSection is the name of the section with the guard.
 const guardSection = ".orlop"
 
-// guardCode is the first code of a boot image. systemd's stub uses load options, which a loader
-// passes, as the kernel's command line instead of the command line in the image, unless Secure Boot
-// is on (systemd 257, src/boot/stub.c, process_arguments). iPXE always passes the name of the
-// image, and other loaders pass their own options. The guard clears the load options, and jumps to
-// the stub.
+// guardCode is the code that the firmware starts in a boot image. It clears the load options of the
+// image, and jumps to systemd's stub.
 //
-// It is position-independent code for x86-64 and the calling convention of UEFI (UEFI 2.10, 2.3.4):
-// the image's handle is in rcx, the system table in rdx. The comments are the source, for the GNU
-// assembler with .intel_syntax noprefix.
+// Boot loaders pass load options; iPXE, for example, always passes the name of the image. Without
+// Secure Boot, the stub would use the load options in place of the command line in the image
+// (systemd 257, src/boot/stub.c, process_arguments).
+//
+// The code is position-independent, for x86-64 and the calling convention of UEFI (UEFI 2.10,
+// 2.3.4): rcx has the handle of the image, rdx the system table. The comments are the source for
+// the GNU assembler, with .intel_syntax noprefix.
 var guardCode = []byte{
 	0x51, // push rcx
 	0x52, // push rdx
@@ -32,19 +33,19 @@ var guardCode = []byte{
 	0x5a,                         // pop rdx
 	0x59,                         // pop rcx
 	0xe9, 0x00, 0x00, 0x00, 0x00, // jmp stub
-	// failed: the image is not started, and the firmware gets the status (rax)
+	// failed: return the status (rax) to the firmware, and do not start the stub
 	0x48, 0x83, 0xc4, 0x38, // add rsp, 56
 	0xc3, // ret
 	// guid: EFI_LOADED_IMAGE_PROTOCOL_GUID
 	0xa1, 0x31, 0x1b, 0x5b, 0x62, 0x95, 0xd2, 0x11, 0x8e, 0x3f, 0x00, 0xa0, 0xc9, 0x69, 0x72, 0x3b,
 }
 
-// guardJump is the position in the guard of the distance to the stub, in bytes. The distance counts
-// from the end of that field.
+// guardJump is the offset in guardCode of the distance of the jump to the stub. The distance has 4
+// bytes, and counts from the end of these bytes.
 const guardJump = 52
 
-// guard returns the guard for an address, which jumps to the stub's entry. Both are relative to the
-// image's beginning.
+// guard returns the guard for the address at, with a jump to the address entry, which is the entry
+// point of the stub. Both addresses are relative to the beginning of the image.
 func guard(at, entry uint32) []byte {
 	code := append([]byte{}, guardCode...)
 	binary.LittleEndian.PutUint32(code[guardJump:], entry-(at+guardJump+4))

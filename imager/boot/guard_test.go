@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestGuard runs the guard's own bytes on this processor, with a firmware that answers and a
-// firmware that fails. In the first case the load options are cleared and the stub gets the
-// firmware's arguments; in the second case the stub is not started.
+// TestGuard runs the bytes of the guard on this processor, in a program that acts as the firmware.
+// If the firmware answers, the guard clears the load options, and the stub gets the firmware's
+// arguments. If the firmware fails, the guard does not start the stub.
 func TestGuard(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, args ...string) error {
@@ -25,7 +25,7 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const at, entry = 0x7000, 0x7100 // as in the source: 256 bytes apart
+	const at, entry = 0x7000, 0x7100 // testdata/guard.s has the stub 256 bytes after the guard, too
 	for name, c := range map[string]struct {
 		status string
 		code   []byte

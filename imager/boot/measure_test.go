@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/attest"
 )
 
-// TestMeasurements checks what an attestation expects of a boot image: its sections in the order of
-// the stub, the loader, and the variables of Secure Boot.
+// TestMeasurements checks the values that an attestation reads from a boot image: the digests of
+// its sections in the order of the stub, of the loader, and of the variables of Secure Boot.
 func TestMeasurements(t *testing.T) {
 	loader := sha256.Sum256([]byte("loader"))
 	release := "ID=orlop\n" + string(attest.Fields(loader, map[string][]byte{"PK": []byte("pk"), "db": []byte("db")}))

@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// Section is a section of a unified kernel image besides its stub (UAPI group, "Unified Kernel
-// Image").
+// Section is a section that UKI adds to the stub (UAPI group, "Unified Kernel Image").
 type Section struct {
 	Name    string // at most 8 bytes, with the leading dot
 	Content []byte
 }
 
-// Offsets within PE headers (Microsoft, "PE Format") that debug/pe reads but cannot write.
+// Offsets and flags of PE headers (Microsoft, "PE Format"). The package debug/pe reads these
+// headers but cannot write them. Offsets are in bytes from the beginning of the header.
 const (
 	peHeaderPointer   = 0x3c // offset of the PE signature
 	coffSections      = 2    // in the COFF header: number of sections
@@ -32,11 +32,12 @@ const (
 	memoryRead        = 0x40000000
 )
 
-// UKI appends sections to a loader stub (systemd's linuxx64.efi.stub), in the given order. Each
-// starts on its own page after the previous section, so that the stub can run the kernel in place.
-// Before them is a section with the guard, which runs before the stub: the kernel then uses the
-// command line of the section .cmdline, regardless of the loader's options. In the stub, the names
-// of its other inputs are overwritten (closeInputs). It has no other changes.
+// UKI appends sections to a copy of a loader stub (systemd's linuxx64.efi.stub), in the given
+// order. Each section begins on a page of its own, so that the stub can run the kernel in place.
+//
+// The first section that UKI adds contains the guard, which the firmware starts in place of the
+// stub. With the guard, the kernel always gets the command line in the section .cmdline. In the
+// stub itself, UKI changes only the headers and the names of its other inputs (closeInputs).
 func UKI(stub []byte, sections []Section) ([]byte, error) {
 	sections = append([]Section{{Name: guardSection}}, sections...)
 	f, err := pe.NewFile(bytes.NewReader(stub))

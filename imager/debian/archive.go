@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// Suite is the suite of Debian that the image's packages come from. The suite of this computer may
-// differ.
+// Suite is the suite of Debian from which the image has its packages. This computer can have
+// another suite.
 const Suite = "trixie"
 
 // keyring contains the keys of all suites (package debian-archive-keyring).
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// Archive is a suite of Debian, with its updates and security updates. It has its own package
-// lists, so that the suite of this computer does not matter. The addresses of the mirrors are from
-// this computer's apt configuration, as are proxies and passwords.
+// Archive is a suite of Debian, with its updates and security updates. Its package lists are
+// separate from the lists of this computer, which can have another suite. Mirrors, proxies and
+// passwords are from the apt configuration of this computer.
 type Archive struct {
 	suite string
 	dir   string
@@ -29,7 +29,7 @@ type Archive struct {
 	fresh bool // the lists were downloaded by this process
 }
 
-// NewArchive returns a suite with its lists below the directory dir. It calls no program yet.
+// NewArchive returns a suite with its package lists below the directory dir. It runs no program.
 func NewArchive(suite, dir string) *Archive {
 	return &Archive{suite: suite, dir: filepath.Join(dir, suite)}
 }
@@ -46,7 +46,7 @@ func (a *Archive) Update() error {
 	return nil
 }
 
-// open prepares the use of the lists. It downloads them if there are none.
+// open prepares the package lists for use. If there are no lists, it downloads them.
 func (a *Archive) open() error {
 	if a.ready {
 		return nil
@@ -85,7 +85,7 @@ func (a *Archive) configure() error {
 			return err
 		}
 	}
-	// The address of a mirror may contain a password.
+	// Only the owner can read the files, because the address of a mirror may contain a password.
 	for name, text := range map[string]string{"apt.conf": aptConfig(dir), "sources.list": m.sources(a.suite), "status": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (a *Archive) configure() error {
 	return nil
 }
 
-// apt runs a tool of apt with the lists of this suite.
+// apt runs a tool of apt in a directory with the lists of this suite, and returns its output.
 func (a *Archive) apt(dir, tool string, args ...string) (string, error) {
 	config, err := filepath.Abs(filepath.Join(a.dir, "apt.conf"))
 	if err != nil {
@@ -104,8 +104,9 @@ func (a *Archive) apt(dir, tool string, args ...string) (string, error) {
 }
 
 // aptConfig returns the settings by which apt uses only the files in dir. apt reads them after this
-// computer's configuration, so proxies, certificates and timeouts stay. The removed settings belong
-// to this computer's own packages: their preferences, and the programs that run after an update.
+// computer's configuration, so proxies, certificates and timeouts of the computer remain. The
+// settings after #clear are removed: they select the computer's own packages, and the programs that
+// run around an update.
 func aptConfig(dir string) string {
 	var b strings.Builder
 	for _, name := range []string{"APT::Default-Release", "APT::Update::Pre-Invoke", "APT::Update::Post-Invoke", "APT::Update::Post-Invoke-Success",
@@ -116,10 +117,11 @@ func aptConfig(dir string) string {
 		{"Dir::Etc::sourcelist", filepath.Join(dir, "sources.list")}, {"Dir::Etc::sourceparts", os.DevNull},
 		{"Dir::Etc::preferences", os.DevNull}, {"Dir::Etc::preferencesparts", os.DevNull},
 		{"Dir::State::lists", filepath.Join(dir, "lists")}, {"Dir::State::status", filepath.Join(dir, "status")},
-		// container images turn these off, and then each call reads the lists again, for seconds
+		// Container images disable the caches. Without caches, each call of apt parses the lists,
+		// which takes seconds.
 		{"Dir::Cache", filepath.Join(dir, "cache")}, {"Dir::Cache::pkgcache", "pkgcache.bin"}, {"Dir::Cache::srcpkgcache", "srcpkgcache.bin"},
 		{"Acquire::Languages", "none"},
-		// without it, apt keeps old lists after a failure and reports success
+		// By default, apt reports success if a download fails and old lists exist.
 		{"APT::Update::Error-Mode", "any"},
 	} {
 		fmt.Fprintf(&b, "%s %q;\n", s[0], s[1])
@@ -133,8 +135,9 @@ type mirrors struct{ main, security string }
 // mirrorFormat makes apt print label, origin and address of each package list of this computer.
 const mirrorFormat = "$(LABEL)\t$(ORIGIN)\t$(REPO_URI)"
 
-// parseMirrors reads the lines of mirrorFormat. A mirror keeps label and origin of Debian, because
-// both are signed; archives of others have another origin. Of several mirrors, the first is taken.
+// parseMirrors returns the first mirror of each archive from lines in mirrorFormat. It ignores
+// archives of other origins. A mirror has the label and the origin of Debian, because both are
+// signed. It fails if the computer has no mirror of an archive.
 func parseMirrors(lines string) (mirrors, error) {
 	var m mirrors
 	for line := range strings.Lines(lines) {
@@ -168,7 +171,8 @@ func (m mirrors) sources(suite string) string {
 	return b.String()
 }
 
-// run runs a tool of apt in dir. An option prevents its "unsandboxed as root" warning.
+// run runs a tool of apt in dir and returns its output. An option for root prevents the warning
+// that apt downloads without its sandbox user.
 func run(dir string, argv ...string) (string, error) {
 	if os.Geteuid() == 0 {
 		argv = slices.Insert(slices.Clone(argv), 1, "-o", "APT::Sandbox::User=root")

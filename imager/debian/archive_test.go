@@ -42,8 +42,9 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// TestConfiguration lets apt read the configuration after that of a computer that prefers another
-// suite and runs a program after updates.
+// TestConfiguration lets apt read two configurations. The first configuration is of a computer that
+// prefers another suite and runs a program after updates. The second configuration is from
+// aptConfig.
 func TestConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	host, ours := filepath.Join(dir, "host.conf"), filepath.Join(dir, "apt.conf")
@@ -75,8 +76,9 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestDownload runs with a program in place of apt-get. Its lists lack the package until their
-// update. The keys of Debian are from the packages of the build (imager/host-packages.txt).
+// TestDownload replaces apt-get by a script. The package lists of the script lack the package
+// before the first update. The keyring of Debian is from the packages of the build
+// (imager/host-packages.txt).
 func TestDownload(t *testing.T) {
 	dir := t.TempDir()
 	const program = `#!/bin/sh
@@ -99,7 +101,7 @@ esac
 	}
 	content := sha256.Sum256([]byte("content"))
 	p := Package{"x", "x", "1", "all", hex.EncodeToString(content[:])}
-	for range 2 { // the second time from the cache
+	for range 2 { // the second call reads from the cache
 		files, err := NewArchive("trixie", filepath.Join(dir, "apt")).Fetch([]Package{p}, filepath.Join(dir, "deb"))
 		if err != nil || len(files) != 1 || filepath.Base(files[0]) != p.SHA256+".deb" {
 			t.Fatalf("%v, %v", files, err)
@@ -118,7 +120,7 @@ esac
 	}
 }
 
-// standIn makes scripts run in place of the programs with these names.
+// standIn replaces the programs with these names by scripts, through PATH.
 func standIn(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -130,8 +132,7 @@ func standIn(t *testing.T, scripts map[string]string) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 }
 
-// TestResolve runs with a program in place of apt-cache. As apt-cache, it omits packages that it
-// does not have.
+// TestResolve replaces apt-cache by a script. Like apt-cache, the script omits unknown packages.
 func TestResolve(t *testing.T) {
 	const mirrors = `#!/bin/sh
 printf 'Debian\tDebian\thttp://mirror.example/debian/\nDebian-Security\tDebian\thttp://mirror.example/security/\n'

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FillOnce makes a directory of a cache with the content that fill writes, unless the directory
-// exists. The directory is complete after an interruption and after a power cut, and two builds can
-// fill it at the same time. Fill gets a temporary directory beside it.
+// FillOnce creates a directory of a cache, unless it exists. It calls fill with a temporary
+// directory, and renames this directory to dir. An existing dir is therefore always complete, even
+// after an interruption or a power cut, and two builds can fill it at the same time.
 func FillOnce(dir string, fill func(dir string) error) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -21,7 +21,7 @@ func FillOnce(dir string, fill func(dir string) error) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
-	// An interrupted run leaves a directory with another name, which is never used.
+	// An interrupted run leaves the temporary directory behind. No later run uses it.
 	tmp, err := os.MkdirTemp(cache, "unpack-")
 	if err != nil {
 		return err
@@ -33,19 +33,19 @@ func FillOnce(dir string, fill func(dir string) error) error {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	// After a power cut, files could be empty in a directory that counts as complete.
+	// Without persist, files in dir could be empty after a power cut.
 	if err := persist(tmp); err != nil {
 		return fmt.Errorf("%s: cannot store: %w", tmp, err)
 	}
-	// ErrExist: another build has finished first.
+	// fs.ErrExist means that another build has created dir in the meantime.
 	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return nil
 }
 
-// persist waits until the file system of a directory is on the disk. A single call is faster than
-// one for each of thousands of files.
+// persist writes all data of the directory's file system to the disk. A single call for the file
+// system is faster than a call for each of thousands of files.
 func persist(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestFillOnce checks that a directory is filled once, and that a failure leaves none.
+// TestFillOnce checks that a directory is filled once, and that a failure leaves no directory.
 func TestFillOnce(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	dir, file := filepath.Join(cache, "key"), filepath.Join(cache, "key", "file")
@@ -17,7 +17,7 @@ func TestFillOnce(t *testing.T) {
 	write := func(text string) func(string) error {
 		return func(dir string) error { return os.WriteFile(filepath.Join(dir, "file"), []byte(text), 0o600) }
 	}
-	// another build finishes first
+	// another build fills the directory first
 	if err := FillOnce(dir, func(tmp string) error { return errors.Join(write("late")(tmp), FillOnce(dir, write("first"))) }); err != nil {
 		t.Fatal(err)
 	}

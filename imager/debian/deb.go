@@ -17,9 +17,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Walk calls visit for every entry of the package's data archive (deb(5)), in the archive's order.
-// Names are absolute and clean. The reader holds the entry's content and is valid during the call
-// only.
+// Walk calls visit for every entry of the package's data archive (deb(5)), in the order of the
+// archive. Names are absolute and clean. content reads the content of the entry; it is valid only
+// during the call.
 func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) error) error {
 	f, err := os.Open(deb)
 	if err != nil {
@@ -34,7 +34,8 @@ func Walk(deb string, visit func(name string, h *tar.Header, content io.Reader) 
 	for t := tar.NewReader(data); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			// The checksums of the compressed stream follow the end of the archive.
+			// Read the rest, because the reader verifies the checksums at the end of the compressed
+			// stream.
 			if _, err := io.Copy(io.Discard, data); err != nil {
 				return fmt.Errorf("%s: cannot read data archive: %w", deb, err)
 			}
@@ -101,8 +102,8 @@ type xzReader struct {
 	failed  error
 }
 
-// unxz starts the xz program of the computer, which is ten times as fast as a decoder in Go. It
-// verifies the checksums of the stream.
+// unxz returns the decompressed content. It runs the xz program of the computer, which is ten times
+// as fast as a decoder in Go. xz verifies the checksums of the stream.
 func unxz(compressed io.Reader) (io.ReadCloser, error) {
 	x := &xzReader{command: exec.Command("xz", "--decompress", "--stdout")}
 	x.command.Stdin, x.command.Stderr = compressed, &x.message
@@ -113,7 +114,7 @@ func unxz(compressed io.Reader) (io.ReadCloser, error) {
 	return x, x.command.Start()
 }
 
-// Read returns the error of the process instead of the end of its output.
+// Read returns the error of the process in place of io.EOF if the process has failed.
 func (x *xzReader) Read(p []byte) (int, error) {
 	n, err := x.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
@@ -124,9 +125,9 @@ func (x *xzReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the process, also before the end of its output.
+// Close ends the process, even if its output was not read to the end.
 func (x *xzReader) Close() error {
-	_ = x.ReadCloser.Close() // the process ends when it writes
+	_ = x.ReadCloser.Close() // the next write of the process fails, which ends it
 	x.wait()
 	return nil
 }

@@ -93,7 +93,8 @@ func TestStanza(t *testing.T) {
 	}
 }
 
-// deb builds a package in memory: an ar archive of two members, the data compressed with xz.
+// deb writes a package to a file and returns its path. The package is an ar archive of three
+// members, with the data compressed by xz.
 func deb(t *testing.T, files map[string]string) string {
 	t.Helper()
 	var data bytes.Buffer

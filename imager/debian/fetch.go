@@ -10,9 +10,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// Fetch returns the .deb files of the packages, in their order: from the directory cache, or
-// downloaded into it. Every file is checked against its SHA-256, cached or not. If all files are
-// cached, it calls no program and needs no network.
+// Fetch returns the paths of the .deb files of the packages, in their order. It downloads the files
+// that the directory cache does not have. It verifies the SHA-256 of each file, also of cached
+// files. If all files are cached, it runs no program and needs no network.
 func (a *Archive) Fetch(packages []Package, cache string) ([]string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
@@ -36,8 +36,9 @@ func (a *Archive) Fetch(packages []Package, cache string) ([]string, error) {
 	return files, nil
 }
 
-// download downloads a package to a file and returns the SHA-256 of the file. If the lists do not
-// contain the version, it updates them once.
+// download downloads a package to a file and returns the SHA-256 of the file. If the download fails
+// with old package lists, it updates the lists and tries again. A file with a wrong SHA-256 is not
+// stored.
 func (a *Archive) download(p Package, file string) (string, error) {
 	if err := a.open(); err != nil {
 		return "", err
@@ -72,8 +73,8 @@ func (a *Archive) download(p Package, file string) (string, error) {
 	return sum, os.Rename(got[0], file)
 }
 
-// Resolve gets the newest version of each wanted package from apt. For a meta package of a kernel
-// (linux-image-cloud-amd64) it returns the real kernel package that the meta package depends on.
+// Resolve returns the newest version of each wanted package. For a meta package of a kernel, for
+// example linux-image-cloud-amd64, it returns the kernel package on which the meta package depends.
 func (a *Archive) Resolve(want []string) (Lock, error) {
 	l := Lock{Suite: a.suite}
 	if err := a.open(); err != nil {
@@ -91,7 +92,7 @@ func (a *Archive) Resolve(want []string) (Lock, error) {
 	if err != nil {
 		return l, err
 	}
-	shown := map[string]map[string]string{} // apt-cache omits unknown names
+	shown := map[string]map[string]string{} // by name; apt-cache omits unknown names
 	for paragraph := range strings.SplitSeq(out, "\n\n") {
 		f := stanza(paragraph)
 		shown[f["Package"]] = f
@@ -106,8 +107,8 @@ func (a *Archive) Resolve(want []string) (Lock, error) {
 	return l, nil
 }
 
-// realName returns the kernel package that a meta package of a kernel depends on, and the name of
-// any other package.
+// realName returns the name of the kernel package on which a meta package of a kernel depends. For
+// another package, it returns the name itself.
 func (a *Archive) realName(want string) (string, error) {
 	if !strings.HasPrefix(want, "linux-image-") {
 		return want, nil
@@ -122,8 +123,8 @@ func (a *Archive) realName(want string) (string, error) {
 	return want, nil
 }
 
-// Closure gets from apt the names of the packages and of all their dependencies, with every
-// alternative, in order. Names of virtual packages are omitted.
+// Closure returns the sorted names of the packages and of all their direct and indirect
+// dependencies, with every alternative. It omits virtual packages.
 func (a *Archive) Closure(names ...string) ([]string, error) {
 	if err := a.open(); err != nil {
 		return nil, err
@@ -135,7 +136,7 @@ func (a *Archive) Closure(names ...string) ([]string, error) {
 	}
 	var all []string
 	for line := range strings.Lines(out) {
-		// indented: a dependency; in angle brackets: virtual
+		// Indented lines are dependencies, and angle brackets mark virtual packages.
 		if line[0] != ' ' && line[0] != '<' {
 			all = append(all, strings.TrimSpace(line))
 		}
@@ -144,7 +145,8 @@ func (a *Archive) Closure(names ...string) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// stanza reads the first paragraph of Debian's control format, without continuation lines.
+// stanza returns the fields of the first paragraph in Debian's control format. It ignores
+// continuation lines.
 func stanza(text string) map[string]string {
 	f := map[string]string{}
 	for line := range strings.Lines(text) {

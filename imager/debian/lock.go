@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Package is one line of the lock file.
+// Package is a package in the lock file.
 type Package struct {
-	// Want is the name that the imager requests. It differs from Name for kernels only, where a
-	// meta package names the newest real package.
+	// Want is the name that the imager requests. It differs from Name only for a kernel. There it
+	// is the meta package that depends on the newest kernel package.
 	Want    string
 	Name    string // real package name
 	Version string // exact Debian version
@@ -99,8 +99,9 @@ func (l Lock) Write(path string) error {
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-// Behind lists the differences from newer packages, one line for each: another suite, another
-// version, or a missing package. It ignores pinned packages that are no longer wanted.
+// Behind returns a line for each difference from newer packages: another suite, another version,
+// another file, or a package that is not pinned. It ignores pinned packages that newest does not
+// have.
 func (l Lock) Behind(newest Lock) []string {
 	var lines []string
 	if l.Suite != newest.Suite {
@@ -119,7 +120,7 @@ func (l Lock) Behind(newest Lock) []string {
 	return lines
 }
 
-// Find returns the package with this Want name.
+// Find returns the package with the name want in the field Want, or an error.
 func (l Lock) Find(want string) (Package, error) {
 	for _, p := range l.Packages {
 		if p.Want == want {

@@ -29,8 +29,8 @@ func (a *Archive) Offers(names ...string) ([]Offer, error) {
 	return parseMadison(out)
 }
 
-// parseMadison reads the table of apt-cache madison: package, version, and the index that contains
-// them. It ignores indexes of source packages.
+// parseMadison parses the table of apt-cache madison. Its columns are a package, a version, and the
+// index that contains this version. It ignores indexes of source packages.
 func parseMadison(text string) ([]Offer, error) {
 	var offers []Offer
 	for line := range strings.Lines(text) {
@@ -38,7 +38,7 @@ func parseMadison(text string) ([]Offer, error) {
 		if len(column) != 3 {
 			return nil, fmt.Errorf("apt-cache madison: %q: three columns expected", strings.TrimSpace(line))
 		}
-		// such as: http://archive.example/debian bookworm/main amd64 Packages
+		// for example: http://archive.example/debian bookworm/main amd64 Packages
 		index := strings.Fields(column[2])
 		if len(index) < 3 || index[len(index)-1] != "Packages" {
 			continue
@@ -49,10 +49,12 @@ func parseMadison(text string) ([]Offer, error) {
 	return offers, nil
 }
 
-// Time returns the time of the package lists: the older date of the updates and of the security
-// updates. The lists contain every update that was published before. A mirror may serve an old
-// release file, whose signature stays valid, and a computer may permit that
-// (Acquire::Check-Valid-Until), so a new date of one archive says nothing about the other.
+// Time returns the time of the package lists. The lists contain every update that was published
+// before this time. The time is the older of two dates: of the updates, and of the security
+// updates.
+//
+// A new date of an archive says nothing about the other archive. A mirror may serve an old release
+// file with a valid signature, and the computer may accept it (Acquire::Check-Valid-Until).
 func (a *Archive) Time() (time.Time, error) {
 	if err := a.open(); err != nil {
 		return time.Time{}, err
@@ -64,8 +66,8 @@ func (a *Archive) Time() (time.Time, error) {
 	return updatesTime(releaseFiles(out), a.suite)
 }
 
-// updatesTime returns the oldest date of the release files, without the file of the suite itself,
-// which changes with point releases only.
+// updatesTime returns the oldest date of the release files. It ignores the file of the suite
+// itself, because this file changes only with point releases.
 func updatesTime(files []string, suite string) (time.Time, error) {
 	var oldest time.Time
 	for _, file := range files {
@@ -90,8 +92,9 @@ func updatesTime(files []string, suite string) (time.Time, error) {
 	return oldest, nil
 }
 
-// releaseFiles returns the signed release files of the package indexes, from lines with the release
-// and the file of an index. apt stores both in a directory, with the URL in their names.
+// releaseFiles returns the paths of the signed release files of package indexes. A line of indexes
+// has a release and the path of an index. apt stores both files in the same directory, and their
+// names contain the URL.
 func releaseFiles(indexes string) []string {
 	var files []string
 	seen := map[string]bool{}

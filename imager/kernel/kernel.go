@@ -1,8 +1,7 @@
-// Package kernel unpacks a Debian kernel package: the kernel itself, and a closed selection of its
-// modules, decompressed, with the indexes of depmod.
+// Package kernel unpacks a Debian kernel package: the kernel itself, and selected modules with
+// their dependencies. The modules are decompressed, and have the indexes of depmod.
 //
-// It does not select the modules of a product (the profile does) and does not load modules (init
-// and machined do).
+// The profile of a product selects the modules, and init and machined load them.
 package kernel
 
 import (
@@ -23,17 +22,17 @@ type Kernel struct {
 	Image   string // file with the bzImage
 	// base is a directory with lib/modules/<Release>, all modules decompressed.
 	base string
-	// deps maps the file of each module, relative to lib/modules/<Release>, to its dependencies, in
-	// modules.dep's order.
+	// deps maps the file of each module to the files of its dependencies, in the order of
+	// modules.dep. The paths are relative to lib/modules/<Release>.
 	deps map[string][]string
 	// files maps the name of each module to its file.
 	files map[string]string
-	// builtin holds the names of modules that are part of the kernel.
+	// builtin contains the names of modules that are part of the kernel.
 	builtin map[string]bool
 }
 
-// Unpack unpacks the kernel package into a directory of cache that is named by the package's
-// SHA-256, unless it exists.
+// Unpack returns the kernel of a package. It unpacks the package only once, into a directory of
+// cache with the SHA-256 of the package as its name.
 func Unpack(deb, sha256, cache string) (*Kernel, error) {
 	dir := filepath.Join(cache, sha256)
 	err := debian.FillOnce(dir, func(dir string) error {
@@ -48,7 +47,8 @@ func Unpack(deb, sha256, cache string) (*Kernel, error) {
 	return open(dir)
 }
 
-// unpack writes vmlinuz and lib/modules/<release>/ into dir, modules as plain .ko, and runs depmod.
+// unpack writes vmlinuz and lib/modules/<release>/ to dir, decompresses the modules to .ko files,
+// and runs depmod.
 func unpack(deb, dir string) error {
 	release, compressed := "", []string{}
 	err := debian.Walk(deb, func(name string, h *tar.Header, content io.Reader) error {
@@ -59,7 +59,7 @@ func unpack(deb, dir string) error {
 			release = rel
 			return write(filepath.Join(dir, "vmlinuz"), content)
 		}
-		name, ok := strings.CutPrefix(name, "/usr") // depmod looks in lib/modules
+		name, ok := strings.CutPrefix(name, "/usr") // depmod reads lib/modules
 		if !ok || !strings.HasPrefix(name, "/lib/modules/") {
 			return nil
 		}
@@ -80,8 +80,8 @@ func unpack(deb, dir string) error {
 	return depmod(dir, release)
 }
 
-// decompress replaces modules by decompressed copies. These load faster, and the root image
-// compresses them anyway. A single xz process takes all files, because there are thousands.
+// decompress replaces modules by decompressed modules, which load faster. There are thousands of
+// modules, so a single xz process decompresses all of them.
 func decompress(files []string) error {
 	if len(files) == 0 {
 		return nil // without names, xz would read its standard input
@@ -150,7 +150,8 @@ func open(dir string) (*Kernel, error) {
 	return k, nil
 }
 
-// moduleName returns the kernel's name of a module's file: without directory and suffix, - as _.
+// moduleName returns the kernel's name of the module in a file: the file name without directory and
+// suffix, with _ in place of -.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")

@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// indexes are the files of depmod that our programs read; the binary files are for kmod's library.
+// indexes are the index files of depmod that the image contains. The programs of the image read
+// text files only; the binary index files are for the library of kmod.
 var indexes = []string{"modules.alias", "modules.builtin", "modules.dep", "modules.softdep"}
 
-// Select returns the files of the modules that match the patterns, with all their dependencies,
-// sorted. A pattern is a module's name (dm-verity; - and _ are the same), or a directory below
-// kernel/ with a slash at its end (net/netfilter/) for all modules in it. A module that is built
-// into the kernel counts as found. A pattern without a match is an error.
+// Select returns the sorted files of the modules that match the patterns, and of all their
+// dependencies. A pattern is the name of a module (dm-verity; - and _ are the same). It can also be
+// a directory below kernel/ with a slash at its end (net/netfilter/), for all modules in it. Select
+// fails if a pattern matches no module. A module that is built into the kernel counts as a match.
 func (k *Kernel) Select(patterns []string) ([]string, error) {
 	selected := map[string]bool{}
 	for _, p := range patterns {
@@ -40,14 +41,14 @@ func (k *Kernel) Select(patterns []string) ([]string, error) {
 	}
 	for _, file := range slices.Collect(maps.Keys(selected)) {
 		for _, need := range k.deps[file] {
-			selected[need] = true // modules.dep is closed: it contains indirect dependencies too
+			selected[need] = true // modules.dep contains indirect dependencies, too
 		}
 	}
 	return slices.Sorted(maps.Keys(selected)), nil
 }
 
-// Names returns the names of the loadable modules that match the patterns (without their
-// dependencies), in the given order.
+// Names returns the names of the loadable modules that match the patterns, in the order of the
+// patterns, without dependencies. It omits modules that are built into the kernel.
 func (k *Kernel) Names(patterns []string) []string {
 	var names []string
 	for _, p := range patterns {
@@ -58,9 +59,9 @@ func (k *Kernel) Names(patterns []string) []string {
 	return names
 }
 
-// Tree returns the module tree of a selection: paths below lib/modules/<release>/ to files on this
-// computer. It makes the indexes for exactly these modules, in the directory work, which it empties
-// first.
+// Tree returns the module tree of a selection. It maps paths below lib/modules/<release>/ to files
+// on this computer. The indexes are for exactly these modules. Tree makes them in the directory
+// work, which it empties first.
 func (k *Kernel) Tree(files []string, work string) (map[string]string, error) {
 	if err := os.RemoveAll(work); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
-// Package ociarchive builds container images, and OCI artifacts, from local files, and writes them
-// as OCI archives (a tar of an OCI image layout), which a machine can import. An archive contains a
-// blob that several images share only once. The package does not pull and does not push. Equal
-// input gives equal bytes.
+// Package ociarchive builds container images and OCI artifacts from local files. It writes them as
+// OCI archives (a tar of an OCI image layout), which a machine can import. If several images share
+// a blob, the archive contains it only once. Equal input gives equal bytes. The package does not
+// pull or push.
 package ociarchive
 
 import (
@@ -35,23 +35,23 @@ type Image struct {
 	Config v1.Config
 	// Created is the creation time; the zero time is omitted.
 	Created time.Time
-	// ConfigType is the media type of the configuration; empty for an image. Another media type
-	// makes it an artifact, which cannot run.
+	// ConfigType is the media type of the configuration. It is empty for a container image. With
+	// another media type, the image is an OCI artifact, which cannot run.
 	ConfigType string
 }
 
 // Layer maps absolute clean paths to files. Parent directories may be omitted.
 type Layer map[string]File
 
-// File is a file of an image: a directory if Mode has the directory bit, a symbolic link if Target
-// is set, else a regular file. root owns all files.
+// File is a file of an image. It is a directory if Mode has the directory bit, a symbolic link if
+// Target is set, and otherwise a regular file. root owns all files.
 type File struct {
 	Mode    fs.FileMode
 	Target  string
 	Content []byte
 }
 
-// Program returns an image with one static program, /NAME, as its entry point.
+// Program returns an image with a single static program, /NAME, as its entry point.
 func Program(image, name string, content []byte) Image {
 	return Image{
 		Name:   image,
@@ -60,7 +60,7 @@ func Program(image, name string, content []byte) Image {
 	}
 }
 
-// Write writes an archive of images.
+// Write writes an OCI archive with the images to w.
 func Write(w io.Writer, images ...Image) error {
 	dir, err := os.MkdirTemp("", "orlop-image-")
 	if err != nil {
@@ -76,7 +76,8 @@ func Write(w io.Writer, images ...Image) error {
 	return nil
 }
 
-// WriteLayout writes the content of an archive with these images into an existing directory.
+// WriteLayout writes an OCI image layout with the images to an existing directory. Write makes a
+// tar of such a directory.
 func WriteLayout(dir string, images ...Image) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -105,8 +106,8 @@ func (i Image) build() (v1.Image, error) {
 			return nil, err
 		}
 		var err error
-		// The layer is not compressed: it is unpacked only once after the import, and on emulated
-		// machines decompression takes longer than reading.
+		// The layer is not compressed. A machine unpacks it only once, after the import. On
+		// emulated machines, decompression takes longer than reading.
 		if image, err = mutate.AppendLayers(image, static.NewLayer(content.Bytes(), types.OCIUncompressedLayer)); err != nil {
 			return nil, err
 		}
@@ -123,7 +124,8 @@ func (i Image) build() (v1.Image, error) {
 	if image, err = mutate.ConfigFile(image, config); err != nil || i.ConfigType == "" {
 		return image, err
 	}
-	// at the end, because mutate accepts layers only for the type of images
+	// This is the last step, because mutate adds layers only to images with the type of container
+	// images.
 	return mutate.ConfigMediaType(image, types.MediaType(i.ConfigType)), nil
 }
 
@@ -155,7 +157,7 @@ func (l Layer) write(out io.Writer) error {
 	return w.Close()
 }
 
-// mode returns the file mode for tar: Go stores the three special bits at other positions.
+// mode returns the permission bits for tar. Go has setuid, setgid and sticky at other positions.
 func mode(m fs.FileMode) int64 {
 	bits := int64(m.Perm())
 	for special, bit := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
@@ -166,7 +168,7 @@ func mode(m fs.FileMode) int64 {
 	return bits
 }
 
-// tarDirectory packs the regular files of a directory, in the order of their names.
+// tarDirectory writes the regular files of a directory as a tar, sorted by name.
 func tarDirectory(out io.Writer, dir string) error {
 	w := tar.NewWriter(out)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -189,7 +191,7 @@ func tarDirectory(out io.Writer, dir string) error {
 	return w.Close()
 }
 
-// header returns a header without a time and an owner.
+// header returns the tar header of a regular file, with time 0 and owner root.
 func header(name string, mode, size int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0)}
 }

@@ -60,8 +60,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestArtifact: the media type of the configuration distinguishes an artifact from an image, and
-// Digest returns the digest in the archive.
+// TestArtifact checks that the media type of the configuration distinguishes an artifact from an
+// image, and that Digest returns the digest in the archive.
 func TestArtifact(t *testing.T) {
 	const flux = "application/vnd.cncf.flux.config.v1+json"
 	a := Image{Name: "example.test/addon:1", ConfigType: flux, Layers: []Layer{{"/deploy.yaml": {Mode: 0o644, Content: []byte("a: 1")}}}}

@@ -7,8 +7,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// Acceptance is the decision that a vulnerability does not affect the image. It ends at a date;
-// then the decision must be made again.
+// Acceptance is the decision that a vulnerability of a module does not affect the image. It ends
+// after the day Until. The maintainers then have to examine the vulnerability again.
 type Acceptance struct {
 	ID     string `json:"id"`
 	Module string `json:"module"`
@@ -16,7 +16,8 @@ type Acceptance struct {
 	Reason string `json:"reason"`
 }
 
-// ParseAccepted reads a JSON list of acceptances. All fields are necessary.
+// ParseAccepted parses a JSON list of acceptances. It fails if a field is missing, or if an
+// acceptance occurs twice.
 func ParseAccepted(file string, text []byte) ([]Acceptance, error) {
 	var all []Acceptance
 	if err := strictyaml.Decode(text, &all); err != nil {
@@ -38,8 +39,9 @@ func ParseAccepted(file string, text []byte) ([]Acceptance, error) {
 	return all, nil
 }
 
-// accept returns the findings with the reasons of the acceptances that are valid on the day, and a
-// line for each acceptance without effect: it has ended, or no finding needs it.
+// accept returns the findings with the reasons of the acceptances that are valid on the day (in the
+// form 2006-01-02). It also returns a line for each acceptance without effect. An acceptance has no
+// effect if it has ended, or if it matches no finding.
 func accept(findings []Finding, accepted []Acceptance, day string) (marked []Finding, without []string) {
 	reasons, needed := map[[2]string]string{}, map[[2]string]bool{}
 	for _, a := range accepted {

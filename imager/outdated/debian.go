@@ -16,8 +16,9 @@ import (
 // securitySuffix is the end of the name of a suite that contains only security updates.
 const securitySuffix = "-security"
 
-// debianItem compares a pinned package with the versions in the archive. The offers have
-// the wanted name, which for a kernel is a meta package with the version of the kernel.
+// debianItem compares a pinned package with the offers of the archive. An offer belongs to the
+// package if it has the wanted name. For a kernel, this is the name of a meta package with the
+// version of the kernel.
 func debianItem(p debian.Package, file string, offers []debian.Offer) (Item, error) {
 	i := Item{Kind: KindDebian, Name: p.Name, Component: ComponentOf(p.Want), Files: []string{file}, Pinned: p.Version}
 	pinned, err := version.Parse(p.Version)
@@ -47,12 +48,12 @@ func debianItem(p debian.Package, file string, offers []debian.Offer) (Item, err
 	return i, nil
 }
 
-// suiteItem reports until when Debian maintains the suite of the offers, from the table of the
-// package distro-info-data, and which suite is newer.
+// suiteItem reports until when Debian maintains the suite codename, and which released suite is
+// newer. The table is from the package distro-info-data.
 func suiteItem(table io.Reader, codename, file string, now time.Time) (Item, error) {
 	i := Item{Kind: KindSuite, Name: codename, Component: "Debian", Files: []string{file}, Pinned: codename}
 	reader := csv.NewReader(table)
-	reader.FieldsPerRecord = -1 // the dates at the end are missing if they are not decided
+	reader.FieldsPerRecord = -1 // undecided dates at the end of a row are missing
 	rows, err := reader.ReadAll()
 	if err == nil && len(rows) == 0 {
 		err = errors.New("is empty")

@@ -2,7 +2,7 @@
 // toolchain, and Debian packages.
 //
 // Its sources are the go command (versions, retractions), the Go vulnerability database through
-// govulncheck, and apt's lists. It reads them with the settings and proxies of the computer,
-// contains no host name, and changes no file of the repository. Report.Unknown has the limits of
-// these sources.
+// govulncheck, and apt's lists. They use the settings and proxies of the computer. The package
+// contains no host name, and changes no file of the repository. Report.Unknown lists the limits of
+// the sources.
 package outdated

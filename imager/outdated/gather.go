@@ -15,12 +15,13 @@ import (
 	"github.com/orlop-os/orlop/imager/debian"
 )
 
-// Source is a go.mod file, and the packages; their dependencies are examined.
+// Source is a go.mod file, and packages of its module. The dependencies of the packages are
+// examined.
 type Source struct {
 	File     string
 	Packages []string
 	Tests    bool // the tests of the packages are examined, too
-	Image    bool // it pins modules of the image
+	Image    bool // the file pins modules of the image
 }
 
 // Sources are the go.mod files of the repository.
@@ -31,7 +32,8 @@ var Sources = []Source{
 	{File: "hack/tools/go.mod", Packages: []string{"tool"}},
 	{File: "hack/charts/go.mod", Packages: []string{"./...", "tool"}},
 	{File: "test/conformance/suite/go.mod", Packages: []string{"tool"}},
-	// It follows go.mod (TestBaselineVersions). Its container runtime is imager/components.
+	// TestBaselineVersions checks that this file has the versions of go.mod. The container runtime
+	// of the baseline is from imager/components.
 	{File: "test/bench/baseline/go.mod", Packages: []string{"./...", "tool"}},
 }
 
@@ -54,8 +56,9 @@ const database = "golang.org/x/vulndb"
 // acceptedFile is the list of vulnerabilities that do not affect the image.
 const acceptedFile = "imager/vulnerabilities.json"
 
-// Gather asks all sources. image are the programs of the image. A source without an answer is in
-// Failed; an error is a fault of the repository's own files.
+// Gather gets the answers of all sources. image are the programs of the image. With all, Gather
+// also looks up the modules that only other modules need. A source that fails has an entry in
+// Failed. An error means that a file of the repository has a fault.
 func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []Scan, all bool, now time.Time) (Answers, error) {
 	a := Answers{LockFile: lockFile, Lock: lock, Facts: map[string]Facts{}, Served: map[string]map[string]bool{}}
 	for _, s := range Sources {
@@ -83,12 +86,12 @@ func Gather(lockFile string, lock debian.Lock, archive *debian.Archive, image []
 	return a, nil
 }
 
-// fail records a source without an answer.
+// fail records that a source has failed.
 func (a *Answers) fail(source string, err error) {
 	a.Failed = append(a.Failed, source+": "+strings.TrimSpace(err.Error()))
 }
 
-// askGo asks for the version of the go command, and for the published versions.
+// askGo gets the version of the go command, and the published versions of Go.
 func (a *Answers) askGo() {
 	out, err := run(".", nil, "go", "env", "GOVERSION")
 	a.Go = string(bytes.TrimSpace(out))
@@ -110,9 +113,9 @@ func (a *Answers) askGo() {
 	a.Toolchain = facts[0]
 }
 
-// askDatabase asks the Go vulnerability database about the programs of the image and about all
-// other packages. The database is that of GOVULNDB, if it is set; otherwise the newest version of
-// its module from the module proxy.
+// askDatabase gets the vulnerabilities of the programs of the image, and of all other packages. It
+// uses the database in the environment variable GOVULNDB. If the variable is not set, it downloads
+// the newest version of the database from the module proxy.
 func (a *Answers) askDatabase(image []Scan) {
 	const source = "Go vulnerability database"
 	url := os.Getenv("GOVULNDB")
@@ -138,9 +141,10 @@ func (a *Answers) askDatabase(image []Scan) {
 	}
 }
 
-// downloadDatabase downloads the module of the database and returns its directory and time.
+// downloadDatabase downloads the module of the database. It returns the directory of the module and
+// the time of its publication.
 func downloadDatabase() (dir string, published time.Time, err error) {
-	// outside of a module, so that no go.sum changes
+	// outside of a module, because the command would otherwise change a go.sum file
 	out, err := run(os.TempDir(), nil, "go", "mod", "download", "-json", database+"@latest")
 	var m struct{ Dir, Info, Error string }
 	if broken := json.Unmarshal(out, &m); err == nil {
@@ -161,7 +165,7 @@ func downloadDatabase() (dir string, published time.Time, err error) {
 	return m.Dir, i.Time, err
 }
 
-// run examines the packages.
+// run returns the vulnerabilities that govulncheck finds in the packages. url is the database.
 func (s Scan) run(url string) ([]Finding, error) {
 	tools, err := filepath.Abs("hack/tools/go.mod")
 	if err != nil {
@@ -182,8 +186,8 @@ func (s Scan) run(url string) ([]Finding, error) {
 	return ParseFindings(bytes.NewReader(out), s.Image)
 }
 
-// askProxy asks for the versions of the modules, and then for the versions that must be requested
-// by name.
+// askProxy gets the versions of the modules that Wanted selects. It then requests the versions of
+// Probes by name.
 func (a *Answers) askProxy(all bool) {
 	byFile := map[string][]Pin{}
 	for _, p := range Wanted(a.Pins, a.Findings, all) {
@@ -223,7 +227,8 @@ func (a *Answers) askProxy(all bool) {
 	}
 }
 
-// list asks the go command about modules. Without names, it would describe the module in dir.
+// list gets the facts about modules from the go command, in the directory dir. For no modules it
+// returns nothing, because the go command would describe the module in dir.
 func list(dir string, modules []string, options ...string) ([]Facts, error) {
 	if len(modules) == 0 {
 		return nil, nil
@@ -236,7 +241,8 @@ func list(dir string, modules []string, options ...string) ([]Facts, error) {
 	return ParseFacts(bytes.NewReader(out))
 }
 
-// askDebian downloads the package lists and asks them, and the table of suites.
+// askDebian downloads the package lists. It reads the offers and the time of the lists, and the
+// table of suites.
 func (a *Answers) askDebian(archive *debian.Archive, now time.Time) {
 	if err := archive.Update(); err != nil {
 		a.fail("Debian", err)
@@ -271,7 +277,7 @@ func (a *Answers) askDebian(archive *debian.Archive, now time.Time) {
 	a.Suite = &suite
 }
 
-// run runs a command in dir and returns its output, after a failure too.
+// run runs a command in dir and returns its output, also after a failure.
 func run(dir string, env []string, name string, args ...string) ([]byte, error) {
 	c := exec.Command(name, args...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)

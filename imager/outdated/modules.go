@@ -17,8 +17,8 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// kubernetes is the module of a repository that also contains k8s.io/api and other modules. Their
-// versions are v0.37.2 for its version v1.37.2.
+// kubernetes is the main module of the repository of Kubernetes. The other modules of the
+// repository, for example k8s.io/api, have version v0.37.2 if the main module has v1.37.2.
 const kubernetes = "k8s.io/kubernetes"
 
 // Pin is the version of a Go module that a go.mod file selects.
@@ -28,15 +28,17 @@ type Pin struct {
 	File    string // the go.mod file
 	// Indirect is true for a module that only other modules need.
 	Indirect bool
-	// Follows is true for a module of the repository of Kubernetes with the version of Kubernetes.
+	// Follows is true for another module of the repository of Kubernetes, if its version matches
+	// the version of the main module.
 	Follows bool
 }
 
-// String returns the module with its version, as the go command writes them.
+// String returns MODULE@VERSION, the form of the go command.
 func (p Pin) String() string { return p.Module + "@" + p.Version }
 
-// Pins reads the pinned versions from a go.mod file. A replacement by a module is the pinned
-// version; a replacement by a directory has none. The module of a tool is not indirect.
+// Pins returns the pinned versions in a go.mod file. A replacement by another module is the pinned
+// version. A module that is replaced by a directory is omitted. The module of a tool is not
+// indirect.
 func Pins(file string, text []byte) ([]Pin, error) {
 	f, err := modfile.Parse(file, text, nil)
 	if err != nil {
@@ -64,7 +66,7 @@ func Pins(file string, text []byte) ([]Pin, error) {
 	return pins, nil
 }
 
-// owner returns the required module that contains a package.
+// owner returns the path of the required module that contains a package.
 func owner(pkg string, all []*modfile.Require) string {
 	longest := ""
 	for _, r := range all {
@@ -75,7 +77,7 @@ func owner(pkg string, all []*modfile.Require) string {
 	return longest
 }
 
-// markFollowers sets Follows.
+// markFollowers sets Follows in the pins.
 func markFollowers(pins []Pin) {
 	i := slices.IndexFunc(pins, func(p Pin) bool { return p.Module == kubernetes })
 	if i < 0 {
@@ -93,20 +95,20 @@ type Published struct {
 	Time    *time.Time
 }
 
-// Facts is the answer of the go command about a module (`go list -m -u -versions -json`).
+// Facts is the description of a module by the go command (`go list -m -u -versions -json`).
 type Facts struct {
 	Path       string
 	Version    string
 	Time       *time.Time
 	Update     *Published // the newest version, if it is newer
 	Versions   []string   // without retracted versions
-	Retracted  []string   // why the version was retracted
+	Retracted  []string   // the author's reasons for a retraction of the version
 	Deprecated string
 	Replace    *Facts
 	Error      *struct{ Err string }
 }
 
-// ParseFacts reads a sequence of JSON objects. Of a replaced module it returns the replacement.
+// ParseFacts parses a sequence of JSON objects. For a replaced module, it returns the replacement.
 func ParseFacts(r io.Reader) ([]Facts, error) {
 	var all []Facts
 	for d := json.NewDecoder(r); ; {
@@ -124,11 +126,12 @@ func ParseFacts(r io.Reader) ([]Facts, error) {
 	}
 }
 
-// refused is the part of the go command's error that names the request and the status of a proxy.
+// refused matches the request and the status of the proxy in an error of the go command.
 var refused = regexp.MustCompile(`/@(v/\S+|latest): (\d{3} [A-Z][A-Za-z ]*)`)
 
-// refusal describes why the go command has no answer, without the address of the proxy. list is
-// true if only the list of versions is missing.
+// refusal returns the reason for which the go command has no answer, without the address of the
+// proxy. The reason is empty if there is an answer. list is true if only the list of versions is
+// missing.
 func (f Facts) refusal() (reason string, list bool) {
 	if f.Error == nil {
 		return "", false
@@ -143,14 +146,15 @@ func (f Facts) refusal() (reason string, list bool) {
 	return line, false
 }
 
-// The number of versions that are requested by their exact names, where a proxy has no list.
+// If a proxy refuses the list of versions, these numbers of later patch and minor versions are
+// requested by name.
 const (
 	probedPatches = 10
 	probedMinors  = 3
 )
 
-// candidates returns the versions that could follow, in their order: of the same minor version, and
-// the first of each later minor version. A pseudo-version has none.
+// candidates returns possible next versions in ascending order: patches of the same minor version,
+// and the first patch of later minor versions. It returns nil for a pseudo-version.
 func candidates(pinned string) []string {
 	if module.IsPseudoVersion(pinned) || !semver.IsValid(pinned) {
 		return nil
@@ -171,11 +175,12 @@ func candidates(pinned string) []string {
 	return all
 }
 
-// checkedPatches is the number of listed patch versions that are requested by name: a proxy can
-// list versions that it refuses.
+// checkedPatches is the number of listed patch versions that are requested by name, because a proxy
+// can list versions that it refuses to serve.
 const checkedPatches = 3
 
-// patches returns the newest versions of the same minor version, newest first.
+// patches returns at most checkedPatches listed versions that are newer than pinned and have the
+// same minor version, newest first.
 func (f Facts) patches(pinned string) []string {
 	var later []string
 	for _, v := range f.Versions {
@@ -188,7 +193,7 @@ func (f Facts) patches(pinned string) []string {
 	return later[:min(len(later), checkedPatches)]
 }
 
-// Probes returns the versions of the pin that must be requested by name, in addition to the facts.
+// Probes returns the versions after the pinned version that must be requested by name.
 func Probes(p Pin, f Facts) []string {
 	if _, list := f.refusal(); list {
 		return candidates(p.Version)
@@ -197,8 +202,8 @@ func Probes(p Pin, f Facts) []string {
 	return slices.DeleteFunc(f.patches(p.Version), func(v string) bool { return f.Update != nil && v == f.Update.Version })
 }
 
-// moduleItem compares a pin with the facts, and with the versions that the proxy serves among the
-// probed versions.
+// moduleItem compares a pin with the facts about its module. served says for each requested version
+// whether the proxy serves it.
 func moduleItem(p Pin, f Facts, served map[string]bool) Item {
 	i := Item{Kind: KindModule, Name: p.Module, Files: []string{p.File}, Indirect: p.Indirect, Pinned: p.Version,
 		Retracted: strings.Join(f.Retracted, "; "), Deprecated: f.Deprecated}
@@ -238,7 +243,8 @@ func moduleItem(p Pin, f Facts, served map[string]bool) Item {
 	return i
 }
 
-// newestOf returns the newest of the served versions.
+// newestOf returns the newest version that the proxy serves; empty if it serves none of the
+// versions.
 func newestOf(versions []string, served map[string]bool) string {
 	newest := ""
 	for _, v := range versions {

@@ -164,7 +164,7 @@ func TestStaleLists(t *testing.T) {
 	}
 }
 
-// TestUnanswered checks that a module proxy without answers gives a line, not a line per module.
+// TestUnanswered checks that a module proxy without answers gives a single line for all modules.
 func TestUnanswered(t *testing.T) {
 	got := unanswered([]Item{{Name: "a", Pinned: "v1", unanswered: "no route"}, {Name: "b", Pinned: "v1"}, {Name: "c", Pinned: "v1", unanswered: "not listed"},
 		{Name: "d", Pinned: "v2", unanswered: "no route"}})

@@ -18,8 +18,8 @@ const (
 	KindSuite  = "suite"  // the Debian suite of the packages
 )
 
-// components are the parts of the system that are known by a name of their own: Go modules, and
-// Debian packages by their wanted names.
+// components are the parts of the system with a well-known name, by Go module or by the wanted name
+// of a Debian package.
 var components = map[string]string{
 	kubernetes:                               "Kubernetes",
 	"go.etcd.io/etcd/server/v3":              "etcd",
@@ -33,8 +33,8 @@ var components = map[string]string{
 	"e2fsprogs":                              "e2fsprogs",
 }
 
-// ComponentOf returns the component of a Go module or a Debian package; empty if it has no name of
-// its own.
+// ComponentOf returns the name of a component for a Go module or a Debian package; empty if it is
+// no component.
 func ComponentOf(name string) string {
 	if strings.HasPrefix(name, "linux-image-") {
 		if strings.Contains(name, "-cloud-") {
@@ -45,7 +45,7 @@ func ComponentOf(name string) string {
 	return components[name]
 }
 
-// Item is a pinned version and the versions after it.
+// Item is a pinned version and the versions that are newer.
 type Item struct {
 	Kind      string   `json:"kind"`
 	Name      string   `json:"name"`
@@ -53,15 +53,16 @@ type Item struct {
 	Files     []string `json:"files,omitempty"` // the files that pin it
 	Indirect  bool     `json:"indirect,omitempty"`
 	Pinned    string   `json:"pinned"`
-	// Newest is the newest version; empty if none is known that is newer than the pinned version.
+	// Newest is the newest version; empty if no newer version than the pinned version is known.
 	Newest string `json:"newest,omitempty"`
-	// Patch is the newest patch of the same minor version, if it is not Newest.
+	// Patch is the newest version with the same minor version; empty if it is the same as Newest or
+	// Pinned.
 	Patch string `json:"patch,omitempty"`
-	// Fixed is the first version with the fixes of all known vulnerabilities that have a fix; of a
-	// Debian package, the newest security update. Empty: no fix is missing.
+	// Fixed is the first version in which all vulnerabilities with a fix are fixed. For a Debian
+	// package, it is the newest security update. It is empty if no fix is missing.
 	Fixed string `json:"fixed,omitempty"`
-	// Advisories are the known vulnerabilities of the pinned version. The archive of Debian has no
-	// such list.
+	// Advisories are the known vulnerabilities of the pinned version. A Debian package has none,
+	// because the archive of Debian does not list vulnerabilities.
 	Advisories []Advisory `json:"advisories,omitempty"`
 	// Retracted is the author's reason for the retraction of the pinned version.
 	Retracted  string   `json:"retracted,omitempty"`
@@ -71,28 +72,28 @@ type Item struct {
 	unanswered string // why the source has no answer
 }
 
-// Security reports whether a security update of the image is missing: a fix exists of a package
-// that the image contains, and the vulnerability is not accepted.
+// Security reports whether a security update of the image is missing. It is missing if a fix exists
+// for a package in the image, unless the vulnerability is accepted.
 func (i Item) Security() bool {
 	return i.Kind == KindDebian && i.Fixed != "" || slices.ContainsFunc(i.Advisories, Advisory.due)
 }
 
 // Report is the result of a comparison.
 type Report struct {
-	// Archive is the time of Debian's archive in apt's lists, Database the time of the Go
-	// vulnerability database; nil if not known.
+	// Archive is the time of Debian's archive in apt's lists. Database is the time of the Go
+	// vulnerability database. An unknown time is nil.
 	Archive  *time.Time `json:"archive,omitempty"`
 	Database *time.Time `json:"database,omitempty"`
 	Items    []Item     `json:"items"`
-	// Failed are sources without an answer. The report is not complete.
+	// Failed are the sources that have failed. The report lacks their answers.
 	Failed []string `json:"failed,omitempty"`
-	// Unneeded are acceptances of vulnerabilities that have ended or that no finding needs.
+	// Unneeded are the acceptances without effect: they have ended, or match no finding.
 	Unneeded []string `json:"unneeded,omitempty"`
 	// Unknown are the limits of the sources.
 	Unknown []string `json:"unknown"`
 }
 
-// limits are true of each report.
+// limits are the entries of Report.Unknown that each report has.
 var limits = []string{
 	"whether a program calls the affected function: a vulnerability counts if the image contains the affected package",
 	"vulnerabilities of Debian packages without an update: Debian's security tracker is not part of the archive",
@@ -117,12 +118,12 @@ func (r *Report) Exit() int {
 	return ExitCurrent
 }
 
-// Answers are the answers of all sources. A source without an answer has an entry in Failed.
+// Answers are the answers of all sources. A source that has failed has an entry in Failed.
 type Answers struct {
 	Pins []Pin
 	// Facts has the answers of the go command by module and version ("path@version").
 	Facts map[string]Facts
-	// Served has the probed versions that the proxy serves, by module.
+	// Served says for each requested version, by module, whether the proxy serves it.
 	Served    map[string]map[string]bool
 	Go        string // version of the go command, such as go1.26.8
 	Toolchain Facts  // the published Go versions
@@ -139,12 +140,12 @@ type Answers struct {
 	Failed []string
 }
 
-// staleAfter is the age of apt's lists after which they say nothing about the present. Debian
+// staleAfter is the largest age of apt's lists with which a report counts as complete. Debian
 // publishes security updates several times a week.
 const staleAfter = 14 * 24 * time.Hour
 
-// Compare makes the report. Without all, it omits modules that only other modules need, unless they
-// have a known vulnerability.
+// Compare returns the report at the time now. Without all, it omits the modules that only other
+// modules need and that have no known vulnerability.
 func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	r := &Report{Archive: a.Archive, Database: a.Database, Failed: slices.Clone(a.Failed), Unknown: slices.Clone(limits)}
 	a.Findings, r.Unneeded = accept(a.Findings, a.Accepted, now.UTC().Format(time.DateOnly))
@@ -176,7 +177,7 @@ func Compare(a Answers, now time.Time, all bool) (*Report, error) {
 	return r, nil
 }
 
-// unanswered describes the items without an answer, with a line for each reason.
+// unanswered returns a line for each reason for which items have no answer.
 func unanswered(items []Item) []string {
 	var reasons, failed []string
 	by := map[string][]string{}
@@ -199,10 +200,10 @@ func unanswered(items []Item) []string {
 	return failed
 }
 
-// setAdvisories sets the advisories and the version with their fixes.
+// setAdvisories sets the advisories, and the version with their fixes.
 func (i *Item) setAdvisories(all []Advisory) { i.Advisories, i.Fixed = all, fixedBy(all) }
 
-// moduleItems returns an item for each module and pinned version.
+// moduleItems returns an item for each pinned version of a module.
 func (a Answers) moduleItems(all bool) []Item {
 	wanted := map[[2]string]bool{}
 	for _, p := range Wanted(a.Pins, a.Findings, all) {
@@ -228,9 +229,10 @@ func (a Answers) moduleItems(all bool) []Item {
 	return items
 }
 
-// Wanted returns the pins to compare: with all, every pin except modules that follow Kubernetes;
-// otherwise the modules that a go.mod file names for its own needs, and all modules with a known
-// vulnerability.
+// Wanted returns the pins that a report compares. It always contains modules with a known
+// vulnerability. It contains other modules if they do not follow Kubernetes and if a go.mod file
+// names them for its own needs. With all, it also contains the modules that only other modules
+// need.
 func Wanted(pins []Pin, findings []Finding, all bool) []Pin {
 	var wanted []Pin
 	for _, p := range pins {

@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// section is a part of the table: a title, and the items that belong to it.
+// section is a part of the printed report. Its title has the headers of the columns. row returns
+// the columns of an item; ok is false if the section omits the item.
 type section struct {
 	title string
 	row   func(Item) (columns []string, ok bool)
 }
 
-// sections are the parts of the table, in order.
+// sections are the parts of the printed report, in order.
 var sections = []section{
 	{"Components\tPINNED\tNEWEST\tPATCH\tSECURITY UPDATE", func(i Item) ([]string, bool) {
 		return []string{i.Component, i.Pinned, dash(i.Newest), dash(i.Patch), dash(i.securityUpdate())}, i.Component != ""
@@ -75,7 +76,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// printList writes a title and the lines below it, if there are any.
+// printList writes a title and the lines below it. It writes nothing for an empty list.
 func printList(w io.Writer, title string, lines []string) {
 	if len(lines) > 0 {
 		fmt.Fprintf(w, "\n%s:\n", title)
@@ -105,10 +106,11 @@ func (r *Report) printSection(w io.Writer, s section) error {
 func imageNotFixed(a Advisory) bool { return a.Image && a.Fixed == "" && a.Accepted == "" }
 func notImage(a Advisory) bool      { return !a.Image && a.Accepted == "" }
 
-// shownIDs is the number of advisories in a line of the table. The JSON has all of them.
+// shownIDs is the largest number of advisories in a row. The JSON report has all of them.
 const shownIDs = 3
 
-// identifiers names the advisories that match.
+// identifiers returns the IDs of at most shownIDs advisories that match, and the number of further
+// IDs.
 func (i Item) identifiers(match func(Advisory) bool) string {
 	var ids []string
 	for _, a := range i.Advisories {
@@ -122,7 +124,8 @@ func (i Item) identifiers(match func(Advisory) bool) string {
 	return strings.Join(ids, " ")
 }
 
-// securityUpdate returns the version that closes the vulnerabilities of the image.
+// securityUpdate returns the version that fixes the vulnerabilities of the image; empty if no
+// security update is missing.
 func (i Item) securityUpdate() string {
 	if i.Security() {
 		return i.Fixed

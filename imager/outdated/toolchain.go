@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// toolchainItem compares the Go version that builds the image with the published versions, in
-// which the go command omits the prefix "go".
+// toolchainItem compares the Go version that builds the image with the published versions. The
+// versions in f do not have the prefix "go".
 func toolchainItem(used string, f Facts) Item {
 	i := Item{Kind: KindGo, Name: "go", Component: "Go", Files: []string{"the go command"}, Pinned: used}
 	if reason, _ := f.refusal(); reason != "" {

@@ -18,17 +18,19 @@ const standardLibrary = "stdlib"
 // Advisory is a known vulnerability of a pinned version.
 type Advisory struct {
 	ID      string   `json:"id"`
-	Aliases []string `json:"aliases,omitempty"` // for example of CVE
+	Aliases []string `json:"aliases,omitempty"` // other IDs, for example of CVE
 	Summary string   `json:"summary"`
-	// Fixed is the first version with the fix; empty: there is none.
+	// Fixed is the first version with the fix; empty if no version has it.
 	Fixed string `json:"fixed,omitempty"`
 	// Image is true if a program of the image contains an affected package.
 	Image bool `json:"image"`
-	// Accepted is the reason for which it does not affect the image; empty without a decision.
+	// Accepted is the reason for which the vulnerability does not affect the image; empty if it is
+	// not accepted.
 	Accepted string `json:"accepted,omitempty"`
 }
 
-// due reports whether the image needs an update: a fix exists, and no decision says otherwise.
+// due reports whether the image needs an update because of a: the image contains the affected
+// package, a fix exists, and the vulnerability is not accepted.
 func (a Advisory) due() bool { return a.Image && a.Fixed != "" && a.Accepted == "" }
 
 // Finding is an advisory with the module and the version that it affects.
@@ -38,7 +40,7 @@ type Finding struct {
 	Advisory
 }
 
-// message is an object in the JSON output of govulncheck, with the fields that matter here.
+// message is an object in the JSON output of govulncheck, with the fields that this package uses.
 type message struct {
 	OSV *struct {
 		ID      string   `json:"id"`
@@ -56,9 +58,9 @@ type message struct {
 	} `json:"finding"`
 }
 
-// ParseFindings reads the output of `govulncheck -json`, which has a finding for each affected
-// module and, if it examined the packages, for each affected package. It returns a single finding
-// for each advisory and module. image is true if the programs of the image were examined.
+// ParseFindings parses the output of `govulncheck -json` and returns a finding for each advisory
+// and module. The output has a finding for each affected module and, if govulncheck examined the
+// packages, for each affected package. image is true if the programs of the image were examined.
 func ParseFindings(r io.Reader, image bool) ([]Finding, error) {
 	texts, found := map[string]Advisory{}, map[[2]string]Finding{}
 	for d := json.NewDecoder(r); ; {
@@ -95,8 +97,8 @@ func ParseFindings(r io.Reader, image bool) ([]Finding, error) {
 	return all, nil
 }
 
-// advisories returns the advisories for a version of a module. An advisory that several scans found
-// affects the image if any of them says so.
+// advisories returns the advisories for a version of a module, sorted by ID. If several scans found
+// an advisory, it affects the image if this is true for any of the findings.
 func advisories(module, version string, findings []Finding) []Advisory {
 	var all []Advisory
 	for _, f := range findings {
@@ -113,8 +115,8 @@ func advisories(module, version string, findings []Finding) []Advisory {
 	return all
 }
 
-// fixedBy returns the first version that has the fixes of all advisories for which a fix exists,
-// without the accepted advisories.
+// fixedBy returns the first version with the fixes of all advisories. It ignores accepted
+// advisories and advisories without a fix. It returns the empty string if no fix is missing.
 func fixedBy(all []Advisory) string {
 	fixed := ""
 	for _, a := range all {
@@ -125,8 +127,8 @@ func fixedBy(all []Advisory) string {
 	return fixed
 }
 
-// goVersion returns the version of the go command for a version of the standard library in the
-// database.
+// goVersion converts a version of the standard library in the database, such as v1.26.8, to the
+// version of the go command, such as go1.26.8.
 func goVersion(v string) string {
 	if v == "" {
 		return ""

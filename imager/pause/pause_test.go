@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// program compiles pause into a file.
+// program compiles pause and returns the path of the executable.
 func program(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,8 +40,8 @@ func TestCompileIsSmallAndTheSame(t *testing.T) {
 	}
 }
 
-// In a pod, pause is the first process of a PID namespace, where the kernel drops signals without a
-// handler or a waiting process.
+// TestEndsOnSignal runs pause as the first process of a PID namespace, as in a pod. The kernel
+// drops a signal to this process unless the process has a handler or waits for the signal.
 func TestEndsOnSignal(t *testing.T) {
 	file := program(t)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
@@ -62,18 +62,18 @@ func TestEndsOnSignal(t *testing.T) {
 	}
 }
 
-// rtSigtimedwait is the number of the system call on x86-64.
+// rtSigtimedwait is the number of the system call rt_sigtimedwait on x86-64.
 const rtSigtimedwait = "128"
 
-// A process that executes pause keeps its children, so a test can give it children without a
-// namespace.
+// TestReaps checks that pause reaps its children. A shell starts the children and then executes
+// pause in its own process, so they become the children of pause. This needs no namespace.
 func TestReaps(t *testing.T) {
 	c := exec.Command("sh", "-c", "sleep 0.05 & sleep 0.1 & exec "+program(t))
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Process.Kill() // necessary only after a failure of the test
+		_ = c.Process.Kill() // has an effect only after a failure of the test
 		_ = c.Wait()
 	})
 	waitFor(t, "pause to run", func() bool { return proc(c.Process.Pid, "comm") == "pause\n" })
@@ -83,7 +83,7 @@ func TestReaps(t *testing.T) {
 	})
 }
 
-// proc returns a file of a process, or the text of the error.
+// proc returns the content of a file of a process in /proc, or the text of the error.
 func proc(pid int, name string) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
 	if err != nil {

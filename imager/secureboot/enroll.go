@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
-// List returns a signature list with one certificate (DER) of an owner. Lists are concatenated.
+// List returns a signature list with a single certificate (DER) of an owner. A variable contains a
+// concatenation of lists.
 func List(certificate []byte, owner secureboot.GUID) []byte {
 	const header, entry = 28, 16 // UEFI 2.10, section 32.4.1
 	out := slices.Clone(secureboot.TypeX509[:])
@@ -28,10 +29,11 @@ func List(certificate []byte, owner secureboot.GUID) []byte {
 // variables are the variables that Enroll knows.
 var variables = map[string]efivar.Efivar{"PK": efivar.PK, "KEK": efivar.KEK, "db": efivar.Db}
 
-// Enroll returns an enrollment file (.auth) for a variable PK, KEK or db: the new content of the
-// variable after EFI_VARIABLE_AUTHENTICATION_2, with a time and a signature (UEFI 2.10, section
-// 8.2.2). PK and KEK must be signed with PK, db with KEK. Firmware in setup mode, and later for a
-// time after the last one, accepts the file.
+// Enroll returns an enrollment file (.auth) for a variable PK, KEK or db. The file has
+// EFI_VARIABLE_AUTHENTICATION_2, with a time and a signature, and the new content of the variable
+// (UEFI 2.10, section 8.2.2). PK must sign the files for PK and KEK, and KEK the file for db.
+// Firmware in setup mode accepts the file. Later, firmware accepts only a file with a newer time
+// than the last file.
 func (s Signer) Enroll(name string, content []byte, at time.Time) ([]byte, error) {
 	variable, ok := variables[name]
 	if !ok {
@@ -66,7 +68,7 @@ func (s Signer) Enroll(name string, content []byte, at time.Time) ([]byte, error
 }
 
 // Content returns the new content of the variable in an enrollment file. It does not verify the
-// signature, because only the firmware knows the certificate for it.
+// signature, because only the firmware has the certificate of the signer.
 func Content(file []byte) ([]byte, error) {
 	const at = 16 // the time; then the length of the signature with its header
 	if len(file) < at+4 {

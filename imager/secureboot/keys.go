@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
-// Files are the files of a set of keys by name.
+// Files are the contents of the files of a set of keys, by file name.
 type Files map[string][]byte
 
 // names are the names of the keys, in the order of their trust: PK signs changes of KEK, and KEK
@@ -28,9 +28,10 @@ var names = []string{"PK", "KEK", "db"}
 // section 32.4.1); longer keys are optional.
 const bits = 2048
 
-// NewKeys makes the keys of a site: for each of PK, KEK and db the private key NAME.key, the
-// certificate NAME.crt (both PEM), and the enrollment file NAME.auth. db also accepts the images of
-// other certificates, for example of the makers of network cards.
+// NewKeys makes the keys of a site. For each of PK, KEK and db, it returns the private key NAME.key
+// and the certificate NAME.crt (both PEM), and the enrollment file NAME.auth. db.auth also has the
+// certificates in others, for example of the makers of network cards. Firmware then starts their
+// images, too. at is the time of the certificates and of the enrollment.
 func NewKeys(site string, others []*x509.Certificate, at time.Time) (Files, error) {
 	files, signers := Files{}, map[string]Signer{}
 	for _, name := range names {
@@ -45,7 +46,7 @@ func NewKeys(site string, others []*x509.Certificate, at time.Time) (Files, erro
 	return files, enroll(files, signers, others, at)
 }
 
-// enroll adds the enrollment files of signers to files.
+// enroll adds the enrollment files for the certificates of the signers to files.
 func enroll(files Files, signers map[string]Signer, others []*x509.Certificate, at time.Time) error {
 	owner := ownerOf(signers["PK"].Certificate)
 	for _, name := range names {
@@ -66,12 +67,14 @@ func enroll(files Files, signers map[string]Signer, others []*x509.Certificate, 
 	return nil
 }
 
-// ownerOf returns the GUID by which the elements of the site's databases are recognized.
+// ownerOf returns the owner GUID of the site in signature lists. It depends only on the certificate
+// of PK.
 func ownerOf(pk *x509.Certificate) secureboot.GUID {
 	return secureboot.GUID(uuid.NewSHA1(uuid.NameSpaceX500, pk.Raw))
 }
 
-// newSigner makes a key, returns it also as PKCS #8, and makes its certificate.
+// newSigner makes an RSA key and its certificate, which the key itself signs. It also returns the
+// key as PKCS #8 (DER).
 func newSigner(name string, at time.Time) (s Signer, pkcs8 []byte, err error) {
 	key, err := rsa.GenerateKey(rand.Reader, bits)
 	if err != nil {
@@ -83,7 +86,8 @@ func newSigner(name string, at time.Time) (s Signer, pkcs8 []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: name}, NotBefore: at.UTC().Truncate(time.Second),
-		// Firmware does not check the time. The end is the one for "no expiry" (RFC 5280, 4.1.2.5).
+		// Firmware does not check the validity period. This end means "no expiry" (RFC 5280,
+		// 4.1.2.5).
 		NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), SignatureAlgorithm: x509.SHA256WithRSA,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
 	}
@@ -99,7 +103,8 @@ func newSigner(name string, at time.Time) (s Signer, pkcs8 []byte, err error) {
 	return s, pkcs8, err
 }
 
-// ParseCertificate parses the only certificate of a PEM file. Its key must be RSA.
+// ParseCertificate parses a PEM file with a single certificate. It fails if the file has other
+// content, or if the key of the certificate is not RSA.
 func ParseCertificate(text []byte) (*x509.Certificate, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {

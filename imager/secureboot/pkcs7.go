@@ -12,18 +12,19 @@ import (
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
-// Signer is a certificate and the key of it, for example in a file or behind a command.
+// Signer is a certificate with its private key. FromKey reads the key from a file; FromCommand uses
+// a command.
 type Signer struct {
 	Certificate *x509.Certificate
 	Key         crypto.Signer
 }
 
-// explicit0 is the tag of optional fields.
+// explicit0 is the ASN.1 tag [0] of optional fields.
 var explicit0 = asn1.Tag(0).Constructed().ContextSpecific()
 
-// signImage returns a PKCS #7 signature of an image as ContentInfo. The content is the inner part
-// of SpcIndirectDataContent. The signed attributes are the two that Authenticode requires.
-// pkcs7.SignPKCS7 would add the present time.
+// signImage returns a PKCS #7 signature of an image, as ContentInfo. content is the inner part of
+// SpcIndirectDataContent, and oid its type. The signature has only the two signed attributes that
+// Authenticode requires. pkcs7.SignPKCS7 is not used, because it would add the present time.
 func (s Signer) signImage(content []byte, oid encoding.ObjectIdentifier) ([]byte, error) {
 	sum := sha256.Sum256(content)
 	attributes := (&pkcs7.Attributes{ContentType: oid, MessageDigest: sum[:]}).Marshal()
@@ -41,8 +42,8 @@ func (s Signer) signImage(content []byte, oid encoding.ObjectIdentifier) ([]byte
 	return b.Bytes()
 }
 
-// signVariable returns a PKCS #7 signature of a variable: SignedData without a ContentInfo around
-// it, without the content, and without signed attributes (UEFI 2.10, section 8.2.2).
+// signVariable returns a PKCS #7 signature of a variable: SignedData without ContentInfo, without
+// content, and without signed attributes (UEFI 2.10, section 8.2.2).
 func (s Signer) signVariable(content []byte) ([]byte, error) {
 	value, err := s.sign(content)
 	if err != nil {
@@ -53,8 +54,8 @@ func (s Signer) signVariable(content []byte) ([]byte, error) {
 	return b.Bytes()
 }
 
-// sign signs a text with RSA and SHA-256, and verifies the result, because it can be from a
-// command.
+// sign returns the signature of a text with RSA and SHA-256. It verifies the signature with the
+// certificate, because a signing command can use a wrong key.
 func (s Signer) sign(text []byte) ([]byte, error) {
 	sum := sha256.Sum256(text)
 	value, err := s.Key.Sign(nil, sum[:], crypto.SHA256)
@@ -67,8 +68,8 @@ func (s Signer) sign(text []byte) ([]byte, error) {
 	return value, nil
 }
 
-// addSignedData adds SignedData. content and attributes are nil if the signature has none;
-// attributes are a SET.
+// addSignedData adds SignedData with the signature value. content and attributes are optional
+// (nil); attributes are a DER element of the type SET.
 func (s Signer) addSignedData(b *cryptobyte.Builder, oid encoding.ObjectIdentifier, content, attributes, value []byte) {
 	algorithm := func(b *cryptobyte.Builder, oid encoding.ObjectIdentifier) {
 		b.AddASN1(asn1.SEQUENCE, func(b *cryptobyte.Builder) {
@@ -106,7 +107,7 @@ func (s Signer) addSignedData(b *cryptobyte.Builder, oid encoding.ObjectIdentifi
 	})
 }
 
-// inner returns the content of a DER element.
+// inner returns the content of a DER element, without tag and length.
 func inner(element []byte) []byte {
 	in := cryptobyte.String(element)
 	var content cryptobyte.String

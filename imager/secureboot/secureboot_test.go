@@ -38,7 +38,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // at is the time of the enrollment files.
 var at = time.Date(2026, 11, 29, 12, 30, 15, 999, time.FixedZone("", 3600))
 
-// fixed returns the signer of testdata with a name.
+// fixed returns the signer with the key NAME.key and the certificate NAME.crt in testdata.
 func fixed(t *testing.T, name string) Signer {
 	t.Helper()
 	certificate, err := ParseCertificate(read(t, name+".crt"))
@@ -61,7 +61,7 @@ func read(t *testing.T, name string) []byte {
 	return content
 }
 
-// golden compares a result with a file.
+// golden compares a result with a golden file. With -update, it writes the file first.
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if *update {
@@ -74,8 +74,8 @@ func golden(t *testing.T, file string, got []byte) {
 	}
 }
 
-// image returns a small PE image with two sections, of which the second is first in the file, and
-// with data after them.
+// image returns a small PE image with three sections, and data after them. The file has the content
+// of the second section before the first. The third section has no content.
 func image(t *testing.T) []byte {
 	t.Helper()
 	const peAt, headers = 0x40, 512
@@ -101,7 +101,7 @@ func image(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// accept asks the implementation of the machines.
+// accept returns the decision of pkg/secureboot, the implementation on machines.
 func accept(image, db, dbx []byte) error {
 	return secureboot.Accept(bytes.NewReader(image), int64(len(image)), db, dbx)
 }
@@ -115,9 +115,9 @@ func sign(t *testing.T, s Signer, image []byte) []byte {
 	return out
 }
 
-// TestSign checks that a signature is reproducible, that the library and the machines verify it
-// with its certificate only, and that it changes nothing else. pkg/secureboot reads the golden
-// file.
+// TestSign checks that a signature is reproducible, that the library verifies it only with the
+// certificate of the key, and that the image itself does not change. The tests of pkg/secureboot
+// read the golden files.
 func TestSign(t *testing.T) {
 	db, other := fixed(t, "db"), fixed(t, "KEK")
 	out := sign(t, db, image(t))
@@ -138,7 +138,7 @@ func TestSign(t *testing.T) {
 		t.Error("the library verifies it with another certificate")
 	}
 	if before, after := image(t), bytes.Clone(out[:len(image(t))]); true {
-		const entry = 0x40 + 24 + 144 // of the signatures
+		const entry = 0x40 + 24 + 144 // offset of the table entry for signatures
 		copy(after[entry:], before[entry:entry+8])
 		if !bytes.Equal(before, after) {
 			t.Error("the image itself has changed")
@@ -245,8 +245,9 @@ func flipLast(signed []byte) []byte {
 	return out
 }
 
-// TestEnroll checks the structure of the enrollment files: golden, and read by the library. Their
-// signatures are verified over the text that the firmware composes.
+// TestEnroll compares the structure of the enrollment files with a golden file, and lets the
+// library read them. It composes the same text as the firmware, and verifies the signatures for
+// this text.
 func TestEnroll(t *testing.T) {
 	signers := map[string]Signer{"PK": fixed(t, "PK"), "KEK": fixed(t, "KEK"), "db": fixed(t, "db")}
 	files, again := Files{}, Files{}
@@ -336,8 +337,8 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestNewKeys checks that the made keys can sign, and that db accepts their images and those of the
-// other certificates.
+// TestNewKeys checks that the new keys can sign. db must accept images that are signed by the new
+// keys or by the keys of the other certificates.
 func TestNewKeys(t *testing.T) {
 	other := fixed(t, "db")
 	files, err := NewKeys("A Site", []*x509.Certificate{other.Certificate}, at)
@@ -402,7 +403,8 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// TestSignerWithAgent checks that a command that leaves a process with its output signs.
+// TestSignerWithAgent checks that a command signs even if it starts a process that holds its output
+// open.
 func TestSignerWithAgent(t *testing.T) {
 	db := fixed(t, "db")
 	file := filepath.Join(t.TempDir(), "agent")
@@ -435,7 +437,7 @@ func leaveAgent() error {
 	return os.WriteFile(os.Getenv("SIGN_FOR_TEST_AGENT"), []byte(strconv.Itoa(c.Process.Pid)), 0o600)
 }
 
-// TestMain is the signing command of TestSigner if the environment demands it.
+// TestMain acts as the signing command of TestSigner if the variable SIGN_FOR_TEST is set.
 func TestMain(m *testing.M) {
 	mode := os.Getenv("SIGN_FOR_TEST")
 	if mode == "" {
@@ -460,7 +462,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// signStdin signs a digest like a signing command.
+// signStdin acts as a signing command: it signs the digest in the standard input with a key of
+// testdata.
 func signStdin(name string) error {
 	certificate, err := os.ReadFile(filepath.Join("testdata", name+".crt"))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/secureboot"
 )
 
-// Sign returns a PE image with a signature. It refuses an image that already has one, because the
-// result of the build would depend on it.
+// Sign returns a PE image with a signature. It rejects an image that already has a signature,
+// because the result of the build would depend on the old signature.
 func (s Signer) Sign(image []byte) ([]byte, error) {
 	before, err := secureboot.ParseImage(bytes.NewReader(image), int64(len(image)))
 	if err != nil {
@@ -36,7 +36,8 @@ func (s Signer) Sign(image []byte) ([]byte, error) {
 		return nil, err
 	}
 	out := pe.Bytes()
-	// The machines check their upgrades with the other implementation of the digest.
+	// Machines check upgrades with pkg/secureboot and not with the library. Both must compute the
+	// same digest.
 	db := List(s.Certificate.Raw, secureboot.GUID{})
 	if err := secureboot.Accept(bytes.NewReader(out), int64(len(out)), db, nil); err != nil {
 		return nil, fmt.Errorf("the signed image would not start: %w", err)

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// FromKey returns the signer of a certificate and its private key (PEM, PKCS #8 or PKCS #1).
+// FromKey returns the signer for a certificate and its private RSA key (PEM, PKCS #8 or PKCS #1).
+// It fails if the key is encrypted or belongs to another certificate.
 func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -45,21 +46,22 @@ func FromKey(certificate *x509.Certificate, text []byte) (Signer, error) {
 }
 
 const (
-	// commandTimeout is the time for one signature: a person may have to touch a token.
+	// commandTimeout is the timeout of a signature. It is long because an operator may have to
+	// touch a token.
 	commandTimeout = 5 * time.Minute
-	// outputTimeout is the time for the output after the end of the command: an agent that the
-	// command has started may hold the output open forever.
+	// outputTimeout is the time for which the output is read after the command has ended. An agent
+	// that the command has started can hold the output open for ever.
 	outputTimeout = time.Second
 )
 
-// FromCommand returns a signer whose private key is behind a command: the name or path of a program
-// and its arguments. The program reads a SHA-256 digest (32 bytes) from its standard input, and
-// writes the signature with RSA and PKCS #1 v1.5 to its standard output.
+// FromCommand returns a signer that signs with a command: the name or path of a program, and its
+// arguments. The program reads a SHA-256 digest (32 bytes) from its standard input, and writes the
+// signature with RSA and PKCS #1 v1.5 to its standard output.
 func FromCommand(certificate *x509.Certificate, command []string) Signer {
 	return Signer{Certificate: certificate, Key: commandKey{certificate.PublicKey, command}}
 }
 
-// commandKey is a private key behind a command.
+// commandKey is a private key that only a command can use.
 type commandKey struct {
 	public  crypto.PublicKey
 	command []string
@@ -67,7 +69,7 @@ type commandKey struct {
 
 func (k commandKey) Public() crypto.PublicKey { return k.public }
 
-// Sign runs the command.
+// Sign runs the command with the digest as its input, and returns its output.
 func (k commandKey) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
 	if opts.HashFunc() != crypto.SHA256 {
 		return nil, fmt.Errorf("the signing command signs SHA-256 digests, not %s", opts.HashFunc())
@@ -78,7 +80,7 @@ func (k commandKey) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]
 	c := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
 	c.Stdin, c.Stderr, c.WaitDelay = bytes.NewReader(digest), &problem, outputTimeout
 	out, err := c.Output()
-	if err != nil && !errors.Is(err, exec.ErrWaitDelay) { // Signer verifies the output
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) { // Signer.sign verifies the output
 		return nil, fmt.Errorf("signing command %s: %w: %s", k.command[0], err, strings.TrimSpace(problem.String()))
 	}
 	return out, nil

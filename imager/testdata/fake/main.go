@@ -1,4 +1,4 @@
-// Command fake takes the place of every program in the tests' image: it does nothing.
+// Command fake does nothing. It replaces every program of the image in tests.
 package main
 
 func main() {}
