@@ -32,8 +32,8 @@ func validateCommand(ios *iostreams.Streams) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "validate -f FILE", Short: "Check a configuration without a machine", Args: fileOrFlag,
-		Long: "Check a configuration without a machine. With -o json or yaml, all problems are in one document, each with its\n" +
-			"line and field; the exit status is 2 in this case too.",
+		Long: "Check a configuration without a machine. With -o json or yaml, the command prints one document with all problems,\n" +
+			"each with its line and field. The exit status is 2 for an invalid configuration, in every output format.",
 		RunE: func(*cobra.Command, []string) error {
 			text, err := ios.ReadFile(file)
 			if err != nil {
@@ -78,7 +78,7 @@ type validationResult struct {
 	Cluster  string          `json:"cluster,omitempty"`
 	Endpoint string          `json:"endpoint,omitempty"`
 	Problems config.Problems `json:"problems"`
-	Warnings config.Problems `json:"warnings"` // do not make a file invalid
+	Warnings config.Problems `json:"warnings"` // a file with warnings is valid
 }
 
 func judge(file string, c *config.Config, problems config.Problems, now time.Time) validationResult {
@@ -103,7 +103,8 @@ func applyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 		Annotations: calls(api.Config_Apply_FullMethodName),
 		Short:       "Apply a configuration to the machine, whole or not at all",
 		Long: "Apply a configuration to the machine, whole or not at all. A machine that runs from memory installs itself to\n" +
-			"the disk that Machine.spec.install selects; its progress is shown until it reboots from that disk.",
+			"the disk that Machine.spec.install selects. The command then shows the progress of the installation until the\n" +
+			"machine reboots from that disk.",
 		Example: "  orlopctl apply-config -f cp1.yaml --dry-run\n" +
 			"  orlopctl apply-config -f cp1.yaml -e 10.0.0.11 --cert admin.crt --key admin.key --fingerprint sha256:…",
 		Args: fileOrFlag,
@@ -121,12 +122,12 @@ func applyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the configuration; - for the standard input")
 	how.flags(c.Flags())
-	c.Flags().BoolVar(&how.noWait, "no-wait", false, "return after the start of an installation; `orlopctl watch install` shows its progress")
+	c.Flags().BoolVar(&how.noWait, "no-wait", false, "do not wait for the end of an installation (orlopctl watch install shows its progress)")
 	must(c.MarkFlagRequired("file"))
 	return c
 }
 
-// applying holds the options of one apply.
+// applying holds the flags of a command that applies a configuration.
 type applying struct {
 	mode           string
 	tryFor         time.Duration
@@ -136,15 +137,18 @@ type applying struct {
 
 func (a *applying) flags(f *pflag.FlagSet) {
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing, only list the operations")
-	f.StringVar(&a.mode, "mode", "auto", "auto: now; no-reboot: now, unless it needs a reboot; try: now, and the previous configuration becomes active again unless `confirm-config` confirms it; "+
-		"staged: from the next boot on, or from the first boot of the next upgrade; reboot: staged, and the machine reboots. A change that can cut you off is tried and confirmed in the modes auto, no-reboot and reboot, and refused in the mode staged")
-	f.DurationVar(&a.tryFor, "try-for", 0, "how long it is tried, 10s to 1h (default: 2m in the mode try, 1m for a change that can cut you off, 5m from the boot on in the mode reboot)")
+	f.StringVar(&a.mode, "mode", "auto", "auto: apply now; no-reboot: apply now, but reject a configuration that needs a reboot; "+
+		"try: apply now, and revert to the previous configuration unless orlopctl confirm-config confirms the new one; "+
+		"staged: apply at the next boot, or at the first boot of the next upgrade; reboot: reboot now and apply at that boot. "+
+		"In the modes auto, no-reboot and reboot, a change that can cut you off goes on trial, and this command confirms it; the mode staged rejects it")
+	f.DurationVar(&a.tryFor, "try-for", 0, "how long the configuration is on trial, 10s to 1h (default: 2m in the mode try; 1m for a change that can cut you off; 5m after the boot in the mode reboot)")
 	flags.Positive(f, "try-for", &a.tryFor)
-	f.BoolVar(&a.force, "force", false, "apply it although it names links, kernel parameters or kernel modules that the machine does not have")
-	f.BoolVar(&a.noTrial, "no-trial", false, "do not try a change that can cut you off; nothing brings the configuration before back")
+	f.BoolVar(&a.force, "force", false, "apply the configuration even if it names links, kernel parameters or kernel modules that the machine does not have")
+	f.BoolVar(&a.noTrial, "no-trial", false, "apply a change that can cut you off without a trial: the machine does not revert it")
 }
 
-// apply sends a configuration, or a patch of it, and prints the result.
+// apply sends a configuration, or a patch for the active configuration, and prints the result. It
+// waits for the end of an installation, unless --no-wait is set.
 func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest, a applying) error {
 	var known bool
 	if r.Mode, known = applyModes[a.mode]; !known {
@@ -168,7 +172,7 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 		if err := trial.Confirm(ios, conn, r.TrialName, answer); err != nil {
 			return err
 		}
-		answer.Warnings = nil // validation has shown that the warnings do not apply
+		answer.Warnings = nil // the confirmed trial has shown that the operator is not cut off
 		how, answer.Reboot = api.ApplyRequest_MODE_AUTO, false
 	}
 	if ios.Human() {
@@ -185,7 +189,8 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 	return awaitInstall(ios, conn)
 }
 
-// sendApply makes the call.
+// sendApply calls Apply and returns the answer of the machine. If the connection is lost in a mode
+// in which orlopctl confirms trials, sendApply tries to confirm the trial on a new connection.
 func sendApply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest) (answer *api.ApplyResponse, err error) {
 	err = conn.CallFor(connect.ApplyTimeout-connect.DefaultTimeout, func(ctx context.Context, c *client.Client) error {
 		answer, err = c.Config.Apply(ctx, r)
@@ -282,7 +287,9 @@ func editCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	return c
 }
 
-// edited opens a text in the operator's editor and returns the file that holds the edited text.
+// edited opens a text in the operator's editor. It returns the edited text, and the name of the
+// temporary file with it, which the caller deletes. The returned error is nil only if the editor
+// ended with status 0.
 func edited(text []byte) (name string, after []byte, err error) {
 	f, err := os.CreateTemp("", "orlop-*.yaml") // mode 0600
 	if err != nil {
@@ -295,11 +302,12 @@ func edited(text []byte) (name string, after []byte, err error) {
 		return "", nil, fmt.Errorf("file to edit: cannot write: %w", err)
 	}
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
-	// An editor is a command line ("code --wait"), as for git and others.
+	// EDITOR can be a command line with arguments ("code --wait"), as in git.
 	c := exec.Command("sh", "-c", editor+` "$1"`, "sh", f.Name())
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C and Ctrl-\ are for the editor, but this program receives the signals too. It catches
-	// them instead of ignoring them, because the editor inherits ignored signals.
+	// Ctrl-C and Ctrl-\ are for the editor, but the terminal sends the signals to this program too.
+	// This program catches the signals and does not ignore them, because the editor would inherit
+	// ignored signals.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGQUIT)
 	err = c.Run()
@@ -308,7 +316,7 @@ func edited(text []byte) (name string, after []byte, err error) {
 		if now, reading := os.ReadFile(f.Name()); reading == nil && !bytes.Equal(now, text) {
 			return "", nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("editor %s: %w; nothing was changed on the machine; the edited file is %s", editor, err, f.Name()), Hint: "set EDITOR to another editor"}
 		}
-		_ = os.Remove(f.Name()) // no part of the file is needed
+		_ = os.Remove(f.Name()) // the file contains no edit
 		return "", nil, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("editor %s: %w; nothing was changed", editor, err), Hint: "set EDITOR to another editor"}
 	}
 	after, err = os.ReadFile(f.Name())

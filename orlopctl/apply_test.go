@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEditorInterrupted checks that Ctrl-C in an editor, which this program receives too, does not
-// prevent it from sending the edited text.
+// TestEditorInterrupted checks that `edited` returns the edited text although Ctrl-C in the editor
+// also sends a signal to this program.
 func TestEditorInterrupted(t *testing.T) {
 	t.Setenv("VISUAL", "kill -INT "+strconv.Itoa(os.Getpid())+"; kill -QUIT "+strconv.Itoa(os.Getpid())+"; sh -c 'echo edited >>\"$0\"'")
 	name, after, err := edited([]byte("before\n"))
@@ -19,8 +19,8 @@ func TestEditorInterrupted(t *testing.T) {
 	if got := strings.Fields(string(after)); len(got) != 2 || got[1] != "edited" {
 		t.Errorf("got %q", after)
 	}
-	// The editor receives the signals as usual. A signal that this program ignored would be ignored
-	// in the editor too.
+	// The editor itself receives the signals and ends. It would ignore them if this program ignored
+	// them, because a child process inherits ignored signals.
 	t.Setenv("VISUAL", "sh -c 'kill -INT $$; echo it lives'")
 	if _, _, err := edited([]byte("before\n")); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 		t.Errorf("an editor that was interrupted: got %v", err)

@@ -31,21 +31,23 @@ import (
 // attestation is the verified attestation of a machine.
 type attestation struct {
 	attest.Result
-	// EndorsementKey is the fingerprint of the EK, Trust what vouches for it.
+	// EndorsementKey is the fingerprint of the EK. Trust is the reason to trust the EK.
 	EndorsementKey string `json:"endorsementKey"`
 	Trust          string `json:"trust"`
 	MachineKey     string `json:"machineKey"`
 	Configuration  string `json:"configuration,omitempty"` // SHA-256
-	// PCRs are the values of PCR 0 to 15, Events the lines of the event log; only with --events.
+	// PCRs are the values of PCR 0 to 15. Events are the lines of the event log. Both are set only
+	// with --events.
 	PCRs   []string `json:"pcrs,omitempty"`
 	Events []string `json:"events,omitempty"`
 }
 
-// attestFlags are the flags of the command.
+// attestFlags are the flags of `orlopctl attest`.
 type attestFlags struct {
 	keys    releaseKeys
 	bundles []string
-	// eks are the fingerprints of the accepted EKs; makers the file with the CAs of their makers.
+	// eks are the fingerprints of the accepted EKs. makers is the file with the CA certificates of
+	// the makers of TPMs.
 	eks    []string
 	makers string
 	events bool
@@ -56,12 +58,14 @@ func attestCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	c := &cobra.Command{
 		Use: "attest -f BUNDLE --keys KEYS", Short: "Verify what the machine booted, by its TPM", Args: fileOrFlag,
 		Annotations: calls(api.Attestation_Attest_FullMethodName),
-		Long: "Verify what the machine booted: its TPM 2.0 signs a random number and the digests that firmware and boot loader\n" +
-			"measured. Nothing but the bundle of the version is needed for the comparison. A difference is explained, and the\n" +
-			"exit status is 3, as for any machine that is not the expected one. An upgrade keeps the boot loader of the\n" +
-			"installation: if this is another one, repeat -f with the bundle of the installed version.\n\n" +
-			"--ek compares the endorsement key (EK) of the TPM with a recorded one, and --ek-ca verifies the certificate of its\n" +
-			"maker. Without either, any TPM counts, also an emulated one: record the fingerprint that the first call shows.",
+		Long: "Verify what the machine booted. Its TPM 2.0 signs a random number and the digests that the firmware and the boot\n" +
+			"loader measured. The command compares them with the digests that it computes from the bundle of the version. It\n" +
+			"prints the usual cause of each difference, and the exit status is 3, as for any machine that is not the expected one.\n" +
+			"An upgrade does not replace the boot loader. If the machine was installed with a version that has another boot\n" +
+			"loader, repeat -f with the bundle of that version.\n\n" +
+			"--ek compares the endorsement key (EK) of the TPM with a recorded fingerprint, and --ek-ca verifies the certificate\n" +
+			"that the maker of the TPM issued for the EK. Without --ek and --ek-ca, the command accepts any TPM, also an emulated\n" +
+			"one: record the fingerprint that the first call shows.",
 		Example: "  orlopctl attest -f orlop.bundle --keys keys.pem\n  orlopctl attest -f orlop.bundle --keys keys.pem --ek sha256:… --events",
 		RunE: func(*cobra.Command, []string) error {
 			releases, err := f.releases()
@@ -91,7 +95,7 @@ func attestCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	return c
 }
 
-// releases reads the bundles.
+// releases returns the expected measurements of the versions in the bundles.
 func (f *attestFlags) releases() (all []attest.Release, err error) {
 	trust, err := f.keys.trust()
 	if err != nil {
@@ -107,7 +111,8 @@ func (f *attestFlags) releases() (all []attest.Release, err error) {
 	return all, nil
 }
 
-// readMeasurements computes what the version of a bundle measures.
+// readMeasurements returns the digests that a machine measures when it boots the version of a
+// bundle.
 func readMeasurements(name string, trust bundle.Trust) (r attest.Release, err error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -132,7 +137,8 @@ func readMeasurements(name string, trust bundle.Trust) (r attest.Release, err er
 	return r, err
 }
 
-// roots checks the fingerprints, and reads the certificates of the makers; nil without them.
+// roots checks the fingerprints of --ek and returns the CA certificates of --ek-ca. It returns nil
+// without --ek-ca.
 func (f *attestFlags) roots() (*x509.CertPool, error) {
 	for i, ek := range f.eks {
 		var err error
@@ -154,10 +160,10 @@ func (f *attestFlags) roots() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// attestTime is the timeout of each call, in which the TPM works.
+// attestTime is the timeout of each call for which the TPM computes a result.
 const attestTime = attest.Deadline
 
-// attest asks a machine for an attestation, and verifies it.
+// attest requests an attestation from a machine, and verifies it.
 func (f *attestFlags) attest(ctx context.Context, c api.AttestationClient, releases []attest.Release, roots *x509.CertPool) (a attestation, err error) {
 	answer, err := c.GetKeys(ctx, &api.GetAttestationKeysRequest{})
 	if err != nil {
@@ -196,8 +202,8 @@ func (f *attestFlags) attest(ctx context.Context, c api.AttestationClient, relea
 	return a, nil
 }
 
-// trustKey returns the fingerprint of an EK and what vouches for it, or an error if the flags do
-// not accept it.
+// trustKey returns the fingerprint of an EK and the reason to trust the EK. It returns an error if
+// the EK does not satisfy --ek or --ek-ca.
 func (f *attestFlags) trustKey(k attest.Keys, roots *x509.CertPool) (fingerprint, by string, err error) {
 	if fingerprint, err = k.EndorsementFingerprint(); err != nil {
 		return "", "", err
@@ -221,12 +227,13 @@ func (f *attestFlags) trustKey(k attest.Keys, roots *x509.CertPool) (fingerprint
 	return fingerprint, strings.Join(reasons, ", "), nil
 }
 
-// unexpected is the error for a machine that is not the expected one.
+// unexpected is the error for a machine that is not the expected machine.
 func unexpected(err error) error {
 	return &exit.Error{Code: exit.Unreachable, Err: fmt.Errorf("attestation: %w", err), Hint: "do not trust the machine until the cause is known (runbook, task 130)"}
 }
 
-// keyOf returns the fingerprint of the machine's key in a connection; empty if it has none.
+// keyOf returns the fingerprint of the machine's key in a connection. It returns "" for a
+// connection without a certificate of the machine.
 func keyOf(from peer.Peer) string {
 	info, ok := from.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.PeerCertificates) == 0 {
@@ -235,7 +242,8 @@ func keyOf(from peer.Peer) string {
 	return pki.Fingerprint(info.State.PeerCertificates[0])
 }
 
-// print draws the table. It returns an error if the machine booted something else.
+// print prints the attestation in the output format. It returns an error if the measurements differ
+// from the measurements of all bundles.
 func (a attestation) print(ios *iostreams.Streams) error {
 	var err error
 	if ios.Human() {

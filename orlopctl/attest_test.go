@@ -43,23 +43,24 @@ type measuringMachine struct {
 	own     *pki.Leaf // machine key
 	claims  attest.Claims
 	events  []attest.Event
-	answers func(*api.AttestResponse) // changes an answer; nil for none
+	answers func(*api.AttestResponse) // changes the answer of Attest; nil for no change
 }
 
-// restricted is a signing key of a TPM.
+// restricted is the template of an attestation key: a restricted signing key of a TPM.
 var restricted = tpm2.TPMTPublic{
 	Type: tpm2.TPMAlgECC, NameAlg: tpm2.TPMAlgSHA256,
 	ObjectAttributes: tpm2.TPMAObject{FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true, UserWithAuth: true, Restricted: true, SignEncrypt: true},
 	Parameters:       tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{CurveID: tpm2.TPMECCNistP256}),
 }
 
-// public returns a public key of a TPM from a template and a point.
+// public returns a public key of a TPM, encoded, from a template and an uncompressed point of
+// P-256.
 func public(template tpm2.TPMTPublic, point []byte) []byte {
 	template.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{X: tpm2.TPM2BECCParameter{Buffer: point[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: point[33:]}})
 	return tpm2.Marshal(template)
 }
 
-// newMeasuring returns a machine that booted a version.
+// newMeasuring returns a machine that booted version r.
 func newMeasuring(t *testing.T, r attest.Release) *measuringMachine {
 	t.Helper()
 	ek, err1 := ecdh.P256().GenerateKey(rand.Reader)
@@ -155,13 +156,13 @@ func (m *measuringMachine) activate(r *api.AttestRequest) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	content := bytes.Clone(r.Credential[2+32:]) // after the HMAC with its size
+	content := bytes.Clone(r.Credential[2+32:]) // after the HMAC and its size
 	//lint:ignore SA1019 a TPM encrypts credentials in CFB mode
 	cipher.NewCFBDecrypter(block, make([]byte, 16)).XORKeyStream(content, content)
 	return content[2:], nil
 }
 
-// eventLog returns a log of the firmware.
+// eventLog returns the events as the event log that the firmware writes.
 func eventLog(events []attest.Event) []byte {
 	le := binary.LittleEndian
 	head := append([]byte("Spec ID Event03\x00"), 0, 0, 0, 0, 0, 2, 0, 2, 1, 0, 0, 0, 0x0b, 0, 32, 0, 0)
@@ -175,15 +176,15 @@ func eventLog(events []attest.Event) []byte {
 	return out
 }
 
-// measuredVersion returns a version.
+// measuredVersion returns the measurements of an invented version.
 func measuredVersion(name string) attest.Release {
 	digest := func(what string) attest.Digest { return sha256.Sum256([]byte(what + " of " + name)) }
 	return attest.Release{Version: name, Root: "root of " + name, Loader: sha256.Sum256([]byte("loader")), Image: digest("image"),
 		Sections: []attest.Section{{Name: ".linux", Digest: digest("kernel")}, {Name: ".cmdline", Digest: digest("command line")}}}
 }
 
-// TestAttest checks that an attestation succeeds only for the machine and its version, with exit
-// status 3 otherwise.
+// TestAttest checks that an attestation succeeds only for the expected machine with an expected
+// version. The exit status of all other cases is 3.
 func TestAttest(t *testing.T) {
 	old, next := measuredVersion("1.2.0"), measuredVersion("1.3.0")
 	relay := func(m *measuringMachine) {
@@ -197,9 +198,9 @@ func TestAttest(t *testing.T) {
 		name     string
 		change   func(*measuringMachine)
 		releases []attest.Release
-		ek       bool // name another EK
+		ek       bool // --ek names another EK
 		makers   bool
-		want     string // of the error; empty for none
+		want     string // the error starts with it; empty for success
 	}{
 		{"the version", nil, []attest.Release{old}, false, false, ""},
 		{"one of two versions", nil, []attest.Release{next, old}, false, false, ""},
@@ -246,7 +247,8 @@ func TestAttest(t *testing.T) {
 	}
 }
 
-// TestAttestCertificate checks that the certificate of a maker counts.
+// TestAttestCertificate checks that the command accepts an EK with a certificate of a maker of
+// --ek-ca, and compares the table with the golden file.
 func TestAttestCertificate(t *testing.T) {
 	version := measuredVersion("1.2.0")
 	m := newMeasuring(t, version)

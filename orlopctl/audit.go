@@ -19,7 +19,7 @@ import (
 )
 
 func auditCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	c := &cobra.Command{Use: "audit", Short: "The audit log of the machine"}
+	c := &cobra.Command{Use: "audit", Short: "List or verify the audit log of the machine"}
 	c.AddCommand(auditListCommand(ios, conn), auditVerifyCommand(ios, conn))
 	return c
 }
@@ -31,9 +31,9 @@ func auditListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 		Annotations: calls(api.Audit_Read_FullMethodName),
 		Short:       "List the calls that changed something, and the calls that were rejected",
 		Long: "List the calls that changed something or returned a secret, and the calls that were rejected or failed. The\n" +
-			"machine has two records, so that rejected calls do not displace the others: a number with prefix r is of the\n" +
-			"record `refused`, which also has the start of each stream. An unfinished call was running when the machine\n" +
-			"stopped. With -o json each line is as the machine recorded it.",
+			"machine has two records, because rejected calls must not displace the others. A number with prefix r belongs to\n" +
+			"the record `refused`, which also contains the start of each stream. An unfinished call was running when the\n" +
+			"machine stopped. With -o json, each line is the line that the machine recorded.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			names := map[string][]string{"": {"", audit.Refused}, "changes": {""}, audit.Refused: {audit.Refused}}
@@ -47,13 +47,13 @@ func auditListCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 			return conn.Stream(l.run)
 		},
 	}
-	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on with each new call")
-	c.Flags().Uint64Var(&l.after, "after", 0, "only calls after this number, of record changes or of the record of --record")
-	c.Flags().StringVar(&l.which, "record", "", "changes or refused: only this record (default: both)")
+	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "wait for new calls and print them")
+	c.Flags().Uint64Var(&l.after, "after", 0, "only calls with a higher number, of the record that --record names (default: changes)")
+	c.Flags().StringVar(&l.which, "record", "", "only this record: changes or refused (default: both)")
 	return c
 }
 
-// auditList holds the records of several calls.
+// auditList holds the flags of `audit list`, and the names of the records to read.
 type auditList struct {
 	ios     *iostreams.Streams
 	which   string
@@ -62,7 +62,8 @@ type auditList struct {
 	follow  bool
 }
 
-// auditLine is a line of an audit log, as received.
+// auditLine is a line of an audit log. entry is the parsed text, and is set only if the line was
+// checked.
 type auditLine struct {
 	text  []byte
 	entry audit.Entry
@@ -112,7 +113,7 @@ func (l *auditList) run(ctx context.Context, c *client.Client) error {
 			if !errors.Is(err, errNoRefused) {
 				return err
 			}
-			// the record of changes goes on
+			// The stream of record changes continues.
 		}
 	}
 }
@@ -161,9 +162,9 @@ func auditVerifyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 		Use:         "verify",
 		Annotations: calls(api.Audit_Read_FullMethodName),
 		Short:       "Check that no line of the audit log was changed or removed",
-		Long: "Check that no line of the audit log was changed or removed: each line holds the digest of the previous line.\n" +
-			"The command prints the mark of the last line. Store it outside the machine: --since with this mark shows later\n" +
-			"that the audit log was not rewritten.",
+		Long: "Check that no line of the audit log was changed or removed: each line contains the digest of the previous line.\n" +
+			"The command prints the mark of the last line. Store the mark outside the machine. A later call with --since and\n" +
+			"this mark proves that the audit log up to that line was not rewritten.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var want audit.Checkpoint
@@ -200,11 +201,11 @@ func auditVerifyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			return nil
 		},
 	}
-	c.Flags().StringVar(&since, "since", "", "a stored mark: the record must contain this line unchanged")
+	c.Flags().StringVar(&since, "since", "", "a mark that an earlier call has printed: the audit log must still contain its line, unchanged")
 	return c
 }
 
-// brokenChain explains a broken chain.
+// brokenChain adds an explanation to the error of a broken chain. It returns nil for nil.
 func brokenChain(err error) error {
 	if err == nil {
 		return nil
@@ -212,7 +213,7 @@ func brokenChain(err error) error {
 	return &exit.Error{Code: exit.Failure, Err: fmt.Errorf("audit: the record is incomplete or changed: %w", err), Hint: "the audit log was changed on the machine's disk; compare it with your copies elsewhere"}
 }
 
-// printVerified prints the parts of the audit log that were verified.
+// printVerified prints the range of the verified calls of each record.
 func printVerified(ios *iostreams.Streams, chain, refused audit.Chain) {
 	if refused.Last.Number > 0 {
 		ios.Printf("rejected calls %d to %d are unchanged\n", refused.First.Number, refused.Last.Number)
@@ -231,9 +232,10 @@ var errNoRefused = &exit.Error{
 	Hint: "`orlopctl audit list --record changes` also lists the rejected calls of this version",
 }
 
-// readRecord reads a machine's record from a sequence number on, and checks each line if check is
-// set. A machine of a version that has only record `changes` sends that record for `refused` too;
-// readRecord returns errNoRefused then.
+// readRecord calls do for each line of a record with a higher sequence number than `after`. If
+// check is set, it first checks that the line continues the chain. A machine of a version that has
+// only record `changes` sends record `changes` in place of `refused`; readRecord then returns
+// errNoRefused.
 func readRecord(ctx context.Context, c *client.Client, chain *audit.Chain, after uint64, follow, check bool, do func(auditLine) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -20,10 +20,12 @@ import (
 // errCut ends the streams of a cutAudit.
 var errCut = errors.New("the connection was cut")
 
-// cutAudit is a machine with a record of changes and, if refused is not nil, a record of rejected
-// calls. A machine without the latter sends the record of changes for it, as an older version does.
-// Only a stream with follow gets the last line of its record. It ends with errCut; the
-// stream of rejected calls does not end.
+// cutAudit is a machine with a record of changes and a record of rejected calls. If refused is nil,
+// the machine sends the record of changes in place of the record of rejected calls, as an older
+// version does.
+//
+// A stream without follow lacks the last line of its record and ends without an error. A stream of
+// changes with follow ends with errCut. A stream of rejected calls with follow does not end.
 type cutAudit struct {
 	api.AuditClient
 	changes, refused [][]byte
@@ -47,7 +49,8 @@ func (a cutAudit) Read(ctx context.Context, r *api.ReadAuditRequest, _ ...grpc.C
 	return s, nil
 }
 
-// auditStream is a stream of lines with its end; nil waits for the end of the context.
+// auditStream is a stream that sends lines and then the error end. If end is nil, it waits for the
+// end of its context.
 type auditStream struct {
 	grpc.ClientStream
 	ctx   context.Context
@@ -64,13 +67,13 @@ func (s *auditStream) Recv() (*api.AuditLine, error) {
 		}
 		return nil, s.end
 	}
-	time.Sleep(time.Second) // until all other goroutines wait
+	time.Sleep(time.Second) // in the synctest bubble: until all other goroutines wait
 	line := s.lines[0]
 	s.lines = s.lines[1:]
 	return &api.AuditLine{Line: line}, nil
 }
 
-// auditLines returns the lines of a record about calls of these methods.
+// auditLines returns a record with a line for each of these methods.
 func auditLines(t *testing.T, record string, methods ...string) [][]byte {
 	t.Helper()
 	l, err := audit.OpenNamed(t.TempDir(), record, audit.DefaultSize, 2)
@@ -89,8 +92,9 @@ func auditLines(t *testing.T, record string, methods ...string) [][]byte {
 	return lines
 }
 
-// TestAuditOfOneRecord checks a list of a machine of a version with one record: it contains each
-// line once, goes on with --follow, and fails for record `refused` alone in each output format.
+// TestAuditOfOneRecord checks `audit list` on a machine of a version that has only record
+// `changes`. The list contains each line once, and --follow continues it. A list of record
+// `refused` alone fails, in each output format.
 func TestAuditOfOneRecord(t *testing.T) {
 	one := cutAudit{changes: auditLines(t, "", "First", "Second", "Third")}
 	two := cutAudit{changes: one.changes, refused: auditLines(t, audit.Refused, "Rejected", "Later")}

@@ -22,7 +22,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// clusterCommand adds the commands about a cluster as one object to those of local clusters.
+// clusterCommand returns the command `cluster`: the commands for local clusters, and `export` and
+// `diff` for all clusters.
 func clusterCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := localcluster.Command(ios, conn)
 	c.AddCommand(clusterExportCommand(ios, conn), clusterDiffCommand(ios, conn))
@@ -35,9 +36,10 @@ func clusterExportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Write the cluster to a file, without keys",
-		Long: "Write the cluster to a file: its machines with their settings, the Cluster document and the add-ons. The file has no keys; a secret of\n" +
-			"yours, such as the password of a registry, is (redacted). ${NAME} stands for the address of a machine. All machines must answer.\n" +
-			"`orlopctl cluster create -f` builds the same cluster on other machines, `orlopctl cluster diff` compares.",
+		Long: "Write the cluster to a file: its machines with their settings, the Cluster document and the add-ons. The file contains no keys. Each\n" +
+			"secret of the configuration, such as the password of a registry, is replaced with (redacted), and each address of a machine with\n" +
+			"${NAME}. All machines must answer. `orlopctl cluster create -f` builds the same cluster on other machines, and\n" +
+			"`orlopctl cluster diff` compares the file with a cluster.",
 		Example: "  orlopctl cluster export --out shop.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -72,9 +74,9 @@ func clusterDiffCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	return &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare two clusters, field by field",
-		Long: "Compare two clusters, field by field. A and B are contexts, or files of `orlopctl cluster export`; a name with / or . is a file. Machines\n" +
-			"are compared by name, and their addresses do not count. Keys do not count, and secrets are not shown.\n" +
-			"The exit status is that of diff: 0 for equal clusters, 1 for a difference, and a greater one for an error.",
+		Long: "Compare two clusters, field by field. A and B are contexts, or files of `orlopctl cluster export`; a name with / or . is a file.\n" +
+			"A machine of A is compared with the machine of B that has the same name. Addresses and keys are not compared, and secrets are not\n" +
+			"shown. The exit status is 0 for equal clusters, 1 for a difference, and greater than 1 for an error.",
 		Example:           "  orlopctl cluster diff shop copy\n  orlopctl cluster diff shop.yaml shop",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeContexts,
@@ -101,7 +103,7 @@ func clusterDiffCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	}
 }
 
-// trouble gives an error without an exit status of its own the status 2: 1 is a difference.
+// trouble replaces exit status 1 of an error with 2, because 1 means that the clusters differ.
 func trouble(err error) error {
 	if code, hint := exit.Code(err); code == exit.Failure {
 		return &exit.Error{Code: exit.Usage, Err: errors.New(exit.Message(err)), Hint: hint}
@@ -122,7 +124,7 @@ func printDifferences(ios *iostreams.Streams, lines []string) error {
 	return nil
 }
 
-// readCluster returns the cluster of a context or of a file.
+// readCluster returns the cluster of a context or of a file with this name.
 func readCluster(conn *connect.Connector, ios *iostreams.Streams, name string) (*clusterfile.File, error) {
 	if !strings.ContainsAny(name, "/.") {
 		known, err := contexts.Load()
@@ -144,7 +146,8 @@ func readCluster(conn *connect.Connector, ios *iostreams.Streams, name string) (
 	return file, nil
 }
 
-// fetchCluster reads the cluster from its machines, through the machine of the endpoint.
+// fetchCluster reads the configurations of all machines of a cluster, through a relay on the
+// machine of the endpoint. It fails if a machine does not answer.
 func fetchCluster(conn *connect.Connector, ios *iostreams.Streams) (*clusterfile.File, error) {
 	endpoint, err := conn.Machine()
 	if err != nil {

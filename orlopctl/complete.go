@@ -12,11 +12,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// completionTimeout bounds the wait of the shell for completions from the machine.
+// completionTimeout is the longest time that the shell waits for completions from the machine.
 const completionTimeout = 2 * time.Second
 
-// completed completes the single argument of a command with the answer of a machine. There are no
-// completions if the machine does not answer in time, and completion renews no certificate.
+// completed returns the completion of a command with a single argument. ask returns the words,
+// which it reads from the machine. There are no completions if the machine does not answer within
+// completionTimeout. Completion does not renew the caller's certificate.
 func completed(conn *connect.Connector, ask func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -17,7 +17,7 @@ import (
 )
 
 func configCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "The machines that this tool knows (~/.orlop/config, or $ORLOP_CONFIG)"}
+	c := &cobra.Command{Use: "config", Short: "Manage contexts: stored addresses and credentials of machines (~/.orlop/config, or $ORLOP_CONFIG)"}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "contexts", Short: "List the contexts", Args: cobra.NoArgs,
@@ -53,7 +53,7 @@ func configCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 			},
 		},
 		&cobra.Command{
-			Use: "delete-context NAME", Short: "Forget a context", Args: cobra.ExactArgs(1),
+			Use: "delete-context NAME", Short: "Delete a context", Args: cobra.ExactArgs(1),
 			ValidArgsFunction: completeContexts,
 			RunE: func(_ *cobra.Command, args []string) error {
 				return contexts.Change(func(f *contexts.File) error { f.Forget(args[0]); return nil })
@@ -65,12 +65,13 @@ func configCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 
 // listedContext is a context as `config contexts` prints it.
 type listedContext struct {
-	Name       string     `json:"name"`
-	Current    bool       `json:"current"`
-	Endpoints  []string   `json:"endpoints"`
-	ServerName string     `json:"serverName,omitempty"`
-	Subject    string     `json:"subject,omitempty"` // of the certificate, like Expires
-	Expires    *time.Time `json:"expires,omitempty"`
+	Name       string   `json:"name"`
+	Current    bool     `json:"current"`
+	Endpoints  []string `json:"endpoints"`
+	ServerName string   `json:"serverName,omitempty"`
+	// Subject and Expires describe the client certificate.
+	Subject string     `json:"subject,omitempty"`
+	Expires *time.Time `json:"expires,omitempty"`
 }
 
 func listContexts(ios *iostreams.Streams) error {

@@ -25,16 +25,17 @@ import (
 )
 
 const (
-	// pollInterval is the polling interval for values without a watch (the version), and the
-	// interval after which a watch is opened again that the machine ended (a healthy report).
+	// pollInterval is the polling interval of the version, which has no watch. It is also the delay
+	// before the dashboard opens a stream again that the machine has ended: the stream of health
+	// ends when the cluster is healthy.
 	pollInterval = 5 * time.Second
 	// The interval between two attempts to connect to an unreachable machine doubles from the first
 	// value to the second.
 	minBackoff, maxBackoff = time.Second, 30 * time.Second
-	// renewInterval is the interval between checks of the caller's certificate: connections end
-	// when it expires. The shortest validity that a machine issues by default is one day.
+	// renewInterval is the interval between checks of the caller's certificate, because connections
+	// end when it expires. The shortest validity that a machine issues by default is a day.
 	renewInterval = 10 * time.Minute
-	// logTail is the number of log lines that a new log view starts with.
+	// logTail is the number of past lines with which the view of a log starts.
 	logTail = 500
 )
 
@@ -44,8 +45,8 @@ func dashboardCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 		Use:   "dashboard",
 		Short: "Watch machines in one terminal: health, services, logs, events, upgrades",
 		Long: "Watch machines in one terminal: health, services, logs, events, upgrades. The dashboard changes nothing, and\n" +
-			"the role reader suffices. It reconnects automatically to a machine that becomes unreachable. The last line and\n" +
-			"? show the keys. With NO_COLOR set it uses no colors.",
+			"the role reader suffices. It reconnects automatically to a machine that becomes unreachable. The last line of the\n" +
+			"screen lists the most important keys, and the key ? shows all keys. If NO_COLOR is set, the dashboard uses no colors.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			in, is := ios.In.(*os.File)
@@ -68,18 +69,18 @@ func dashboardCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 	return c
 }
 
-// feed collects the state of one machine for the dashboard.
+// feed collects the state of a machine for the dashboard.
 type feed struct {
 	index  int
 	known  dashboard.Machine
 	conn   *connect.Connector // with the flags that select the machine
-	files  *sync.Mutex        // held while one feed reads or changes the file of contexts
+	files  *sync.Mutex        // of all feeds; held during each use of the file of contexts
 	wanted *latest.Cell[dashboard.Log]
 	send   func(dashboard.Message)
 }
 
-// newFeeds returns the feeds for the machines of some contexts, or for the machine that the flags
-// select.
+// newFeeds returns a feed for each of the contexts. Without contexts, it returns the feed of the
+// machine that the flags select.
 func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string) ([]*feed, error) {
 	if len(contexts) == 0 {
 		contexts = []string{conn.Flags.Context}
@@ -89,7 +90,7 @@ func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string
 	files := new(sync.Mutex)
 	var feeds []*feed
 	for i, name := range contexts {
-		// the screen is not drawn yet: a problem with the certificate is still visible
+		// The screen is not drawn yet, so the user still sees a problem with the certificate.
 		shown, _, endpoint, err := conn.ForContext(name, ios).Called()
 		if err != nil {
 			return nil, err
@@ -98,13 +99,13 @@ func newFeeds(ios *iostreams.Streams, conn *connect.Connector, contexts []string
 		if len(conn.Flags.Endpoints) > 0 {
 			known.Context = ""
 		}
-		// output to stderr would be written into the screen
+		// Output to stderr would damage the screen, so the feed gets streams without output.
 		feeds = append(feeds, &feed{index: i, known: known, conn: conn.ForContext(name, ios.Silent()), files: files})
 	}
 	return feeds, nil
 }
 
-// called is Connector.Called, safe for concurrent calls of several feeds.
+// called is Connector.Called. Several feeds can call it concurrently.
 func (f *feed) called() (string, contexts.Context, client.Endpoint, error) {
 	f.files.Lock()
 	defer f.files.Unlock()
@@ -141,7 +142,7 @@ type terminalScreen struct {
 	wanted *latest.Cell[dashboard.Log] // set to State.Wants
 }
 
-// tick is the current time.
+// tick is a message with the current time, once a second.
 type tick time.Time
 
 func (terminalScreen) Init() tea.Cmd { return nextTick() }
@@ -178,8 +179,8 @@ func (s terminalScreen) View() tea.View {
 
 func (f *feed) report(body any) { f.send(dashboard.Message{Machine: f.index, Body: body}) }
 
-// run keeps a connection to the machine and reports the messages that it receives, until the
-// context ends.
+// run connects to the machine and reports its messages, until the context ends. After a lost
+// connection it connects again.
 func (f *feed) run(ctx context.Context) {
 	for failures := 1; ; failures++ {
 		err := f.connect(ctx, func() { failures = 1 })
@@ -198,9 +199,11 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// connect makes one attempt to connect, and reports messages until the connection is lost.
+// connect makes a single attempt to connect. It calls connected after success, and then reports
+// messages until the connection is lost. It returns the reason of the failure or the loss.
 func (f *feed) connect(ctx context.Context, connected func()) error {
-	// again, because another command may have renewed the certificate
+	// Each attempt reads the context again, because another command may have renewed the
+	// certificate.
 	_, _, endpoint, err := f.called()
 	if err != nil {
 		return err
@@ -212,7 +215,7 @@ func (f *feed) connect(ctx context.Context, connected func()) error {
 	})
 }
 
-// follow reports the messages of a connection, and returns the reason for its end.
+// follow reports the messages of a connection until the connection is lost, and returns the reason.
 func (f *feed) follow(ctx context.Context, c *client.Client) error {
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
@@ -249,7 +252,8 @@ func (f *feed) follow(ctx context.Context, c *client.Client) error {
 	return context.Cause(ctx)
 }
 
-// pass reports the messages of a stream until it ends.
+// pass reports the messages of a stream until the stream ends. err is the error of the call that
+// opened the stream.
 func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, err error) error {
 	if err != nil {
 		return err
@@ -261,9 +265,10 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	})
 }
 
-// again repeats a request after the machine ends its stream. It returns an error if the connection
-// is lost. If the machine rejects the request, it reports the rejection and returns nil: another
-// request would be rejected too, and each rejection adds an entry to the machine's audit log.
+// again sends a request, and repeats it pollInterval after each end of the stream by the machine.
+// It returns an error if the connection is lost. If the machine rejects the request, again reports
+// the rejection and returns nil, because the machine would also reject a repeated request and
+// record each rejection in its audit log.
 func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -281,7 +286,7 @@ func (f *feed) again(ctx context.Context, source string, ask func(context.Contex
 	}
 }
 
-// heartbeat polls the version, a call that every role may make, until the machine does not answer.
+// heartbeat polls the version until the machine does not answer. Every role may read the version.
 func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	for {
 		asking, cancel := context.WithTimeout(ctx, connect.DialTimeout)
@@ -297,8 +302,8 @@ func (f *feed) heartbeat(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// log reports the lines of the selected log while that log belongs to this machine. It returns when
-// the connection is lost.
+// log reports the lines of the log that the user has selected, while the log belongs to this
+// machine. It returns an error when the connection is lost.
 func (f *feed) log(ctx context.Context, c *client.Client) error {
 	for watch := f.wanted.Watch(); ; {
 		want, _, err := watch.Next(ctx)
@@ -329,7 +334,7 @@ func (f *feed) log(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// named is a stream of log lines that carry the name of their service.
+// named is a stream of log lines. It adds the name of the service to each line.
 type named struct {
 	service string
 	stream  interface{ Recv() (*api.LogLine, error) }
@@ -340,8 +345,8 @@ func (n named) Recv() (dashboard.LogLine, error) {
 	return dashboard.LogLine{Service: n.service, Line: line}, err
 }
 
-// keepFresh regularly renews the caller's certificate if it is due. Every other command checks this
-// once.
+// keepFresh checks at each renewInterval whether the caller's certificate is due for renewal, and
+// renews it. Every other command checks once.
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)

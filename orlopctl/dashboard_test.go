@@ -29,8 +29,8 @@ import (
 // dashboardLimit bounds each wait of a test.
 const dashboardLimit = 30 * time.Second
 
-// startDashboardMachine starts a fake machine. It returns the machine with a connector whose
-// current context is this machine, with a reader's certificate.
+// startDashboardMachine starts a fake machine. It also makes a context with the machine and a
+// certificate of role reader, and returns the machine and a connector for that context.
 func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *connect.Connector) {
 	t.Helper()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(t.TempDir(), "contexts"))
@@ -65,7 +65,7 @@ func startDashboardMachine(t *testing.T, name string) (*machinetest.Machine, *co
 	return fake, connect.New(&iostreams.Streams{Err: io.Discard})
 }
 
-// picture collects the output to a terminal.
+// picture collects the output to a terminal. grew holds the whole output so far.
 type picture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -80,7 +80,7 @@ func (p *picture) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestDashboard runs the whole program without a terminal: the machine's name appears, keys change
+// TestDashboard runs the dashboard in a simulated terminal: the machine's name appears, keys change
 // the screen, and q ends the program.
 func TestDashboard(t *testing.T) {
 	_, conn := startDashboardMachine(t, "zebra")
@@ -116,7 +116,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// line is a connection to a machine that the test can cut.
+// line is a proxy between the client and a machine. The test can cut its connections.
 type line struct {
 	net.Listener
 	mu   sync.Mutex
@@ -155,8 +155,8 @@ func (l *line) serve() {
 	}
 }
 
-// TestDashboardComesBack checks that an unreachable machine is shown as such with the reason, and
-// as connected again after it answers.
+// TestDashboardComesBack checks that the dashboard shows an unreachable machine as away, with the
+// reason. When the machine answers again, the dashboard shows it as connected.
 func TestDashboardComesBack(t *testing.T) {
 	fake, conn := startDashboardMachine(t, "zebra")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +195,7 @@ func TestDashboardComesBack(t *testing.T) {
 	}
 }
 
-// TestDashboardFeeds checks which machines the dashboard shows.
+// TestDashboardFeeds checks which machines newFeeds selects for contexts and flags.
 func TestDashboardFeeds(t *testing.T) {
 	fake, conn := startDashboardMachine(t, "zebra")
 	feeds, err := newFeeds(&iostreams.Streams{}, conn, []string{"one", "one"})
@@ -211,8 +211,8 @@ func TestDashboardFeeds(t *testing.T) {
 	}
 }
 
-// TestDashboardReportsCertificate checks that a new certificate that cannot be stored is reported
-// before the screen is drawn, and not into the screen.
+// TestDashboardReportsCertificate checks that the error about a renewed certificate that cannot be
+// stored appears before the screen is drawn, and not on the screen.
 func TestDashboardReportsCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "contexts")
 	t.Setenv("ORLOP_CONFIG", file)
@@ -236,7 +236,7 @@ func TestDashboardReportsCertificate(t *testing.T) {
 		}
 		return nil
 	})
-	if err == nil { // the directory in place of the lock prevents a change
+	if err == nil { // a directory with the name of the lock file prevents a change
 		err = errors.Join(os.Remove(file+".lock"), os.Mkdir(file+".lock", 0o700))
 	}
 	if err != nil {

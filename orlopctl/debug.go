@@ -33,9 +33,9 @@ func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	c := &cobra.Command{
 		Use:   "capture LINK",
 		Short: "Record the packets that pass a link",
-		Long: "Record the packets that pass a link, as a pcap file: Wireshark opens it, and `tcpdump -r`. It ends when the time is up, with\n" +
-			"enough packets, or with Ctrl-C. Nothing is recorded of the machine's API (TCP port 50000), because what is recorded travels\n" +
-			"there. Packets hold secrets: it needs the role admin, and is on record.\n\n" + capture.Language,
+		Long: "Record the packets that pass a link, as a pcap file for Wireshark or `tcpdump -r`. The capture ends after --duration, after\n" +
+			"--count packets, or with Ctrl-C. It leaves out connections to the machine's API (TCP port 50000), because the captured packets\n" +
+			"travel there. Packets can contain secrets: the command needs the role admin, and the audit log records it.\n\n" + capture.Language,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			program, err := capture.Compile(filter)
@@ -53,12 +53,12 @@ func captureCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&filter, "filter", "", "only these packets: \"tcp port 443 and host 10.0.0.12\"")
-	f.Uint64Var(&request.Count, "count", 0, "end after so many packets")
+	f.StringVar(&filter, "filter", "", "record only packets that match, for example \"tcp port 443 and host 10.0.0.12\"")
+	f.Uint64Var(&request.Count, "count", 0, "end after this number of packets")
 	flags.Positive(f, "count", &request.Count)
 	f.DurationVar(&duration, "duration", 0, "end after this time (default 1m, at most 10m)")
 	flags.Positive(f, "duration", &duration)
-	f.Uint32Var(&request.Snaplen, "snaplen", 0, "keep so many bytes of each packet (default: all)")
+	f.Uint32Var(&request.Snaplen, "snaplen", 0, "record at most this number of bytes of each packet (default: all)")
 	flags.Positive(f, "snaplen", &request.Snaplen)
 	f.BoolVar(&request.Promiscuous, "promiscuous", false, "also record packets that are not addressed to the machine (promiscuous mode)")
 	f.StringVar(&out, "out", "-", "write to this file; - for the standard output")
@@ -129,9 +129,9 @@ func profileCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	c := &cobra.Command{
 		Use:   "profile PROCESS",
 		Short: "Profile the processor time or the memory of a process of the system",
-		Long: "Take a profile of machined, or of a service that is a program of the system itself (`orlopctl services`): where it spends its\n" +
-			"time (cpu), what its memory is used for (heap), what has ever taken memory (allocs), or what it does at this moment\n" +
-			"(goroutine). `go tool pprof FILE` opens it.",
+		Long: "Take a profile of machined or of another process of the system itself (`orlopctl services`). The kind of the profile decides\n" +
+			"what it shows: where the process spends its time (cpu), the memory in use (heap), all allocations since the start (allocs), or\n" +
+			"the present stacks of all goroutines (goroutine). `go tool pprof FILE` opens it.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			order, err := profile.Parse(request.Kind, duration)
@@ -153,8 +153,8 @@ func profileCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&request.Kind, "kind", profile.Kinds[0], strings.Join(profile.Kinds, ", "))
-	f.DurationVar(&duration, "duration", 0, "cpu: how long to watch it (default 30s, at most 1m)")
+	f.StringVar(&request.Kind, "kind", profile.Kinds[0], "kind of the profile: "+strings.Join(profile.Kinds, ", "))
+	f.DurationVar(&duration, "duration", 0, "length of the measurement, for kind cpu only (default 30s, at most 1m)")
 	flags.Positive(f, "duration", &duration)
 	f.StringVar(&out, "out", "", "write to this file")
 	must(c.MarkFlagRequired("out"))

@@ -19,7 +19,8 @@ func diskCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	return c
 }
 
-// wipeTime bounds the time in which a machine reads its disks, which can be slow, and wipes a disk.
+// wipeTime bounds the time in which a machine reads its disks and wipes a disk. Slow disks need
+// most of this time.
 const wipeTime = time.Minute
 
 func diskWipeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -29,12 +30,13 @@ func diskWipeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		Use:         "wipe [DISK]",
 		Annotations: calls(api.Machine_WipeDisk_FullMethodName),
 		Short:       "Make a disk blank, or give up the data of a volume",
-		Long: "Make a disk blank, so that a volume can be created on it, by its path, serial number or WWID (`orlopctl get\n" +
-			"disks`); or with --volume give up the data of a volume (`orlopctl get volumes`): its partition is wiped and\n" +
-			"its record dropped, also if its disk is missing for good. Afterwards a document with this name creates a new\n" +
-			"volume. The system disk, mounted volumes and disks with volumes are refused: remove the document of a volume\n" +
-			"first. Only the ends of the disk or partition are overwritten, so most of the data can still be read with\n" +
-			"other tools. You must type the machine's name first, unless --yes is given.",
+		Long: "Make a disk blank to create a volume on it. DISK is the path, the serial number or the WWID of the disk\n" +
+			"(`orlopctl get disks`). With --volume, give up the data of a volume instead (`orlopctl get volumes`): the machine\n" +
+			"wipes the partition of the volume and deletes its record of the volume, even if the disk is lost. Afterwards, a\n" +
+			"document with the same name creates a new volume. The machine rejects the system disk, mounted volumes and disks\n" +
+			"with volumes: remove the document of a volume first. The machine overwrites only the beginning and the end of the\n" +
+			"disk or partition, so other tools can still read most of the data. You must type the machine's name first, unless\n" +
+			"--yes is given.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			request, what := &api.WipeDiskRequest{Volume: volume}, "give up the data of volume "+volume

@@ -15,16 +15,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// page is one document of this project.
+// page is a document of this project.
 type page struct {
-	// path in lower case, without docs/ and .md: "decisions/0014-media"
+	// Name is the path in lower case, without docs/ and .md: "decisions/0014-media".
 	Name  string `json:"name"`
 	Title string `json:"title"`
 	text  string
 }
 
-// referencePage is the annotated reference of the configuration. The tests of pkg/config check its
-// file.
+// referencePage is the name of the page with the annotated reference of the configuration. The
+// tests of pkg/config check the content of that page.
 const referencePage = "config/reference"
 
 func docsCommand(ios *iostreams.Streams) *cobra.Command {
@@ -32,9 +32,9 @@ func docsCommand(ios *iostreams.Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "docs [PAGE]",
 		Short: "Read the documentation, which is part of this tool",
-		Long: "Read the documentation, which is part of this tool: the list of its pages, a page (Markdown), or with --search\n" +
-			"the lines that contain a text. It describes the version from which the tool was built. PAGE can be shortened\n" +
-			"to a unique prefix (0014), or be a path in the form of the pages (docs/decisions/0014-media.md).",
+		Long: "Read the documentation, which is part of this tool: the list of its pages without PAGE, or a page as Markdown.\n" +
+			"With --search, print the lines that contain a text. The documentation is of the same version as this tool. PAGE\n" +
+			"can be shortened to a unique prefix (0014), or be the path of a document (docs/decisions/0014-media.md).",
 		Example: "  orlopctl docs runbook\n  orlopctl docs --search rollback",
 		Args:    cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
@@ -71,12 +71,12 @@ func docsCommand(ios *iostreams.Streams) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVarP(&search, "search", "s", "", "show the lines that contain this text, ignoring case, of all pages or of one page")
+	c.Flags().StringVarP(&search, "search", "s", "", "print the lines of PAGE, or of all pages, that contain this text in lower or upper case")
 	return c
 }
 
-// pages returns all documents in the order of their paths; the reference of the configuration is
-// the last.
+// pages returns all documents in the order of their paths, and then the reference of the
+// configuration.
 func pages() []page {
 	var all []page
 	must(fs.WalkDir(orlop.Documents, ".", func(file string, d fs.DirEntry, err error) error {
@@ -102,7 +102,8 @@ func pageName(file string) string {
 	return file
 }
 
-// pageNamed returns the page with this name or path.
+// pageNamed returns the page with this name or path, or with a unique prefix of the name. It
+// returns an error for an unknown or ambiguous name.
 func pageNamed(name string, among []page) (page, error) {
 	name = pageName(name)
 	var found []page

@@ -11,8 +11,8 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/iostreams"
 )
 
-// TestDocumentedCommands checks that this tool accepts every command line of the README and of
-// docs, with its arguments and flags.
+// TestDocumentedCommands checks that this tool accepts every command line, with arguments and
+// flags, that the README and docs contain.
 func TestDocumentedCommands(t *testing.T) {
 	files, err := filepath.Glob("../docs/*.md")
 	if err != nil {
@@ -42,8 +42,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestRunbook checks that each task of the runbook has commands, and that the test it names as
-// evidence runs them.
+// TestRunbook checks that each task of the runbook has commands, and that the stories or scripts
+// after "Shown by" run these commands.
 func TestRunbook(t *testing.T) {
 	tasks := regexp.MustCompile(`(?m)^### `).Split(read(t, "../docs/runbook.md"), -1)[1:]
 	for _, task := range tasks {
@@ -106,7 +106,8 @@ func commandLines(text string) []string {
 	return lines
 }
 
-// wordsOf returns a command line up to its first flag or variable argument: "orlopctl get disks".
+// wordsOf returns the command of a command line without its flags and arguments: "orlopctl etcd
+// status". It retains the topic of `get` and `watch`: "orlopctl get disks".
 func wordsOf(line string) string {
 	fields := strings.Fields(line)
 	c, _, err := newTool(&iostreams.Streams{}).rootCommand().Find(fields[1:])
@@ -140,8 +141,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestManPages checks that there is a page for each command, without the time and the place of its
-// generation.
+// TestManPages checks that there is a manual page for each command, and that its text does not
+// depend on the time or the home directory.
 func TestManPages(t *testing.T) {
 	make := func(home, epoch string) map[string]string {
 		t.Setenv("HOME", home)

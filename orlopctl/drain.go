@@ -21,13 +21,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// The drain of a node before its machine is away or removed: its flags, its progress, its end.
+// This file contains the flags and the progress of a drain, and the command that gives up a drain.
 
 func drainCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
-		Use: "drain", Short: "The eviction of pods before a machine is away",
-		Long: "The eviction of pods before a machine is away or removed. `orlopctl upgrade`, `rollback`, `reboot`, `shutdown`,\n" +
-			"`reset` and `nodes remove` start it; `orlopctl get drain` shows the pods that are left, and the\n" +
+		Use: "drain", Short: "Manage drains: the eviction of pods before a machine is away",
+		Long: "Manage drains: the eviction of pods before a machine is away or removed. `orlopctl upgrade`, `rollback`, `reboot`,\n" +
+			"`shutdown`, `reset` and `nodes remove` start a drain. `orlopctl get drain` shows the pods that are left, and the\n" +
 			"PodDisruptionBudget that blocks each.",
 	}
 	c.AddCommand(drainCancelCommand(ios, conn))
@@ -36,9 +36,9 @@ func drainCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 
 func drainCancelCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel [NODE]", Short: "Give up a drain that runs, with the operation behind it", Args: cobra.MaximumNArgs(1),
-		Long: "Give up a drain that runs on the machine: the node is schedulable again, and the operation that needed the drain\n" +
-			"does not happen. NODE is a worker that the machine drains before it removes it (`orlopctl nodes remove`).",
+		Use: "cancel [NODE]", Short: "Give up a running drain and the operation that started it", Args: cobra.MaximumNArgs(1),
+		Long: "Give up the drain that runs on the machine: the node is schedulable again, and the operation that started the\n" +
+			"drain does not continue. NODE is a worker that the machine drains to remove it (`orlopctl nodes remove`).",
 		Annotations: calls(api.Machine_CancelDrain_FullMethodName),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -62,9 +62,9 @@ type drainFlags struct {
 	timeout time.Duration
 }
 
-// add adds the flags. fallback describes the policy without them.
+// add registers the flags. fallback describes the policy that applies without --drain.
 func (f *drainFlags) add(c *cobra.Command, fallback string) {
-	c.Flags().StringVar(&f.policy, "drain", "", "how pods are evicted before: "+strings.Join(config.DrainPolicy("").Names(), ", ")+" (default: "+fallback+")")
+	c.Flags().StringVar(&f.policy, "drain", "", "how pods are evicted before the operation: "+strings.Join(config.DrainPolicy("").Names(), ", ")+" (default: "+fallback+")")
 	c.Flags().DurationVar(&f.timeout, "drain-timeout", 0, "time limit for the eviction of the pods (default: Machine.spec.upgrade.drain.timeout)")
 	flags.Limit(c.Flags(), "drain-timeout", &f.timeout, time.Second, time.Hour)
 }
@@ -77,7 +77,8 @@ func (f *drainFlags) check() error {
 	return nil
 }
 
-// request returns the policy for a request; nil without the flags.
+// request returns the policy for a request. It returns nil if no flag is set, and the machine then
+// uses its configured policy.
 func (f *drainFlags) request() *api.DrainPolicy {
 	if f.policy == "" && f.timeout == 0 {
 		return nil
@@ -85,7 +86,8 @@ func (f *drainFlags) request() *api.DrainPolicy {
 	return &api.DrainPolicy{Policy: f.policy, Timeout: connect.DurationOf(f.timeout)}
 }
 
-// withDrain makes a call that may drain a node, and shows the progress of the drain meanwhile.
+// withDrain makes a call that may drain a node, and shows the progress of the drain until the call
+// returns.
 func withDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client, call func(context.Context) error) error {
 	stop := startShowingDrain(ctx, ios, c)
 	err := call(ctx)
@@ -95,8 +97,8 @@ func withDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client, ca
 	return err
 }
 
-// startShowingDrain shows the progress of a drain until the returned function is called, which
-// reports whether the last drain still runs.
+// startShowingDrain shows the progress of a drain in the background. The returned function ends
+// this output, and reports whether the last drain still runs.
 func startShowingDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (stop func() (runs bool)) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan bool, 1)
@@ -115,8 +117,8 @@ type drainState struct {
 	nodespec.DrainProgress
 }
 
-// showDrain prints each change of the drain that runs, until ctx ends, and reports whether the last
-// drain still runs. Its errors are not the user's: an older machine has no such topic.
+// showDrain prints each change of the running drain until ctx ends. It reports whether the last
+// drain still runs. It hides errors of the watch, because an older machine has no topic "drain".
 func showDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (runs bool) {
 	stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: "drain"})
 	if err != nil {
@@ -143,7 +145,7 @@ func showDrain(ctx context.Context, ios *iostreams.Streams, c *client.Client) (r
 	}
 }
 
-// drainLine is the line about a drain that runs; empty if it has ended.
+// drainLine returns the line about a running drain. It returns "" after the end of the drain.
 func drainLine(s drainState) string {
 	if s.Phase != "running" {
 		return ""

@@ -24,8 +24,8 @@ import (
 const etcdTimeout = 30 * time.Minute
 
 func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	c := &cobra.Command{Use: "etcd", Short: "The cluster's data: how they are, their backup, and their way back"}
-	alarm := &cobra.Command{Use: "alarm", Short: "The alarms of etcd"}
+	c := &cobra.Command{Use: "etcd", Short: "Show, back up, restore and repair etcd, which stores the cluster's data"}
+	alarm := &cobra.Command{Use: "alarm", Short: "List or disarm the alarms of etcd"}
 	alarm.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the alarms that are raised", Args: cobra.NoArgs,
@@ -48,7 +48,7 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	)
 	c.AddCommand(etcdSnapshotCommand(ios, conn), etcdSnapshotsCommand(ios, conn), etcdTakeCommand(ios, conn), etcdRestoreCommand(ios, conn), etcdMembersCommand(ios, conn), etcdRemoveCommand(ios, conn), etcdRecoverCommand(ios, conn), etcdRejoinCommand(ios, conn), etcdReencryptCommand(ios, conn), alarm,
 		&cobra.Command{
-			Use: "status", Short: "Show how etcd is, also when it does not run", Args: cobra.NoArgs,
+			Use: "status", Short: "Show the state of etcd, also when etcd does not run", Args: cobra.NoArgs,
 			Annotations: calls(api.Etcd_Status_FullMethodName),
 			RunE: func(*cobra.Command, []string) error {
 				return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -64,9 +64,9 @@ func etcdCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			Use:         "defrag",
 			Annotations: calls(api.Etcd_Defragment_FullMethodName),
 			Short:       "Return the unused space of the database to the disk",
-			Long: "Give the space that the database does not use back to the disk. etcd answers nobody meanwhile, which takes seconds. If the alarm\n" +
-				"NOSPACE is raised, old revisions are dropped first; `orlopctl etcd alarm disarm` then lets etcd take writes again, when all control-plane\n" +
-				"machines have done so: each has a database of its own, and the fullest raises the alarm.",
+			Long: "Return the unused space of the database to the disk. During this, etcd does not answer for some seconds. If the alarm NOSPACE\n" +
+				"is raised, the command first removes old revisions. Each control-plane machine has its own database, and the largest database raises\n" +
+				"the alarm: run the command on all control-plane machines, and then `orlopctl etcd alarm disarm`, so that etcd accepts writes again.",
 			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
@@ -93,8 +93,9 @@ func etcdReencryptCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 		Annotations: calls(api.Etcd_Reencrypt_FullMethodName),
 		Short:       "Encrypt all Secrets with the present key",
 		Long: "Rewrite all Secrets that are not encrypted with the present key: the key of the configuration, or the present version of the key of a\n" +
-			"key manager (Cluster.spec.kubernetes.apiServer.kms). One control-plane machine does it for the cluster. First let all control-plane\n" +
-			"machines run with the same keys (`orlopctl health --cluster`), because another machine may still encrypt with a former key.",
+			"key manager (Cluster.spec.kubernetes.apiServer.kms). One control-plane machine rewrites them for the whole cluster. First make sure\n" +
+			"that all control-plane machines run with the same keys (`orlopctl health --cluster`), because another machine may still encrypt new\n" +
+			"Secrets with a former key.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {
@@ -153,7 +154,7 @@ func etcdTable(w io.Writer, s *api.EtcdStatusResponse) {
 	number("UNDO", s.UndoSize, "what that has replaced, "+format.Size(s.UndoSize)+": `orlopctl etcd restore --undo`")
 }
 
-// restoredText describes the restored data and the data that it replaced.
+// restoredText describes the restored data, and names the revision that it replaced.
 func restoredText(r *api.EtcdRestored) string {
 	text := fmt.Sprintf("revision %d, %s", r.Revision, format.Count(int(r.Keys), "key"))
 	if r.Replaced != 0 {

@@ -33,12 +33,12 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			"snapshots`, and wait until etcd serves it. All later writes are lost; the machine retains the replaced data\n" +
 			"until the next restore, and --undo restores it. The API server is unreachable for some seconds. Pods continue\n" +
 			"to run; pods that are not in the backup are ended, and missing pods that are in the backup are started.\n\n" +
-			"An encrypted backup needs --identity, a file with its key: of `age-keygen`, or an SSH private key. It is\n" +
-			"decrypted on this computer, and neither the key nor the decrypted data is written to a disk here; a stored\n" +
-			"snapshot of a machine is downloaded, and uploaded again over the encrypted connection.\n\n" +
-			"The command works when etcd or the API server does not run, and on a new machine with the configuration of the\n" +
-			"old machine. The machine checks the backup before it changes anything. You must type the machine's name first,\n" +
-			"unless --yes is given.",
+			"An encrypted backup needs --identity: a file of `age-keygen`, or an SSH private key. This computer decrypts the\n" +
+			"backup, and writes neither the key nor the decrypted data to a disk. An encrypted snapshot of --from-machine is\n" +
+			"downloaded, decrypted here, and uploaded again over the encrypted connection.\n\n" +
+			"The command also works while etcd or the API server does not run, and on a new machine with the configuration of\n" +
+			"the old machine. The machine checks the backup before it changes anything. You must type the machine's name\n" +
+			"first, unless --yes is given.",
 		Example: "  orlopctl etcd restore cluster.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.7.0.db\n  orlopctl etcd restore --from-machine 20261122T201140Z-1234-3.7.0.db.age --identity operator.key\n  orlopctl etcd restore --undo",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -76,8 +76,8 @@ func etcdRestoreCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 			})
 		},
 	}
-	c.Flags().StringVar(&storedName, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
-	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with a key that decrypts it; repeatable")
+	c.Flags().StringVar(&storedName, "from-machine", "", "restore the stored snapshot with this name (orlopctl etcd snapshots)")
+	c.Flags().StringArrayVarP(&keys, "identity", "i", nil, "file with a key that decrypts the backup; repeatable")
 	c.Flags().BoolVar(&undo, "undo", false, "restore the data that the last restore replaced")
 	c.Flags().BoolVar(&yes, "yes", false, "do not prompt for confirmation")
 	return c
@@ -95,7 +95,7 @@ func etcdRestoreEncrypted(ctx context.Context, ios *iostreams.Streams, c *client
 	if err != nil {
 		return fmt.Errorf("etcd: cannot fetch the snapshot: %w", err)
 	}
-	// the remaining file does not disclose the data
+	// If the file cannot be removed, it discloses no data, because it is encrypted.
 	defer func() { _ = errors.Join(file.Close(), os.Remove(file.Name())) }()
 	if _, err := receiveSnapshot(ctx, ios, c, storedName, file); err != nil {
 		if errors.Is(err, errIncomplete) {
@@ -119,7 +119,8 @@ type stored struct {
 	sha256     string              // of the decrypted data
 }
 
-// readSnapshot reads a snapshot once and returns its size and hash.
+// readSnapshot reads a snapshot to its end, and returns it with its size and hash. It returns an
+// error if the snapshot is encrypted and no identity decrypts it.
 func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*stored, error) {
 	const header = "age-encryption.org/"
 	begins := make([]byte, len(header))
@@ -145,8 +146,8 @@ func readSnapshot(file *os.File, name string, identities []agecrypt.Identity) (*
 	return s, nil
 }
 
-// open reads the snapshot from its beginning, decrypted. The result is authentic: age verifies each
-// chunk before it returns it.
+// open returns a reader of the snapshot from its beginning, decrypted. age verifies each chunk of
+// an encrypted snapshot before it returns the chunk.
 func (s *stored) open() (io.Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, exit.Usagef("%s: cannot read the snapshot: %w", s.name, err)
@@ -164,7 +165,7 @@ func (s *stored) open() (io.Reader, error) {
 	return text, nil
 }
 
-// identities reads the keys for decryption. Its errors show no part of them.
+// identities reads keys for decryption from files. Its errors contain no part of a key.
 func identities(files []string) (all []agecrypt.Identity, err error) {
 	for _, name := range files {
 		f, err := os.Open(name)
@@ -199,8 +200,9 @@ func identities(files []string) (all []agecrypt.Identity, err error) {
 	return all, nil
 }
 
-// etcdRestore uploads a snapshot, or names a stored snapshot of the machine if from is nil, and
-// waits for the result.
+// etcdRestore sends the request `first`, uploads the snapshot `from`, waits for the end of the
+// restore and prints the result. If from is nil, it uploads nothing: the request then names a
+// stored snapshot of the machine, or asks for an undo.
 func etcdRestore(ctx context.Context, ios *iostreams.Streams, c *client.Client, first *api.EtcdRestoreRequest, from *stored) error {
 	var text io.Reader
 	if from != nil {
@@ -218,7 +220,7 @@ func etcdRestore(ctx context.Context, ios *iostreams.Streams, c *client.Client, 
 	if err == nil && from != nil {
 		err = send(text, newProgress(ios, "sent", first.Size), func(chunk []byte) error { return stream.Send(&api.EtcdRestoreRequest{Chunk: chunk}) })
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // the answer holds the reason
+	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF, CloseAndRecv returns the reason
 		return err
 	}
 	answer, err := stream.CloseAndRecv()

@@ -31,15 +31,14 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 	c := &cobra.Command{
 		Use:   "snapshot --out FILE [--to RECIPIENT...] [--from-machine NAME]",
 		Short: "Take a backup of the cluster's data",
-		Long: "Take a backup of the present data of Kubernetes, in etcd's own format. The machine checks it, and the file\n" +
-			"appears after all of it has arrived. The command needs the role etcd-backup, or admin.\n\n" +
-			"Protect the file like an admin's key: it contains all data in plain text except the Secrets, which are\n" +
-			"encrypted with the cluster's key. With --to the file is encrypted (age-encryption.org) before it is written to\n" +
-			"the disk; RECIPIENT is age1…, an SSH public key, or a file with such keys. `age -d -i KEY FILE` decrypts the\n" +
-			"snapshot. Also store the configuration, or the file of `orlopctl gen secrets`: without the cluster's key in\n" +
-			"it, the Secrets cannot be decrypted.\n\n" +
-			"With --from-machine no new snapshot is taken: it downloads a snapshot of `orlopctl etcd snapshots`, as it is\n" +
-			"stored.",
+		Long: "Take a backup of the present data of Kubernetes, in etcd's own format. The machine checks the snapshot. The file\n" +
+			"appears only after the whole snapshot has arrived. The command needs the role etcd-backup, or admin.\n\n" +
+			"Protect the file like an admin's key. The Secrets in it are encrypted with the cluster's key, but all other data\n" +
+			"is plain text. With --to the file is encrypted (age-encryption.org) before it is written to the disk; RECIPIENT is\n" +
+			"age1…, an SSH public key, or a file with such keys. `age -d -i KEY FILE` decrypts the file. Also store the\n" +
+			"configuration, or the file of `orlopctl gen secrets`: the cluster's key in it is necessary to decrypt the Secrets.\n\n" +
+			"With --from-machine, the command takes no new snapshot. It downloads a stored snapshot of the machine\n" +
+			"(`orlopctl etcd snapshots`) without a change: a snapshot that is stored encrypted stays encrypted.",
 		Example: "  orlopctl etcd snapshot --out cluster.db.age --to age1qz0…\n  orlopctl etcd snapshot --out cluster.db.age --from-machine 20261122T201140Z-1234-3.7.0.db.age",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -60,8 +59,8 @@ func etcdSnapshotCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "file to write")
-	f.StringArrayVar(&to, "to", nil, "encrypt it for this recipient; repeatable")
-	f.StringVar(&storedName, "from-machine", "", "the stored snapshot with this name (orlopctl etcd snapshots)")
+	f.StringArrayVar(&to, "to", nil, "encrypt the file for this recipient; repeatable")
+	f.StringVar(&storedName, "from-machine", "", "download the stored snapshot with this name (orlopctl etcd snapshots)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	must(c.MarkFlagRequired("out"))
 	return c
@@ -111,10 +110,13 @@ func etcdSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client,
 	return nil
 }
 
-// errIncomplete is returned when a received snapshot differs from the announced snapshot.
+// errIncomplete is returned when the size or the hash of a received snapshot differs from the
+// announced value.
 var errIncomplete = errors.New("etcd: the snapshot is incomplete or damaged")
 
-// receiveSnapshot writes a snapshot from a machine: of its current data, or a stored snapshot.
+// receiveSnapshot writes a snapshot from a machine to a writer: the stored snapshot with this name,
+// or a new snapshot if the name is empty. It returns errIncomplete if the size or the hash is
+// wrong.
 func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Client, storedName string, to io.Writer) (taken takenSnapshot, err error) {
 	stream, err := c.Etcd.Snapshot(ctx, &api.EtcdSnapshotRequest{Stored: storedName})
 	if err != nil {
@@ -145,7 +147,8 @@ func receiveSnapshot(ctx context.Context, ios *iostreams.Streams, c *client.Clie
 	return taken, nil
 }
 
-// isEncrypted reports by its name whether a stored snapshot is encrypted.
+// isEncrypted reports whether a stored snapshot is encrypted. The names of encrypted snapshots end
+// with ".age".
 func isEncrypted(storedName string) bool { return strings.HasSuffix(storedName, ".age") }
 
 func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -154,9 +157,9 @@ func etcdSnapshotsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 		Short: "List the stored snapshots of the machine",
 		Long: "List the stored snapshots of the machine, the newest first, also when etcd does not run.\n" +
 			"Cluster.spec.etcd.snapshots configures their interval, their retention, their recipients, and their upload.\n" +
-			"`orlopctl etcd restore --from-machine NAME` restores a snapshot. They are on the machine's own disk, and\n" +
-			"snapshots that were not uploaded are lost with it: `orlopctl etcd snapshot` takes a snapshot to store\n" +
-			"elsewhere.",
+			"`orlopctl etcd restore --from-machine NAME` restores a snapshot. The stored snapshots are on the machine's own\n" +
+			"disk: if the disk is lost, all snapshots that were not uploaded are lost too. `orlopctl etcd snapshot` takes a\n" +
+			"snapshot to store elsewhere.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -203,8 +206,8 @@ func etcdTakeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		Use:   "take-snapshot",
 		Short: "Make the machine take a stored snapshot now, and upload it",
 		Long: "Make the machine take a stored snapshot now, as configured in Cluster.spec.etcd.snapshots, and upload it to\n" +
-			"the configured target. This checks a target without waiting for the next scheduled snapshot. The oldest stored\n" +
-			"snapshot is deleted if the retention is exceeded.",
+			"the configured target. Use it, for example, to check a new target before the next scheduled snapshot. If there are\n" +
+			"more snapshots than the retention allows, the machine deletes the oldest one.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.CallFor(etcdTimeout, func(ctx context.Context, c *client.Client) error {

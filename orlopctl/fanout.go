@@ -18,23 +18,25 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// A command on several machines (--nodes). The command runs once per machine, as a separate tool
-// that reaches its machine through the machine of the endpoint (docs/decisions/0022-relay.md). The
-// output of each run names the machine.
+// This file runs a command on several machines (--nodes). The command runs once per machine, as a
+// separate instance of the tool. Each instance reaches its machine through the machine of the
+// endpoint (docs/decisions/0022-relay.md). The output of each instance names the machine.
 
-// fanoutKey is the annotation of a command with its api.Fanout. A command without it calls no
-// machine, or reads or writes a local file for one machine.
+// fanoutKey is the annotation that holds the api.Fanout of a command. A command without this
+// annotation calls no machine, or reads or writes a local file for a single machine; it does not
+// support --nodes.
 const fanoutKey = "fanout"
 
-// calls is the annotation of a command that makes a call: it runs on several machines in the manner
-// of the method.
+// calls returns the annotation of a command that calls this method. With --nodes, the command runs
+// in the fanout mode of the method.
 func calls(method string) map[string]string { return fanout(api.FanoutOf(method)) }
 
-// fanout is the annotation of a command that runs on several machines in another manner than the
-// calls that it makes.
+// fanout returns the annotation of a command that runs in another fanout mode than the methods that
+// it calls.
 func fanout(f api.Fanout) map[string]string { return map[string]string{fanoutKey: f.String()} }
 
-// fanoutOf returns the manner of a command without its flags.
+// fanoutOf returns the fanout mode of a command. It ignores the flags. The mode of a command
+// without an annotation is FANOUT_NONE.
 func fanoutOf(c *cobra.Command) api.Fanout {
 	return cmp.Or(api.Fanout(api.Fanout_value[c.Annotations[fanoutKey]]), api.Fanout_FANOUT_NONE)
 }
@@ -44,7 +46,8 @@ func nameOf(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }
 
-// fanoutModeOf returns the manner of a command with its flags for this number of machines.
+// fanoutModeOf returns the fanout mode of a command with its flags. It returns an error if the
+// command cannot run on this number of machines.
 func fanoutModeOf(c *cobra.Command, nodes int) (api.Fanout, error) {
 	name := nameOf(c)
 	how := fanoutOf(c)
@@ -64,8 +67,8 @@ func fanoutModeOf(c *cobra.Command, nodes int) (api.Fanout, error) {
 	return how, nil
 }
 
-// onNodes runs a command on each machine of --nodes. The error lists the machines that failed;
-// their reasons are already printed.
+// onNodes runs a command on each machine of --nodes. It returns an error that lists the failed
+// machines. The reason of each failure is already printed.
 func (t *tool) onNodes(c *cobra.Command) error {
 	nodes, err := connect.ParseNodes(t.conn.Flags.Nodes)
 	if err != nil {
@@ -105,18 +108,19 @@ func (t *tool) onNodes(c *cobra.Command) error {
 	return r.outcome()
 }
 
-// round is one run of a command on several machines.
+// round is a run of a command on several machines, with the results.
 type round struct {
 	ctx    context.Context // ends with Ctrl-C
 	tool   *tool
 	relay  *connect.Relay
 	nodes  []string
 	codes  []int      // exit status per machine
-	called int        // number of machines called, from the first on
+	called int        // number of called machines, from the first on
 	mu     sync.Mutex // serializes writes to the terminal
 }
 
-// run runs the command on one machine. Each line of its standard error starts with the machine.
+// run runs the command on machine i and stores its exit status. Each line of the standard error
+// starts with the address of the machine.
 func (r *round) run(i int, stdout io.Writer) {
 	if r.ctx.Err() != nil {
 		r.codes[i] = exit.Failure
@@ -129,7 +133,8 @@ func (r *round) run(i int, stdout io.Writer) {
 	stderr.end()
 }
 
-// runParallel prints the answers of the machines in order, each as a whole.
+// runParallel runs the command on all machines at the same time, up to a limit. It prints the
+// output of each machine as a whole, in the order of the machines.
 func (r *round) runParallel() {
 	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
 	running := make(chan struct{}, connect.MaxParallel)
@@ -148,11 +153,13 @@ func (r *round) runParallel() {
 		if r.tool.ios.Human() && text != "" {
 			text = node + ":\n" + text
 		}
-		_, _ = io.WriteString(locked{&r.mu, r.tool.ios.Out}, text) // see Streams.Println
+		// An error is ignored, as in Streams.Println.
+		_, _ = io.WriteString(locked{&r.mu, r.tool.ios.Out}, text)
 	}
 }
 
-// runStreaming prints each line as it arrives, with the machine as prefix.
+// runStreaming runs the command on all machines at the same time. It prints each line as it
+// arrives, with the machine as prefix.
 func (r *round) runStreaming() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
@@ -161,7 +168,7 @@ func (r *round) runStreaming() {
 	all.Wait()
 }
 
-// runSequential runs the command on the next machine after a machine has succeeded.
+// runSequential runs the command on the machines in order. It stops after the first failure.
 func (r *round) runSequential() {
 	for i, node := range r.nodes {
 		if r.tool.ios.Human() {
@@ -175,8 +182,8 @@ func (r *round) runSequential() {
 	}
 }
 
-// to runs the command on one machine, with a prefix before each line for people. Documents in JSON
-// and YAML name their machine themselves.
+// to runs the command on machine i. Each line of a human-readable format gets the prefix. Documents
+// in JSON and YAML get none, because each of them contains the name of its machine.
 func (r *round) to(i int, stdout io.Writer, prefix string) {
 	if !r.tool.ios.Human() {
 		r.run(i, stdout)
@@ -187,8 +194,8 @@ func (r *round) to(i int, stdout io.Writer, prefix string) {
 	out.end()
 }
 
-// outcome returns nil if all machines have succeeded. Otherwise the exit status is that of the
-// first failed machine.
+// outcome returns nil if all machines have succeeded. Otherwise it returns an error with the exit
+// status of the first failed machine.
 func (r *round) outcome() error {
 	var failed []string
 	code := exit.OK
@@ -210,14 +217,14 @@ func (r *round) outcome() error {
 	return &exit.Error{Code: code, Err: errors.New(text)}
 }
 
-// noInput is the standard input of a command that runs on several machines.
+// noInput is the standard input of a command that runs on several machines. Each read fails.
 type noInput struct{}
 
 func (noInput) Read([]byte) (int, error) {
 	return 0, exit.Usagef("it cannot be read once for each machine; name a file")
 }
 
-// locked serializes writes with a lock.
+// locked is a writer that holds a lock during each write.
 type locked struct {
 	mu *sync.Mutex
 	to io.Writer
@@ -229,7 +236,7 @@ func (l locked) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// prefixed writes whole lines, each with a prefix.
+// prefixed is a writer of whole lines. It adds a prefix to each line.
 type prefixed struct {
 	to     io.Writer
 	prefix string
@@ -255,6 +262,7 @@ func (l *prefixed) Write(p []byte) (int, error) {
 // end writes the last line if it has no line break.
 func (l *prefixed) end() {
 	if len(l.part) > 0 {
-		_, _ = l.Write([]byte{'\n'}) // see Streams.Println
+		// An error is ignored, as in Streams.Println.
+		_, _ = l.Write([]byte{'\n'})
 	}
 }

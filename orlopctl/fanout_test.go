@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// TestFanoutOfCommands compares the manner of each command that supports --nodes with
+// TestFanoutOfCommands compares the fanout mode of each command that supports --nodes with
 // testdata/fanout.txt.
 func TestFanoutOfCommands(t *testing.T) {
 	var out strings.Builder
@@ -38,7 +38,8 @@ func TestFanoutOfCommands(t *testing.T) {
 	}
 }
 
-// TestFanoutOfFlags checks that a command that follows or waits is streamed.
+// TestFanoutOfFlags checks that --follow and --wait change the fanout mode of a command to
+// streaming.
 func TestFanoutOfFlags(t *testing.T) {
 	for line, want := range map[string]api.Fanout{
 		"logs etcd": api.Fanout_FANOUT_PARALLEL, "logs etcd -f": api.Fanout_FANOUT_STREAMING,
@@ -69,7 +70,7 @@ func eachCommand(c *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// TestFanoutModesAsDocumented checks that a command whose help mentions --nodes supports it.
+// TestFanoutModesAsDocumented checks that a command supports --nodes if its help mentions the flag.
 func TestFanoutModesAsDocumented(t *testing.T) {
 	spoken := 0
 	eachCommand(newTool(&iostreams.Streams{}).rootCommand(), func(c *cobra.Command) {

@@ -19,9 +19,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// filesHelp is the part about the allow-list in the help of both commands.
+// filesHelp is the text about readable files in the help of `cat` and `ls`.
 const filesHelp = "Only files without secrets are readable: most of /proc except processes, the device descriptions in /sys, and /usr and /etc of\n" +
-	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. Calls are audited."
+	"the image; with the role admin also /var/log. Start with `orlopctl ls /`. The audit log records each call."
 
 func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	request := &api.ReadFileRequest{}
@@ -59,8 +59,8 @@ func catCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 	return c
 }
 
-// untrusted returns a writer for text of a machine, which may contain control sequences for a
-// terminal. end writes the last line.
+// untrusted returns a writer for text from a machine. If the output is a terminal, the writer
+// replaces control sequences, and writes only whole lines. end writes the rest of the text.
 func untrusted(ios *iostreams.Streams) (out io.Writer, end func()) {
 	if _, terminal := ios.Terminal(); !terminal {
 		return ios.Out, func() {}
@@ -69,7 +69,7 @@ func untrusted(ios *iostreams.Streams) (out io.Writer, end func()) {
 	return lines, lines.end
 }
 
-// printableLines writes lines without control sequences for a terminal.
+// printableLines is a writer of whole lines. It replaces the control characters of each line.
 type printableLines struct {
 	to   io.Writer
 	line []byte // the last, incomplete line

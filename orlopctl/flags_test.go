@@ -17,9 +17,9 @@ var zeroFlags = []string{
 	"orlopctl trust rotate-ca --hold",
 }
 
-// TestNumericFlags checks that each flag for a number or a duration rejects negative values and
-// zero, unless zero has a meaning. A request expresses the default by zero, so a command would take
-// such a value as the default.
+// TestNumericFlags checks that each flag for a number or a duration rejects negative values. It
+// also checks that only zeroFlags accept zero: in a request, zero usually means the default, so a
+// command would silently replace the zero of its user by the default.
 func TestNumericFlags(t *testing.T) {
 	var zero []string
 	checked := 0

@@ -27,7 +27,7 @@ func genOperatorCommand(ios *iostreams.Streams) *cobra.Command {
 		Use:   "operator",
 		Short: "Make an operator's CA and the first client certificate (ca.crt, ca.key, admin.crt, admin.key)",
 		Long: "Make an operator's CA and the first client certificate, with the role admin.\n\n" +
-			"An image that is built with ca.crt accepts only calls of this operator. Store ca.key offline: it is needed only\nfor more client certificates (`orlopctl gen client`). The first certificate is valid for 24 hours; machines with a\nconfiguration renew it (`orlopctl trust`).",
+			"A machine whose image is built with ca.crt accepts only calls of this operator. Store ca.key offline: only\n`orlopctl gen client` needs it, to make more client certificates. The first certificate is valid for 24 hours;\nmachines with a configuration renew it (`orlopctl trust`).",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := gen.MakeOperator(out, name, force); err != nil {
@@ -77,9 +77,9 @@ func genClientCommand(ios *iostreams.Streams) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&operator, "operator", "", "directory with the operator's ca.crt and ca.key")
-	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
-	f.StringVar(&role, "role", "reader", gen.RoleNames())
-	f.StringVar(&out, "out", "", "directory for the files (default: the operator's)")
+	f.StringVar(&name, "name", "", "name of the client, which the audit log shows")
+	f.StringVar(&role, "role", "reader", "role of the client: "+gen.RoleNames())
+	f.StringVar(&out, "out", "", "directory for the files (default: the directory of --operator)")
 	f.DurationVar(&ttl, "ttl", gen.ClientTTL, "how long the certificate is valid")
 	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&force, "force", false, "replace existing files")
@@ -101,8 +101,8 @@ func genSecretsCommand(ios *iostreams.Streams) *cobra.Command {
 		Use:   "secrets",
 		Short: "Make a cluster's CAs and keys (secrets.yaml)",
 		Long: "Make a cluster's CAs and keys. The file gives full control of the cluster: protect it accordingly.\n\n" +
-			"With --client-ca nothing is replaced in an existing file but the CA of the client certificates that the machines issue. When\n" +
-			"machines get a configuration with it, all that they have issued before is refused.",
+			"With --client-ca, the command changes an existing file. It replaces only the client CA: the CA with which machines issue client\n" +
+			"certificates. A machine whose configuration has the new client CA rejects all client certificates that were issued before.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var s *gen.Secrets
@@ -126,6 +126,6 @@ func genSecretsCommand(ios *iostreams.Streams) *cobra.Command {
 	}
 	c.Flags().StringVar(&out, "out", "secrets.yaml", "file to write")
 	c.Flags().BoolVar(&force, "force", false, "replace an existing file")
-	c.Flags().BoolVar(&clientOnly, "client-ca", false, "make another client CA in an existing file, and leave the rest")
+	c.Flags().BoolVar(&clientOnly, "client-ca", false, "replace only the client CA of an existing file")
 	return c
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// genConfig makes the configurations of the control-plane machines of a cluster.
+// genConfig holds the flags of `gen config`, which makes the configurations of the control-plane
+// machines of a cluster.
 type genConfig struct {
 	config              gen.Config
 	secretsFile         string
@@ -30,12 +31,13 @@ func genConfigCommand(ios *iostreams.Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config [NAME] ENDPOINT",
 		Short: "Make the configurations of a cluster's control-plane machines (Machine, Cluster and Network documents)",
-		Long: "Make the configuration of a control-plane machine called NAME, the only one of a cluster whose Kubernetes API is at ENDPOINT\n" +
-			"(https://host:6443). Or, without NAME, those of all control-plane machines of a cluster: --control-plane NAME=ADDRESS names each, the\n" +
-			"one that begins first, and each gets a file NAME.yaml in --out-dir. Nothing is written if anything is wrong.\n\n" +
-			"Every default is written out, so that a file shows what can be changed. The secrets are the same in all of them: keep the files where you\n" +
-			"keep the secrets. A machine that comes later, or in the place of a lost one, joins with its document alone. Workers need a ticket of the\n" +
-			"cluster that runs: `orlopctl nodes add` makes their configurations.",
+		Long: "With NAME, make the configuration of the only control-plane machine of a cluster whose Kubernetes API is at ENDPOINT\n" +
+			"(https://host:6443). Without NAME, make the configurations of all control-plane machines of a cluster: repeat\n" +
+			"--control-plane NAME=ADDRESS for each machine, the machine that bootstraps etcd first. Each machine gets a file NAME.yaml in --out-dir.\n" +
+			"If anything is wrong, the command writes no file.\n\n" +
+			"The files contain every default, to show what can be changed. All files contain the cluster's secrets: protect them like the file of\n" +
+			"--secrets. A control-plane machine that is added or replaced later joins the cluster as soon as it has its configuration. A worker also\n" +
+			"needs a ticket of the running cluster: `orlopctl nodes add` makes the configuration of a worker, with the ticket.",
 		Example: "  orlopctl gen secrets\n  orlopctl gen config m1 https://10.0.0.11:6443 --out m1.yaml\n" +
 			"  orlopctl gen config https://10.0.0.9:6443 --virtual-address 10.0.0.9 --control-plane m1=10.0.0.11 --control-plane m2=10.0.0.12 --control-plane m3=10.0.0.13",
 		Args: cobra.RangeArgs(1, 2),
@@ -70,12 +72,12 @@ func genConfigCommand(ios *iostreams.Streams) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&g.secretsFile, "secrets", "secrets.yaml", "the cluster's secrets")
+	f.StringVar(&g.secretsFile, "secrets", "secrets.yaml", "file with the cluster's secrets (orlopctl gen secrets)")
 	f.StringVar(&g.config.Cluster, "cluster-name", "orlop", "name of the cluster")
 	f.StringArrayVar(&g.config.SANs, "san", nil, "additional name or address of the Kubernetes API; repeatable")
 	f.StringArrayVar(&g.machines, "control-plane", nil, "name and address of a control-plane machine, as NAME=ADDRESS; repeat it for each machine, the bootstrapping machine first")
 	f.StringArrayVar(&g.config.VirtualAddresses, "virtual-address", nil, "virtual IP address of the Kubernetes API, held by one control-plane machine at a time; at most one of each family")
-	f.StringArrayVar(&g.operators, "operator-ca", nil, "file with an operator CA to trust instead of the image's; repeatable")
+	f.StringArrayVar(&g.operators, "operator-ca", nil, "file with an operator CA that the machines trust instead of the CA in their image; repeatable")
 	f.StringVar(&g.out, "out", "-", "output file for one machine; - for the standard output")
 	f.StringVar(&g.dir, "out-dir", ".", "output directory for several machines")
 	f.BoolVar(&g.force, "force", false, "replace existing files")
@@ -98,7 +100,8 @@ func (g *genConfig) readInput(ios *iostreams.Streams) (err error) {
 	return err
 }
 
-// files makes the configurations of these machines, each with the path of its file.
+// files makes the configurations of the machines with these names. It returns each with the path of
+// its file.
 func (g *genConfig) files(names []string, several bool) ([]secretfile.File, error) {
 	var files []secretfile.File
 	for _, name := range names {
@@ -138,7 +141,7 @@ func (g *genConfig) write(ios *iostreams.Streams, files []secretfile.File, sever
 	return nil
 }
 
-// nodeFlags are the labels and taints of a command line.
+// nodeFlags are the flags for the labels and taints of a node.
 type nodeFlags struct{ labels, taints []string }
 
 func (n *nodeFlags) register(f *pflag.FlagSet) {
@@ -146,7 +149,7 @@ func (n *nodeFlags) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&n.taints, "taint", nil, "taint of the Kubernetes node, for example dedicated=gpu:NoSchedule; repeatable")
 }
 
-// node parses the labels and taints.
+// node parses the labels and taints. It returns an error for two labels with the same key.
 func (n nodeFlags) node() (config.Node, error) {
 	out := config.Node{Labels: map[string]string{}}
 	for _, text := range n.labels {
@@ -169,7 +172,7 @@ func (n nodeFlags) node() (config.Node, error) {
 	return out, nil
 }
 
-// readCAs reads the files of operator CAs.
+// readCAs returns the contents of the files of operator CAs.
 func readCAs(files []string) ([]string, error) {
 	var all []string
 	for _, file := range files {

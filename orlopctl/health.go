@@ -22,6 +22,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
+// healthTimeout is the default time limit of `health` without --once.
 const healthTimeout = 10 * time.Minute
 
 // healthOptions are the flags of `health`.
@@ -37,10 +38,10 @@ func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 		Annotations: calls(api.Cluster_Health_FullMethodName),
 		Short:       "Wait until the cluster is healthy, and show the failed checks",
 		Long: "Wait until the cluster is healthy, and show the failed checks. The command also waits for a machine that is not reachable yet.\n" +
-			"Without --cluster, these are the checks of the called machine alone. With --cluster, a control-plane machine calls all machines of the\n" +
-			"cluster and answers for them, also while Kubernetes is down or machines are missing: their versions, etcd, certificates, upgrades, and\n" +
-			"copies of the Cluster document that differ; each problem with its reason and a remedy.\n" +
-			"The exit status is 0 when it is healthy and 4 when it does not become healthy in time.",
+			"Without --cluster, it shows only the checks of the called machine. With --cluster, a control-plane machine calls all machines of the\n" +
+			"cluster and answers for them, even while Kubernetes is down or machines are missing. It checks their versions, etcd, certificates and\n" +
+			"upgrades, and whether their copies of the Cluster document are equal. Each problem has a reason and a remedy.\n" +
+			"The exit status is 0 if the cluster is healthy, and 4 if it does not become healthy in time.",
 		Example: "  orlopctl health\n  orlopctl health --cluster --once -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -68,19 +69,21 @@ func healthCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&o.once, "once", false, "do not wait: show the present health")
-	f.BoolVar(&o.cluster, "cluster", false, "the health of all machines of the cluster, by a call of a control-plane machine")
+	f.BoolVar(&o.once, "once", false, "show the present health and do not wait")
+	f.BoolVar(&o.cluster, "cluster", false, "check all machines of the cluster; the called machine must be a control-plane machine")
 	registerMachineTimeout(f, &o.machineTimeout)
 	return c
 }
 
-// registerMachineTimeout adds the flag for the time that each machine of the cluster has to answer.
+// registerMachineTimeout adds the flag --machine-timeout: the time that each machine of the cluster
+// has to answer.
 func registerMachineTimeout(f *pflag.FlagSet, to *time.Duration) {
 	f.DurationVar(to, "machine-timeout", 0, "time that each machine of the cluster has to answer (default: 4s; at most 20s)")
 	flags.Limit(f, "machine-timeout", to, time.Millisecond, 20*time.Second)
 }
 
-// clusterHealth waits until the whole cluster is healthy, and prints its health.
+// clusterHealth waits until the whole cluster is healthy, and prints the last answer. With --once
+// it does not wait.
 func clusterHealth(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, o healthOptions) error {
 	began, told := time.Now(), map[string]bool{}
 	say := func(line string) {
@@ -107,7 +110,7 @@ func clusterHealth(ctx context.Context, ios *iostreams.Streams, endpoint client.
 	return cmp.Or(err, health.WriteCluster(ios.Out, last))
 }
 
-// healthView shows reports: on a terminal as a table that is redrawn, otherwise as a line per
+// healthView prints reports. On a terminal it redraws a table. Elsewhere it prints a line for each
 // change.
 type healthView struct {
 	ios    *iostreams.Streams
@@ -180,7 +183,8 @@ func (v *healthView) draw(r health.Report) error {
 	return nil
 }
 
-// erase moves back to the first line of the table and clears everything below (ECMA-48: CUU, ED).
+// erase moves back to the first line of the table and clears the rest of the screen (ECMA-48: CUU,
+// ED).
 func (v *healthView) erase() {
 	if v.drawn > 0 {
 		v.ios.Printf("\x1b[%dA\x1b[J", v.drawn)

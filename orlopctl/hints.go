@@ -12,13 +12,14 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// Hints for operators with knowledge of another tool: the corresponding commands of orlopctl.
+// This file contains hints for commands of other tools: each hint names the corresponding commands
+// of orlopctl.
 
-// kubectlHint is the hint for a resource of Kubernetes.
+// kubectlHint is the hint for a resource of Kubernetes. %s is the command of kubectl.
 const kubectlHint = "that belongs to Kubernetes: `orlopctl kubeconfig` gives kubectl access, and `kubectl %s` shows it"
 
-// otherCommands maps commands of other tools (talosctl, kubectl, kubeadm, systemd) to the
-// corresponding command.
+// otherCommands maps commands of other tools (talosctl, kubectl, kubeadm, systemd) to hints, which
+// name the corresponding command of orlopctl.
 var otherCommands = map[string]string{
 	"apply":            "`orlopctl apply-config -f FILE` applies a machine's configuration; objects of Kubernetes are kubectl's, or an add-on's",
 	"apply-machine":    "`orlopctl apply-config -f FILE`",
@@ -121,10 +122,12 @@ var otherCommands = map[string]string{
 	"kubeconfig-merge": "`orlopctl kubeconfig`",
 }
 
-// unknownWord finds the unknown command in cobra's error message; cobra has no error type for it.
+// unknownWord matches cobra's message about an unknown command, because cobra has no error type for
+// it.
 var unknownWord = regexp.MustCompile(`^unknown command "([^"]+)" for "orlopctl"`)
 
-// elsewhere returns the hint for a command of another tool; empty without a hint.
+// elsewhere returns the hint for an error about a command of another tool. It returns "" if there
+// is no hint.
 func elsewhere(err error) string {
 	found := unknownWord.FindStringSubmatch(err.Error())
 	if found == nil {
@@ -151,8 +154,8 @@ var kubernetesKinds = map[string]string{
 	"certificatesigningrequests": "csr", "runtimeclasses": "", "all": "",
 }
 
-// kubernetesKind returns the resource that a word names, in the plural, or an empty string. It
-// ignores the text after a slash or a dot.
+// kubernetesKind returns the resource that a word names, in the plural. It returns "" for an
+// unknown word. It ignores the text after a slash, a dot or a comma.
 func kubernetesKind(word string) string {
 	word, _, _ = strings.Cut(strings.ToLower(word), "/")
 	word, _, _ = strings.Cut(word, ".")
@@ -171,7 +174,8 @@ func kubernetesKind(word string) string {
 	return ""
 }
 
-// otherTopics maps topics of talosctl's `get` to the corresponding command.
+// otherTopics maps topics of talosctl's `get` to hints, which name the corresponding command of
+// orlopctl.
 var otherTopics = map[string]string{
 	"addresses": "`orlopctl get network`", "links": "`orlopctl get network`", "hostname": "`orlopctl get network`", "resolvers": "`orlopctl get network`",
 	"machineconfig": "`orlopctl show-config`", "mc": "`orlopctl show-config`", "config": "`orlopctl show-config`, `orlopctl get configuration`",
@@ -183,7 +187,8 @@ var otherTopics = map[string]string{
 	"cpu": "`orlopctl get system`", "hardware": "`orlopctl get pci`, `orlopctl get system`", "systeminformation": "`orlopctl get system`", "firewall": "`orlopctl get nftables`",
 }
 
-// topicHint adds a hint to the machine's error about an unknown topic.
+// topicHint adds a hint to the machine's error about an unknown topic. It returns other errors
+// without a change.
 func topicHint(err error, topic string) error {
 	if s, ok := exit.StatusOf(err); err == nil || !ok || s.Code() != codes.NotFound {
 		return err
@@ -197,7 +202,8 @@ func topicHint(err error, topic string) error {
 	return exit.WithHint(err, "`orlopctl get` lists the topics")
 }
 
-// fileOrFlag accepts the file of a command as an argument or as --file.
+// fileOrFlag checks the arguments of a command that reads a single file. The file can be an
+// argument, which fileOrFlag stores in --file, or --file itself.
 func fileOrFlag(c *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -212,7 +218,7 @@ func fileOrFlag(c *cobra.Command, args []string) error {
 	return c.Flags().Set("file", args[0])
 }
 
-// short returns the beginning of a text for a message, because the rest may be a secret.
+// short returns the first 16 bytes of a text for a message, because the rest may be a secret.
 func short(text string) string {
 	const most = 16
 	if len(text) > most {

@@ -44,8 +44,8 @@ func TestOtherCommands(t *testing.T) {
 	}
 }
 
-// TestElsewhere checks that the message of the library is parsed, and that an unknown word has no
-// hint.
+// TestElsewhere checks that `elsewhere` parses the messages of cobra, and that unknown words have
+// no hint.
 func TestElsewhere(t *testing.T) {
 	for message, want := range map[string]string{
 		`unknown command "bootstrap" for "orlopctl"`:                      "this step is not necessary",
@@ -67,8 +67,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestProgress checks that a transfer shows the moved bytes, and the total if it is known: on a
-// terminal with each chunk, otherwise each 15 s.
+// TestProgress checks the lines about a transfer. They contain the moved bytes, and the total if it
+// is known. A terminal gets a line for each chunk, and other outputs get a line every 15 s.
 func TestProgress(t *testing.T) {
 	for _, c := range []struct {
 		terminal bool
@@ -94,8 +94,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestWaiting checks that a slow operation is reported, on a terminal in one line, and that its end
-// writes nothing.
+// TestWaiting checks the line about a slow operation, and that the line is replaced on a terminal.
+// An operation that ends at once prints no line.
 func TestWaiting(t *testing.T) {
 	var out bytes.Buffer
 	ios := &iostreams.Streams{Err: &out, Out: &out}

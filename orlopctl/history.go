@@ -22,10 +22,10 @@ func confirmCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	return &cobra.Command{
 		Use:         "confirm-config",
 		Annotations: calls(api.Config_Confirm_FullMethodName),
-		Short:       "Keep the configuration that is tried",
-		Long: "Confirm the configuration that is on trial: it was applied with --mode try, or the command that applied it\n" +
-			"could not confirm it. Otherwise the previous configuration becomes active again, when the trial ends or when\n" +
-			"the machine reboots.",
+		Short:       "Confirm the configuration that is on trial",
+		Long: "Confirm the configuration that is on trial. A configuration is on trial if it was applied with --mode try, or if the\n" +
+			"command that applied it could not confirm it. Without a confirmation, the previous configuration becomes active\n" +
+			"again when the trial ends or when the machine reboots.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := connect.Interruptible()
@@ -58,7 +58,7 @@ func historyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	return &cobra.Command{
 		Use:         "config-history",
 		Annotations: calls(api.Config_History_FullMethodName),
-		Short:       "The configurations that were active, and the changes of each",
+		Short:       "List the configurations that were active, and the changes of each",
 		Args:        cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -86,7 +86,7 @@ func showConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	c := &cobra.Command{
 		Use:         "show-config [NUMBER]",
 		Annotations: calls(api.Config_Get_FullMethodName),
-		Short:       "The active configuration, or an earlier configuration, without its secrets",
+		Short:       "Show the active configuration, or an earlier configuration, without its secrets",
 		Args:        cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			numbers, err := configNumbers(args)
@@ -109,16 +109,17 @@ func showConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 			})
 		},
 	}
-	c.Flags().BoolVar(&origins, "origins", false, "also show its origin, and which values are defaults; `orlopctl get network` shows the values from DHCP")
+	c.Flags().BoolVar(&origins, "origins", false, "also show the origin of the configuration, and which values are defaults; `orlopctl get network` shows the values from DHCP")
 	return c
 }
 
 func diffConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff-config FROM [TO]",
-		Short: "The differences between an earlier configuration and another, or the active configuration",
-		Long: "The differences between two configurations of the history (`orlopctl config-history`), field by field. The default of TO is the active configuration.\n" +
-			"Secrets are named, not shown. `orlopctl apply-config --dry-run` compares with a file.",
+		Short: "Show the differences between an earlier configuration and another or the active configuration",
+		Long: "Show the differences between two configurations of the history (`orlopctl config-history`), field by field. Without TO, the command\n" +
+			"compares with the active configuration. It names changed secrets, but does not show them. `orlopctl apply-config --dry-run` compares\n" +
+			"the active configuration with a file.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			numbers, err := configNumbers(args)
@@ -163,7 +164,8 @@ func rollbackConfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cob
 	return c
 }
 
-// configNumbers parses the numbers of up to two configurations; missing numbers are 0.
+// configNumbers parses the numbers of up to two configurations. A missing number is 0, which means
+// the active configuration.
 func configNumbers(args []string) (numbers [2]uint64, err error) {
 	for i, a := range args {
 		if numbers[i], err = strconv.ParseUint(a, 10, 64); err != nil || numbers[i] == 0 {

@@ -19,14 +19,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// chunkSize is the number of bytes of an archive in one message; the API allows 1 MiB.
+// chunkSize is the number of bytes of an archive in a message; the API allows 1 MiB.
 const chunkSize = 1 << 20
 
-// importTimeout bounds an import; a slow machine unpacks for minutes.
+// importTimeout bounds an import. A slow machine unpacks an archive for minutes.
 const importTimeout = 15 * time.Minute
 
 func imageCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	c := &cobra.Command{Use: "image", Short: "Container images on the machine"}
+	c := &cobra.Command{Use: "image", Short: "List or import container images on the machine"}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "list", Short: "List the container images", Args: cobra.NoArgs,
@@ -85,8 +85,8 @@ func importImage(ios *iostreams.Streams, conn *connect.Connector, name string) e
 	})
 }
 
-// showWaiting shows the elapsed time of an operation until the returned function is called: on a
-// terminal each second, otherwise as a line if it is slow.
+// showWaiting shows the elapsed time of an operation until done is called. It updates the line on a
+// terminal each second. Elsewhere it prints a line every 15 s.
 func showWaiting(ios *iostreams.Streams, what string) (done func()) {
 	const often, long = time.Second, 15 * time.Second
 	_, terminal := ios.Terminal()
@@ -127,8 +127,8 @@ func errorSoFar(ios *iostreams.Streams, terminal bool, what string, taken time.D
 	ios.Errorln(line)
 }
 
-// openInput opens the archive that a command reads, or the standard input for "-", and returns its
-// size if known.
+// openInput opens the archive that a command reads, or the standard input for "-". It returns the
+// size in bytes, or 0 if the size is unknown.
 func openInput(ios *iostreams.Streams, name string) (file io.ReadCloser, size int64, err error) {
 	if name == "-" {
 		return io.NopCloser(ios.In), 0, nil
@@ -143,8 +143,8 @@ func openInput(ios *iostreams.Streams, name string) (file io.ReadCloser, size in
 	return f, size, nil
 }
 
-// send copies a file into a stream, chunk by chunk. If the machine ends the stream early,
-// CloseAndRecv returns the reason.
+// send copies a file into a stream, chunk by chunk. If the machine ends the stream early, send
+// returns nil, and CloseAndRecv of the stream returns the reason.
 func send(file io.Reader, progress func(int64), stream func(chunk []byte) error) error {
 	buffer, sent := make([]byte, chunkSize), int64(0)
 	for {
@@ -169,9 +169,9 @@ func send(file io.Reader, progress func(int64), stream func(chunk []byte) error)
 	}
 }
 
-// newProgress returns a function that shows the progress; did is the verb ("sent"), and total the
-// size, or 0 if it is unknown. On a terminal the line is replaced, and cleared at the end;
-// otherwise a slow transfer gets a line now and then.
+// newProgress returns a function that shows the progress of a transfer. did is the verb ("sent").
+// total is the size in bytes, or 0 if it is unknown. On a terminal, the function replaces its line,
+// and clears the line at the end. Elsewhere it prints a line each progressInterval.
 func newProgress(ios *iostreams.Streams, did string, total int64) func(bytes int64) {
 	_, terminal := ios.Terminal()
 	return progressOn(ios, terminal, did, total)

@@ -15,10 +15,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// installTimeout bounds an installation: a few hundred megabytes, twice, on a slow disk.
+// installTimeout bounds an installation, which writes a few hundred megabytes twice. The disk can
+// be slow.
 const installTimeout = 30 * time.Minute
 
-// installProgress is topic "install" of a machine (machined/install/run.go).
+// installProgress is the value of topic "install" of a machine (machined/install/run.go).
 type installProgress struct {
 	Phase     string `json:"phase"`
 	Disk      string `json:"disk"`
@@ -28,11 +29,12 @@ type installProgress struct {
 	Total     int64  `json:"total"`
 }
 
-// errInstalled ends the watch of an installation.
+// errInstalled ends the watch of an installation that has succeeded.
 var errInstalled = errors.New("installed")
 
 // awaitInstall shows the progress of an installation until the machine reboots from the disk. It
-// reconnects after a lost connection; the installation does not depend on the connection.
+// connects again after a lost connection, because the installation does not depend on the
+// connection.
 func awaitInstall(ios *iostreams.Streams, conn *connect.Connector) error {
 	endpoint, err := conn.Machine()
 	if err != nil {
@@ -56,8 +58,8 @@ func awaitInstall(ios *iostreams.Streams, conn *connect.Connector) error {
 	}
 }
 
-// followInstall connects and shows the progress until the installation is complete (errInstalled)
-// or has failed.
+// followInstall connects and shows the progress of an installation. It returns errInstalled after
+// the end of the installation, and another error if the installation or the connection has failed.
 func followInstall(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, last *installProgress) error {
 	return connect.Attempt(ctx, endpoint, func(dialing context.Context, c *client.Client) error {
 		v, err := c.Machine.Version(dialing, &api.VersionRequest{})
@@ -82,7 +84,7 @@ func followInstall(ctx context.Context, ios *iostreams.Streams, endpoint client.
 				return fmt.Errorf("install: cannot read the machine's answer: %w", err)
 			}
 			if now.Operation != last.Operation {
-				newProgress(ios, "written", last.Total)(last.Total) // clears its line
+				newProgress(ios, "written", last.Total)(last.Total) // clears the progress line
 			}
 			if now.Operation != last.Operation && now.Operation != "" {
 				ios.Errorln(now.Operation)

@@ -23,7 +23,8 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		Use:   "kubeconfig",
 		Short: "Get a certificate for the Kubernetes API and merge it into ~/.kube/config",
 		Long: "Get a client certificate of a cluster administrator and merge it into $KUBECONFIG or ~/.kube/config, as the\n" +
-			"current context. Other clusters in the file stay as they are. With --out the file is written alone; - is the standard output.",
+			"current context. Other clusters in that file do not change. With --out, the command does not merge: it writes a\n" +
+			"separate file, or with --out - to the standard output.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -37,10 +38,10 @@ func kubeconfigCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "write to this file instead of merging; - for the standard output")
-	f.StringVar(&server, "server", "", "URL of the Kubernetes API to write into it (default: the first virtual address, else the endpoint)")
+	f.StringVar(&server, "server", "", "URL of the Kubernetes API in the kubeconfig (default: the first virtual address, or the endpoint if there is none)")
 	f.DurationVar(&ttl, "ttl", 0, "how long the certificate is valid (default 24h, at most 720h)")
 	flags.Positive(f, "ttl", &ttl)
-	f.BoolVar(&force, "force", false, "replace an existing file that --out names, or a cluster of the same name that has another CA")
+	f.BoolVar(&force, "force", false, "replace the existing file of --out, or a cluster with the same name and another CA")
 	return c
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// suspendTimeout bounds a call with several steps on the machine, each up to a minute.
+// suspendTimeout bounds a call for which the machine performs several steps. Each step has up to a
+// minute.
 const suspendTimeout = 4 * time.Minute
 
 func kubernetesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -24,8 +25,8 @@ func kubernetesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		Short: "Repair a cluster whose API rejects requests",
 		Long: "Repair a cluster whose API rejects requests: suspend the webhook, API service, converter or policy that\n" +
 			"rejects them, and resume it when its backend works. `orlopctl health` names the object (extensions). These\n" +
-			"calls work while webhooks and policies reject all requests, and are audited. The object is stored on the\n" +
-			"called machine, a control-plane machine.",
+			"commands work even while webhooks and policies reject all requests, and the audit log records them. The called\n" +
+			"machine, a control-plane machine, stores the suspended object.",
 	}
 	c.AddCommand(suspendCommand(ios, conn), resumeCommand(ios, conn), suspendedCommand(ios, conn))
 	return c
@@ -35,8 +36,9 @@ func suspendCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	return &cobra.Command{
 		Use:   "suspend KIND NAME",
 		Short: "Suspend an object that makes the API reject requests",
-		Long: "Suspend an object of Kubernetes that makes the API reject requests: it is deleted and stored on the machine. KIND is one of " + suspendKinds() + ".\n" +
-			"Of a customresourcedefinition only the converter goes: do not write its objects until it is back, or fields of other versions are lost.",
+		Long: "Suspend an object of Kubernetes that makes the API reject requests: delete the object, and store it on the machine. KIND is one of\n" + suspendKinds() + ".\n" +
+			"Of a customresourcedefinition only the converter is suspended. Write no custom resource of the definition until you resume it, because\n" +
+			"fields of other versions would be lost.",
 		Example:           "  orlopctl kubernetes suspend validatingwebhookconfiguration policy\n  orlopctl kubernetes suspend apiservice v1beta1.custom.metrics.k8s.io",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
@@ -60,7 +62,7 @@ func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 	var forget bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
-		Short:             "Resume a suspended object",
+		Short:             "Resume a suspended object: create it again from the stored copy",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -77,7 +79,7 @@ func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 			})
 		},
 	}
-	c.Flags().BoolVar(&forget, "forget", false, "do not restore the object: drop its stored copy")
+	c.Flags().BoolVar(&forget, "forget", false, "drop the stored copy of the object instead of restoring the object")
 	return c
 }
 

@@ -19,10 +19,10 @@ func machinesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	c := &cobra.Command{
 		Use:   "machines",
 		Short: "List the machines of the cluster, also while Kubernetes is down",
-		Long: "List the machines of the cluster: name, role, release, Kubernetes, whether all checks of the machine pass, and a message. A control-plane\n" +
-			"machine calls each machine, so the list does not depend on Kubernetes; a machine that does not answer is listed with the reason. WANTED is\n" +
-			"the release that the object of the machine wants (Cluster.spec.kubernetes.machineObjects), as the machine has read it last.\n" +
-			"`orlopctl health --cluster` shows the problems with their remedies.",
+		Long: "List the machines of the cluster: name, role, release, Kubernetes, whether all checks of the machine pass, and a message. The called\n" +
+			"control-plane machine calls each machine, so the list does not depend on Kubernetes. For a machine that does not answer, the list shows\n" +
+			"the reason. WANTED is the release that the machine object wants (Cluster.spec.kubernetes.machineObjects), as the machine has read it\n" +
+			"last. `orlopctl health --cluster` shows the problems with their remedies.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -41,7 +41,7 @@ func machinesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	return c
 }
 
-// printMachines writes the list in JSON or YAML: an answer without its problems would look healthy.
+// printMachines prints the machines in JSON or YAML. It leaves out the rest of the answer.
 func printMachines(ios *iostreams.Streams, answer *api.ClusterHealthResponse) error {
 	machines := []json.RawMessage{}
 	for _, m := range answer.Machines {

@@ -1,13 +1,14 @@
-// Command orlopctl is the operator's tool for Orlop OS machines: it generates keys and
-// configurations, applies them, shows the state of machines, and starts local machines in QEMU.
+// Command orlopctl is the operator's tool for Orlop OS machines. It generates keys and
+// configurations, applies configurations, shows the state of machines, and starts local machines in
+// QEMU.
 //
-// It uses only the gRPC API of the machines. Its file ~/.orlop/config holds the known machines
-// (contexts). Each file of this package holds the commands of one noun; a command is a function of
-// the streams (iostreams) and of the connector (connect). The other packages below orlopctl hold
-// the work that does not belong to one command.
+// The tool uses only the gRPC API of the machines. Its file ~/.orlop/config holds the known
+// machines (contexts). Each file of this package holds the commands about one subject. The function
+// of a command takes the streams (iostreams) and the connector (connect). The other packages below
+// orlopctl hold work that several commands share, or that has a subject of its own.
 //
-// It holds no policy: pkg/config and the machine validate configurations, and apid on the machine
-// authorizes calls.
+// The tool holds no policy: pkg/config and the machine validate configurations, and apid on the
+// machine authorizes calls.
 package main
 
 import (
@@ -22,7 +23,8 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run runs the program and returns the exit status, without ending the process.
+// run runs the program with these arguments and returns the exit status. It does not end the
+// process.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return newTool(&iostreams.Streams{In: stdin, Out: stdout, Err: stderr}).run(args)
 }

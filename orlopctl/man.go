@@ -20,7 +20,7 @@ func manCommand(ios *iostreams.Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "man --out DIRECTORY",
 		Short: "Write the man pages of this tool",
-		Long:  "Write the man pages of this tool, a page per command (section 1). The same tool writes the same bytes.",
+		Long:  "Write the man pages of this tool, one page per command (section 1). The pages depend only on the version of the tool.",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := os.MkdirAll(out, 0o755); err != nil {
@@ -38,7 +38,8 @@ func manCommand(ios *iostreams.Streams) *cobra.Command {
 	return c
 }
 
-// writeManPages writes the pages of a command and of its subcommands, and returns their number.
+// writeManPages writes the pages of a command and all its subcommands, and returns the number of
+// pages.
 func writeManPages(c *cobra.Command, directory string) (int, error) {
 	file := filepath.Join(directory, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
 	text, err := manPage(c)
@@ -62,8 +63,8 @@ func writeManPages(c *cobra.Command, directory string) (int, error) {
 	return pages, nil
 }
 
-// manPage returns the page of one command. The library requires a date and defaults to today's
-// date, so manPage removes the date.
+// manPage returns the page of a command. The library writes a date into each page, which manPage
+// removes: the page must not depend on the day.
 func manPage(c *cobra.Command) ([]byte, error) {
 	var page bytes.Buffer
 	c.DisableAutoGenTag = true

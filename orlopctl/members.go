@@ -23,11 +23,11 @@ import (
 func nodesCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "nodes",
-		Short: "The cluster's machines: add, approve, list and remove workers",
-		Long: "The cluster's machines: add, approve, list and remove workers.\n\n" +
-			"A worker joins with a ticket, which is for one machine, can be used once, and expires; or it sends a join\n" +
-			"request, and an operator approves the key fingerprint on its console. It holds no key of the cluster. Call any\n" +
-			"control-plane machine; more than half of them must answer before a worker joins.",
+		Short: "Add, approve, list and remove workers of the cluster",
+		Long: "Add, approve, list and remove workers of the cluster.\n\n" +
+			"A worker joins with a ticket, which is for one machine, can be used once, and expires. Or the worker sends a join\n" +
+			"request, and an operator approves the key fingerprint on its console. A worker holds no key of the cluster. Call\n" +
+			"any control-plane machine; more than half of the control-plane machines must answer before a worker joins.",
 	}
 	c.AddCommand(nodesAddCommand(ios, conn), nodesTemplateCommand(ios, conn), nodesRuleCommand(ios, conn), nodesPendingCommand(ios, conn), nodesApproveCommand(ios, conn), nodesDenyCommand(ios, conn), nodesListCommand(ios, conn), nodesRemoveCommand(ios, conn))
 	return c
@@ -41,11 +41,11 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Make the configuration of a worker, with a ticket",
-		Long: "Make the configuration of a worker called NAME, with a ticket with which it joins the cluster. Apply it to the\n" +
-			"machine before the ticket expires; the first machine that presents the ticket joins. Until then, any machine\n" +
-			"with the file can join in its place. With --no-ticket the file contains no secret: the machine sends a join\n" +
-			"request, and waits for `orlopctl nodes approve`. Labels and taints of its Kubernetes node can be changed\n" +
-			"later, in its configuration (Machine.spec.node).",
+		Long: "Make the configuration of a worker called NAME, with a ticket with which it joins the cluster. Apply the\n" +
+			"configuration to the machine before the ticket expires. The first machine that presents the ticket joins: until\n" +
+			"then, any machine with the file can take the place of the worker. With --no-ticket the file contains no secret:\n" +
+			"the machine sends a join request, and waits for `orlopctl nodes approve`. Labels and taints of the Kubernetes\n" +
+			"node can be changed later, in the configuration of the machine (Machine.spec.node).",
 		Example: "  orlopctl nodes add w1 --out w1.yaml\n  orlopctl apply-config -f w1.yaml -e 10.0.0.21 --fingerprint sha256:…",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -69,7 +69,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 			if err := vacantOutput(out, force); err != nil {
 				return err
 			}
-			// The machine may have to remove an earlier machine with this name first.
+			// The called machine may first have to remove an earlier machine with this name.
 			return conn.CallFor(removeTime, func(ctx context.Context, c *client.Client) error {
 				text, err := gen.WorkerConfig(ctx, c, &api.CreateTicketRequest{Name: args[0], Csr: request, Ttl: connect.DurationOf(ttl)}, key, node)
 				if err != nil {
@@ -87,7 +87,7 @@ func nodesAddCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
 	f.DurationVar(&ttl, "ttl", 0, "validity of the ticket (default: 1h; at most 168h)")
 	flags.Positive(f, "ttl", &ttl)
-	f.BoolVar(&noTicket, "no-ticket", false, "no ticket: the machine sends a join request, and an operator approves it (Cluster.spec.joinRequests)")
+	f.BoolVar(&noTicket, "no-ticket", false, "write no ticket: the machine sends a join request, and an operator approves it (Cluster.spec.joinRequests)")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	marks.register(f)
 	return c
@@ -97,9 +97,9 @@ func nodesPendingCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 	return &cobra.Command{
 		Use:   "pending",
 		Short: "List the join requests",
-		Long: "List the join requests at a control-plane machine, of machines without a ticket (`orlopctl nodes add\n" +
-			"--no-ticket`). Any computer in the network can send a join request with any name: compare the fingerprint with\n" +
-			"the fingerprint on the machine's console before you approve it.",
+		Long: "List the join requests that the called control-plane machine has received from machines without a ticket\n" +
+			"(`orlopctl nodes add --no-ticket`). Any computer in the network can send a join request with any name: compare\n" +
+			"the fingerprint with the fingerprint on the machine's console before you approve a request.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Call(func(ctx context.Context, c *client.Client) error {
@@ -123,9 +123,9 @@ func nodesApproveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 	c := &cobra.Command{
 		Use:   "approve NAME FINGERPRINT",
 		Short: "Approve a join request",
-		Long: "Approve a join request: only the machine with the key fingerprint on its console is admitted. It joins with\n" +
-			"its next request, within seconds. The called machine must have received the join request (`orlopctl nodes\n" +
-			"pending` shows it there).",
+		Long: "Approve a join request. FINGERPRINT is the key fingerprint on the console of the machine: only the machine with\n" +
+			"this key is admitted. It joins with its next request, within seconds. The called control-plane machine must have\n" +
+			"received the join request (`orlopctl nodes pending`).",
 		Example: "  orlopctl nodes approve w1 sha256:…",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -150,8 +150,8 @@ func nodesDenyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 	return &cobra.Command{
 		Use:   "deny NAME FINGERPRINT",
 		Short: "Deny a join request",
-		Long: "Deny a join request, and do not list it again until the machine has sent no request for a day. Approving it\n" +
-			"undoes this.",
+		Long: "Deny a join request. The request is not listed again until the machine has sent no request for a day.\n" +
+			"`orlopctl nodes approve` undoes the denial.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := consoleFingerprint(args[1]); err != nil {
@@ -214,14 +214,14 @@ func nodesRemoveCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	c := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a worker from the cluster, and revoke its certificates and its pods' tokens",
-		Long: "Remove a worker from the cluster, with all unused tickets for its name. When the command returns, the\n" +
-			"control-plane machines that answer, and their API servers, no longer admit it, and they abort its running\n" +
-			"requests. Its Kubernetes node is deleted with its pods, which are recreated on other nodes, and the tokens of\n" +
-			"those pods become invalid at all API servers. With --drain, the called machine evicts the pods first, so\n" +
-			"that their replacements run before; it continues if you disconnect. Do not use it for a stolen machine: the\n" +
-			"revocation would wait. A machine that receives its removal ends its pods and its node, and retains its data until it\n" +
-			"is reset. A stolen machine may ignore this, and its holder knows the content of the Secrets of its pods:\n" +
-			"change them.",
+		Long: "Remove a worker from the cluster, with all unused tickets for its name. When the command returns, all\n" +
+			"control-plane machines that answer, and their API servers, reject the worker and have ended its running requests.\n" +
+			"The command deletes the Kubernetes node with its pods. Other nodes run new pods in their place, and the tokens of\n" +
+			"the deleted pods are invalid at all API servers. With --drain, the called machine first evicts the pods, so that\n" +
+			"their replacements run earlier; the drain continues if you disconnect. Do not use --drain for a stolen machine,\n" +
+			"because it delays the revocation.\n\n" +
+			"A machine that learns of its removal ends its pods and its node, and retains its data until it is reset. A stolen\n" +
+			"machine may ignore the removal, and its thief can read the Secrets of its pods: change these Secrets.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := drain.check(); err != nil {

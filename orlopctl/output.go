@@ -8,8 +8,8 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/secretfile"
 )
 
-// vacant returns an error if a file exists that the command may not replace. Commands check it
-// before the call, which can change the machine.
+// vacant returns an error if the file exists and force is not set. Commands call it before they
+// call the machine, because the call can change the machine.
 func vacant(file string, force bool) error {
 	if _, err := os.Lstat(file); err == nil && !force {
 		return exit.Usagef("%s: cannot write: it exists; --force replaces it", file)
@@ -17,7 +17,8 @@ func vacant(file string, force bool) error {
 	return nil
 }
 
-// vacantOutput is vacant for a file of writeOutput.
+// vacantOutput is vacant for the output of writeOutput. It returns nil for the standard output
+// ("-").
 func vacantOutput(out string, force bool) error {
 	if out == "-" {
 		return nil
@@ -25,8 +26,8 @@ func vacantOutput(out string, force bool) error {
 	return vacant(out, force)
 }
 
-// writeOutput writes a text to a file that only its owner can read, and a message about its use; or
-// the text alone to the standard output ("-").
+// writeOutput writes a text to a file that only its owner can read, and prints a message about the
+// use of the file. For "-" it writes only the text, to the standard output.
 func writeOutput(ios *iostreams.Streams, out string, text []byte, about string) error {
 	if out == "-" {
 		ios.Printf("%s", text)

@@ -24,17 +24,17 @@ func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	c := &cobra.Command{
 		Use:   "pair ADDRESS",
 		Short: "Claim an unclaimed machine with the pairing code on its console",
-		Long: "Claim an unclaimed machine: from then on it accepts only calls of this operator. Its image was built without\n" +
-			"an operator CA, and its console shows a pairing code, which the command prompts for. Machine and tool prove to\n" +
-			"each other that they know the code; an attacker between them cannot learn it or take the operator's place. The\n" +
-			"machine is stored as a context.",
+		Long: "Claim an unclaimed machine: from then on it accepts only calls of this operator. An unclaimed machine has an\n" +
+			"image without an operator CA, and its console shows a pairing code. The command prompts for the code. The machine\n" +
+			"and the tool prove to each other that they know the code; an attacker between them cannot learn it or claim the\n" +
+			"machine. The command stores the machine as a context.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if name == "" {
 				name = args[0]
 			}
-			// This check comes before the machine is claimed: an overwritten context may hold the
-			// only key to another machine.
+			// This check comes before the claim: it protects an existing context, which may hold
+			// the only key to another machine.
 			known, err := contexts.Load()
 			if err != nil {
 				return err
@@ -77,14 +77,15 @@ func pairCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			return nil
 		},
 	}
-	c.Flags().StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt, admin.crt and admin.key (`orlopctl gen operator`)")
+	c.Flags().StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt, admin.crt and admin.key (orlopctl gen operator)")
 	c.Flags().StringVar(&name, "name", "", "name of the context (default: the address)")
 	c.Flags().StringVar(&typed, "code", "", "the pairing code (default: prompt for it)")
-	c.Flags().BoolVar(&force, "force", false, "replace a context of this name that is another machine's")
+	c.Flags().BoolVar(&force, "force", false, "replace a context of the same name for another machine")
 	return c
 }
 
-// operatorContext reads the files of an operator's directory for a context, with the operator CA.
+// operatorContext returns a context with the operator CA, the certificate and the key in an
+// operator's directory. It first renews the certificate if that is due.
 func operatorContext(dir string) (c contexts.Context, err error) {
 	if c.Operator, err = filepath.Abs(dir); err != nil {
 		return c, fmt.Errorf("operator: %w", err)
@@ -105,7 +106,7 @@ func operatorContext(dir string) (c contexts.Context, err error) {
 	return c, nil
 }
 
-// pairingCode returns the code from the argument, or prompts for it.
+// pairingCode parses the code in `typed`, or prompts for the code if `typed` is empty.
 func pairingCode(ctx context.Context, ios *iostreams.Streams, typed string) (pairing.Code, error) {
 	if typed == "" {
 		_, _ = fmt.Fprint(ios.Err, "Type the pairing code that the machine's console shows: ")

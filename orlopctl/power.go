@@ -19,19 +19,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// drainTime bounds the time in which a machine drains its node (Machine.spec.upgrade.drain.timeout)
-// and leaves the cluster.
+// drainTime bounds the time in which a machine drains its node and leaves the cluster. The limit of
+// Machine.spec.upgrade.drain.timeout is one hour.
 const drainTime = 65 * time.Minute
 
 // typingTime is the time for the operator to find and type the machine's name.
 const typingTime = 5 * time.Minute
 
-// drainContinues adds to the error of a canceled call with a drain that the machine continues.
+// drainContinues adds a hint to the error of a canceled call: the machine continues with the drain.
 func drainContinues(err error) error {
 	return mayContinue(err, "the machine continues: it drains the node first; `orlopctl get drain` shows the progress, and `orlopctl drain cancel` gives it up")
 }
 
-// mayContinue adds to the error of a canceled or broken call that the machine may continue.
+// mayContinue adds a hint to the error of a canceled or broken call, because the machine may
+// continue. It returns other errors without a change.
 func mayContinue(err error, hint string) error {
 	if s, ok := exit.StatusOf(err); ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unavailable) {
 		code, _ := exit.Code(err)
@@ -54,10 +55,10 @@ func shutdownCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 		})
 }
 
-// askTime bounds the time in which a machine asks the others whether they need it.
+// askTime bounds the time in which a machine asks the other machines whether the cluster needs it.
 const askTime = time.Minute
 
-// forceFlag adds the flag that overrides a refusal by the cluster.
+// forceFlag adds the flag --force, which overrides a rejection because of the state of the cluster.
 func forceFlag(c *cobra.Command, force *bool) {
 	c.Flags().BoolVar(force, "force", false, "proceed although the cluster needs the machine at present; the audit log and the events record it")
 }
@@ -70,8 +71,8 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 	var drain drainFlags
 	c := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
-		Long: short + ". A control-plane machine asks the others first: the command is refused, with the reason,\nwhile they need it or another is away. " +
-			"Then the machine evicts its pods, if --drain or its configuration\n(Machine.spec.upgrade.drain) says so; it continues if you disconnect, and `orlopctl drain cancel` gives it up.",
+		Long: short + ". A control-plane machine first asks the other control-plane machines. It rejects the command, with\nthe reason, while they need it or another of them is away. " +
+			"Then the machine evicts its pods if --drain or its\nconfiguration (Machine.spec.upgrade.drain) says so. The eviction continues if you disconnect; `orlopctl drain cancel` gives it up.",
 		Annotations: calls(method),
 		RunE: func(*cobra.Command, []string) error {
 			if err := drain.check(); err != nil {
@@ -101,7 +102,7 @@ func powerCommand(ios *iostreams.Streams, conn *connect.Connector, name, method,
 	return c
 }
 
-// wipes are the values of reset's --wipe, with the data that each deletes.
+// wipes maps the values of --wipe to the data that they delete. forget is the text for the prompt.
 var wipes = map[string]struct {
 	wipe   api.ResetRequest_Wipe
 	forget string
@@ -119,12 +120,13 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 		Use:         "reset",
 		Annotations: calls(api.Machine_Reset_FullMethodName),
 		Short:       "Delete the machine's configuration or data and reboot it",
-		Long: "Delete data of the machine and reboot it: with --wipe state its configuration and its key, so that it waits\n" +
-			"for a configuration again; with --wipe data etcd, images, volumes and logs, so that it boots with its\n" +
-			"configuration alone: as an empty cluster, or it joins again if other machines have the cluster's data; with\n" +
-			"--wipe all both. You must type the machine's name first, unless --yes is given. A control-plane machine asks\n" +
-			"the others first: the command is refused, with the reason, while they need it or another is away. With\n" +
-			"--force the data are deleted even if the machine cannot leave etcd.",
+		Long: "Delete data of the machine and reboot it. --wipe state deletes its configuration and its key: the machine then\n" +
+			"waits for a configuration. --wipe data deletes etcd, images, volumes and logs: the machine then boots with its\n" +
+			"configuration alone. The machine joins the cluster again if other machines have the cluster's data. Otherwise it\n" +
+			"starts an empty cluster. --wipe all deletes both. You must type the machine's name first, unless --yes is given.\n\n" +
+			"A control-plane machine first asks the other control-plane machines. It rejects the command, with the reason,\n" +
+			"while they need it or another of them is away. With --force, the data are deleted even if the machine cannot\n" +
+			"leave etcd.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			what, known := wipes[wipe]
@@ -164,7 +166,8 @@ func resetCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 }
 
 // confirm prompts for the machine's name, to prevent an irreversible operation on the wrong
-// machine.
+// machine. The parameter `what` completes the sentence "This makes the machine NAME …". The error
+// is nil only if the typed name is correct.
 func confirm(ctx context.Context, ios *iostreams.Streams, c *client.Client, what string) error {
 	if ios.Node != "" {
 		return exit.Usagef("cannot prompt for confirmation for several machines; pass --yes")
@@ -189,11 +192,12 @@ func confirm(ctx context.Context, ios *iostreams.Streams, c *client.Client, what
 	return nil
 }
 
-// readLine reads a typed line, until the context ends.
+// readLine returns a typed line without surrounding blanks. It returns an error if the context ends
+// first.
 func readLine(ctx context.Context, in io.Reader) (string, error) {
 	line := make(chan string, 1)
 	go func() {
-		// At the end of the input, the text so far counts; it may be empty.
+		// At the end of the input, readLine returns the text so far, which may be empty.
 		text, _ := bufio.NewReader(in).ReadString('\n')
 		line <- strings.TrimSpace(text)
 	}()

@@ -9,26 +9,27 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// The patterns of redact. Machines deliberately return no secret to readers; redact finds secrets
-// that a program has leaked into a log or an error. It cannot find a secret without a pattern (a
+// The patterns of redact. Machines return no secret to readers. redact finds secrets that a program
+// has written to a log or an error by mistake. It cannot find a secret without a pattern (a
 // password, 32 random bytes).
 var (
-	// keyEdge is the first or the last line of a private key in PEM (RFC 7468), also in the form of
-	// OpenSSH and OpenPGP.
+	// keyEdge matches the first or the last line of a private key in PEM (RFC 7468), also in the
+	// form of OpenSSH and OpenPGP.
 	keyEdge = regexp.MustCompile(`-----(BEGIN|END) (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----`)
-	// longBase64 may be a private key that was encoded as a whole, as in a kubeconfig.
+	// longBase64 matches a long text in base64, which may be an encoded private key, as in a
+	// kubeconfig.
 	longBase64 = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
-	// webToken is a signed JSON web token (RFC 7515, section 7.1), for example of a service
-	// account: its first part encodes {".
+	// webToken matches a signed JSON web token (RFC 7515, section 7.1), for example of a service
+	// account. Its first part begins with eyJ, the encoding of {".
 	webToken = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)
-	// urlPassword is a name and a password in a URL (RFC 3986, section 3.2.1).
+	// urlPassword matches a name and a password in a URL (RFC 3986, section 3.2.1).
 	urlPassword = regexp.MustCompile(`://[^/\s:@"]*:[^/\s@"]+@`)
 )
 
-// maxKeyLines is the maximum number of lines of a private key; RSA with 8192 bits has 102.
+// maxKeyLines is the maximum number of lines of a private key. RSA with 8192 bits has 102.
 const maxKeyLines = 128
 
-// redact replaces each probable secret by config.Redacted and returns their number.
+// redact replaces each probable secret by config.Redacted, and returns the number of secrets.
 func redact(text string) (clean string, count int) {
 	clean, count = redactKeys(text)
 	replace := func(form *regexp.Regexp, by string, is func(string) bool) {
@@ -48,7 +49,8 @@ func redact(text string) (clean string, count int) {
 }
 
 // redactKeys replaces private keys in PEM, also with other text before and after each line. If the
-// other end of a key is missing, it replaces the maxKeyLines lines that may belong to the key.
+// beginning or the end of a key is missing, it replaces maxKeyLines lines, which may belong to the
+// key.
 func redactKeys(text string) (clean string, count int) {
 	var out strings.Builder
 	edges := keyEdge.FindAllStringSubmatchIndex(text, -1)
@@ -60,7 +62,7 @@ func redactKeys(text string) (clean string, count int) {
 		}
 		from, to := edge[0], edge[1]
 		if begins(edge) {
-			// the line of the edge itself is the first
+			// The line of the beginning counts as the first line.
 			to = linesAfter(text, edge[1], maxKeyLines+1)
 			for _, other := range edges[i+1:] {
 				if other[0] >= to {
@@ -83,10 +85,11 @@ func redactKeys(text string) (clean string, count int) {
 	return out.String(), count
 }
 
-// derSequence is the first byte of every key in DER (X.690, section 8.9).
+// derSequence is the first byte of every private key in DER (X.690, section 8.9).
 const derSequence = 0x30
 
-// linesAfter returns the position of the n-th line break after a position, or the end.
+// linesAfter returns the position of the n-th line break after a position, or the length of the
+// text if there are fewer.
 func linesAfter(text string, at, n int) int {
 	for ; n > 0; n-- {
 		next := strings.IndexByte(text[at:], '\n')
@@ -98,7 +101,8 @@ func linesAfter(text string, at, n int) int {
 	return at - 1
 }
 
-// linesBefore returns the start of the line that is n lines before a position, or the beginning.
+// linesBefore returns the start of the line n lines before a position, or 0 if there are fewer
+// lines.
 func linesBefore(text string, at, n int) int {
 	for ; n >= 0; n-- {
 		at = strings.LastIndexByte(text[:max(at, 0)], '\n')
@@ -109,7 +113,7 @@ func linesBefore(text string, at, n int) int {
 	return at + 1
 }
 
-// encodesKey reports whether a base64 text encodes a private key, in PEM or in DER.
+// encodesKey reports whether a base64 text encodes a private key in PEM or in DER.
 func encodesKey(text string) bool {
 	text = strings.TrimRight(text, "=")
 	if len(text)%4 == 1 {
@@ -128,8 +132,8 @@ func encodesKey(text string) bool {
 	return pkcs8 == nil || sec1 == nil || pkcs1 == nil
 }
 
-// redactValue is redact for every text in a JSON value. It treats a list of texts as lines, because
-// a log is such a list.
+// redactValue applies redact to every text in a JSON value. It joins a list of texts with line
+// breaks, because a log is a list of lines, and a key can extend over several lines.
 func redactValue(value any) (clean any, count int) {
 	switch v := value.(type) {
 	case string:
@@ -162,7 +166,8 @@ func redactValue(value any) (clean any, count int) {
 	return value, count
 }
 
-// texts returns the items of a list, if all are texts.
+// texts returns the items of a list as texts. ok is false if the list is empty or an item is no
+// text.
 func texts(list []any) (lines []string, ok bool) {
 	for _, item := range list {
 		line, is := item.(string)

@@ -35,7 +35,7 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%s: got %d, %q; want %d, %q", c.name, count, got, c.count, c.want)
 		}
 	}
-	// The time is linear in the length of any text; with quadratic time this test would not end.
+	// redact takes linear time for any text. With quadratic time, this test would not end.
 	if got, count := redact(strings.Repeat(strings.TrimSpace(begin), 200_000)); got != "(redacted)" || count != 1 {
 		t.Errorf("many beginnings: got %d, %.40q", count, got)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// tool is one run of the program.
+// tool is a run of the program.
 type tool struct {
 	args    []string // the command line
 	started bool     // a command has started, so the command line was valid
@@ -27,14 +27,15 @@ func (t *tool) rootCommand() *cobra.Command {
 		Use:   "orlopctl",
 		Short: "Operate Orlop OS machines",
 		Long:  "orlopctl operates Orlop OS machines: keys, configuration, health, logs, power, and local machines in QEMU.\n\n" + exit.Help,
-		// Report prints the error once.
+		// The method Report prints the error, so the library must not print it too.
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return t.ios.CheckOutput() },
 	}
 	root.SetIn(t.ios.In)
 	root.SetOut(t.ios.Out)
 	root.SetErr(t.ios.Err)
-	// The library pads a name to the longest name, and a single blank is no column.
+	// The library pads each name to the length of the longest name. A single blank would not look
+	// like a column.
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Padding }} {{", "Padding }}  {{"))
 	f := root.PersistentFlags()
 	t.conn.Flags.Register(f)
@@ -81,14 +82,14 @@ func (t *tool) rootCommand() *cobra.Command {
 	)
 	root.SetHelpCommandGroupID("tool")
 	root.SetCompletionCommandGroupID("tool")
-	// otherwise the library adds it only while it parses the command line
+	// Without this call, the library adds the command only while it parses the command line.
 	root.InitDefaultCompletionCmd()
 	t.noteStart(root)
 	return root
 }
 
-// noteStart makes every command record that it has started. An error before that is a mistake in
-// the command line. With --nodes, the command runs once per machine.
+// noteStart makes every command record that it has started: an error before the start is a mistake
+// in the command line. With --nodes, it also makes the command run once per machine.
 func (t *tool) noteStart(c *cobra.Command) {
 	if c.HasParent() && c.HasSubCommands() && !c.Runnable() {
 		c.RunE = group
@@ -107,8 +108,9 @@ func (t *tool) noteStart(c *cobra.Command) {
 	}
 }
 
-// group is the handler of a command with subcommands. For an unknown subcommand, the library would
-// print the help and return success, and a script would continue by mistake.
+// group is the handler of a command with subcommands. The library would print the help for an
+// unknown subcommand and return success, and a script would continue by mistake. group returns an
+// error instead.
 func group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()

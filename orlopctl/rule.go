@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// ruleTTL is the default validity of a rule: a delivery of machines takes days.
+// ruleTTL is the default validity of a rule. The delivery of machines takes days.
 const ruleTTL = 7 * 24 * time.Hour
 
 // ruleFlags are the flags of `orlopctl nodes rule`.
@@ -35,12 +35,13 @@ func nodesRuleCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 	c := &cobra.Command{
 		Use:   "rule NAME",
 		Short: "Make a signed rule that approves waiting machines by serial number",
-		Long: "Make an OrlopApprovalRule, signed with the operator's CA: waiting machines with a listed serial number or UUID\n" +
-			"are approved without a further call, each of the list once. --machines is a file with a list in YAML, for example\n" +
-			"`- serial: ABC123`, `- uuid: 4c4c4544-…` or both in an entry. A serial number proves nothing: until the rule\n" +
-			"expires, any machine in the network can state it and take the place of the right machine. Use a network that\n" +
-			"only your machines reach, a short validity, and a template with --rule-only. --dry-run writes nothing, and shows\n" +
-			"the listed machines that wait at present if a machine of the control plane answers.",
+		Long: "Make an OrlopApprovalRule, signed with the operator's CA. The cluster then approves waiting machines with a listed\n" +
+			"serial number or UUID automatically, one machine for each entry of the list. --machines is a file with a list in\n" +
+			"YAML. An entry is, for example, `- serial: ABC123` or `- uuid: 4c4c4544-…`, or has both.\n\n" +
+			"A serial number proves nothing: until the rule expires, any machine in the network can state it and take the place\n" +
+			"of the right machine. Use a network that only your machines reach, a short validity, and a template with\n" +
+			"--rule-only. --dry-run writes nothing. It shows the listed machines that wait at present, if a control-plane\n" +
+			"machine answers.",
 		Example: "  orlopctl nodes rule rack7 --machines rack7.list --match 'host.memory >= 64 * GiB' --out rack7-rule.yaml\n  kubectl apply -f rack7-rule.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -54,14 +55,15 @@ func nodesRuleCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 	flags.Positive(f, "maximum", &r.maximum)
 	f.DurationVar(&r.ttl, "ttl", ruleTTL, "validity of the rule; at most 8784h")
 	flags.Positive(f, "ttl", &r.ttl)
-	f.StringVar(&r.operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (`orlopctl gen operator`)")
+	f.StringVar(&r.operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (orlopctl gen operator)")
 	f.StringVar(&r.out, "out", "-", "file to write; - for the standard output")
 	f.BoolVar(&r.force, "force", false, "replace an existing file")
 	f.BoolVar(&r.dry, "dry-run", false, "write nothing; show the listed machines that wait")
 	return c
 }
 
-// makeRule writes a signed rule to a file, or to the standard output ("-").
+// makeRule writes a signed rule to a file, or to the standard output ("-"). With --dry-run it shows
+// the listed waiting machines instead.
 func makeRule(ios *iostreams.Streams, conn *connect.Connector, name string, f ruleFlags) error {
 	if err := gen.CheckObjectName(name); err != nil {
 		return exit.Usagef("%w", err)
@@ -100,8 +102,8 @@ func makeRule(ios *iostreams.Streams, conn *connect.Connector, name string, f ru
 	return showListed(ios, conn, r)
 }
 
-// showListed shows the machines that wait and that a rule lists. The expression is for the cluster:
-// this program has no compiler for it.
+// showListed shows the waiting machines that a rule lists. It does not evaluate the expression of
+// --match, because only the cluster has the compiler for it.
 func showListed(ios *iostreams.Streams, conn *connect.Connector, r claim.Rule) error {
 	var waiting []any
 	err := conn.Call(func(ctx context.Context, c *client.Client) error {

@@ -26,11 +26,11 @@ type releaseKeys struct {
 // register adds the flags to a command.
 func (k *releaseKeys) register(c *cobra.Command) {
 	c.Flags().StringVar(&k.file, "keys", "", "file with the public keys of the releases (PEM), such as build/release/keys.pem")
-	c.Flags().IntVar(&k.signatures, "signatures", 1, "require the signatures of so many of these keys")
+	c.Flags().IntVar(&k.signatures, "signatures", 1, "require valid signatures of this number of keys")
 	flags.Positive(c.Flags(), "signatures", &k.signatures)
 }
 
-// trust reads the keys.
+// trust reads the keys of --keys with the threshold of --signatures.
 func (k *releaseKeys) trust() (bundle.Trust, error) {
 	text, err := os.ReadFile(k.file)
 	if err != nil {
@@ -46,7 +46,7 @@ func (k *releaseKeys) trust() (bundle.Trust, error) {
 	return trust, nil
 }
 
-// String describes the signatures that were verified.
+// String describes the verified signatures.
 func (k *releaseKeys) String() string {
 	if k.signatures > 1 {
 		return fmt.Sprintf("signed by at least %d of the keys in %s", k.signatures, k.file)
@@ -60,9 +60,10 @@ func sbomCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 		Use: "sbom", Short: "Show the bill of materials of the running version", Args: cobra.NoArgs,
 		Annotations: calls(api.Upgrade_ReadSBOM_FullMethodName),
 		Long: "Show the bill of materials of the running version as SPDX 2.3 (JSON): the packages of Debian, the Go modules, the\n" +
-			"programs with their digests, and the container images in the image. Nothing is shown if the document is not the\n" +
-			"document of the signed statement of the version. With --keys, the statement must have the signatures, too: then\n" +
-			"the document is that of a release, even if the machine lies. The version is in the message on the error output.",
+			"programs with their digests, and the container images in the image. The command prints no document if its digest\n" +
+			"is not the digest in the signed statement of the version. With --keys, it also verifies the signatures of the\n" +
+			"statement: this proves that the document belongs to a release, even if the machine is compromised. A message on\n" +
+			"the error output names the version.",
 		Example: "  orlopctl sbom --keys build/release/keys.pem > sbom.spdx.json\n  orlopctl sbom | jq -r '.packages[] | .name + \" \" + .versionInfo'",
 		RunE: func(*cobra.Command, []string) error {
 			var trust *bundle.Trust
@@ -96,7 +97,8 @@ func sbomCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	return c
 }
 
-// readSBOM returns the bill of materials of a machine, and the signed statement; nil for none.
+// readSBOM returns the bill of materials of a machine and the signed statement. The statement is
+// nil if the machine has none.
 func readSBOM(ctx context.Context, c *client.Client) (document, statement []byte, err error) {
 	stream, err := c.Upgrade.ReadSBOM(ctx, &api.ReadSBOMRequest{})
 	if err != nil {
@@ -114,8 +116,9 @@ func readSBOM(ctx context.Context, c *client.Client) (document, statement []byte
 	return document, statement, err
 }
 
-// verifySBOM checks a bill of materials against the statement of its version, and the statement
-// against trusted keys; nil for none. It returns nil for an image without a statement.
+// verifySBOM checks a bill of materials against the statement of its version. If trust is not nil,
+// it also verifies the signatures of the statement. It returns the statement, or nil for an image
+// without a statement.
 func verifySBOM(document, statement []byte, trust *bundle.Trust) (*bundle.Statement, error) {
 	if len(statement) == 0 && trust == nil {
 		return nil, nil
@@ -137,7 +140,7 @@ func verifySBOM(document, statement []byte, trust *bundle.Trust) (*bundle.Statem
 	return &s, nil
 }
 
-// sbomNote says what was verified; s is nil for an image without a statement.
+// sbomNote describes the verified facts. s is nil for an image without a statement.
 func sbomNote(s *bundle.Statement, trust *bundle.Trust, keys *releaseKeys) string {
 	switch {
 	case s == nil:

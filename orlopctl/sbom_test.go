@@ -10,8 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// TestVerifySBOM checks that a document is refused that is not the document of the statement, and
-// that with trusted keys a statement without their signatures is refused.
+// TestVerifySBOM checks that verifySBOM rejects a document with another digest than the statement.
+// With trusted keys, it also rejects a statement without their signatures.
 func TestVerifySBOM(t *testing.T) {
 	document := []byte(`{"packages": []}`)
 	sum := sha256.Sum256(document)
@@ -30,7 +30,7 @@ func TestVerifySBOM(t *testing.T) {
 		name                string
 		document, statement []byte
 		trust               *bundle.Trust
-		want                string // part of the error; empty: none
+		want                string // part of the error; empty for success
 	}{
 		{"with the key", document, signed, &trust, ""},
 		{"without a key", document, signed, nil, ""},

@@ -32,13 +32,13 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"orlopctl": main})
 }
 
-// TestScripts runs the sessions in testdata/script. Their commands beside those of testscript:
+// TestScripts runs the sessions in testdata/script. They use the commands of testscript and these:
 //
 //	machine OPERATOR-CA [ADDRESS]  start a machine with this CA, or unclaimed for an
 //	                               empty file; sets $ENDPOINT, $FINGERPRINT, and $CODE;
 //	                               other machines of the session reach it by its ADDRESS
-//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key by the CA in DIR; a negative TTL
-//	                               is in the past
+//	cert DIR NAME ROLE TTL         write NAME.crt and NAME.key, issued by the CA in DIR; with a
+//	                               negative TTL, the certificate has expired
 //	exits STATUS COMMAND…          run a command that must end with this exit status
 //	due FILE                       make the certificates of a file of contexts due for renewal
 //	mode FILE 0600                 check a file's permissions
@@ -71,15 +71,15 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// networkKey is the context key of a session's fakeNetwork.
+// networkKey is the key of the session's machinetest.Network in Env.Values.
 type networkKey struct{}
 
-// sessionKey is the context key of a *session.
+// sessionKey is the key of the *session in Env.Values.
 type sessionKey struct{}
 
-type session struct{ machine *machinetest.Machine } // the last that was started
+type session struct{ machine *machinetest.Machine } // the machine that was started last
 
-// cmdLeft checks the time limit of a call.
+// cmdLeft checks the time limit of the last call of a method, as the machine received it.
 func cmdLeft(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: left METHOD LEAST MOST")
@@ -213,7 +213,7 @@ func cmdDecrypt(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[2]), text, 0o600))
 }
 
-// cmdPackets prints one line for each packet of a pcap file.
+// cmdPackets prints a line for each packet of a pcap file.
 func cmdPackets(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: packets FILE")

@@ -56,15 +56,15 @@ func servicesTable(w *tabwriter.Writer, services []*api.ServiceStatus) {
 			case strings.HasPrefix(c.Detail, nodespec.ProblemPrefix):
 				state = "problem"
 			}
-			// The marker shows that the component belongs to its service; leading tabs and blanks
-			// would be removed.
+			// The marker shows that the component belongs to the service above it. Leading tabs or
+			// blanks would be removed.
 			iostreams.Row(w, "└ "+c.Name, state, "-", "-", format.Age(c.Since), c.Detail)
 		}
 	}
 }
 
 func serviceCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	c := &cobra.Command{Use: "service", Short: "Act on one service"}
+	c := &cobra.Command{Use: "service", Short: "Restart a service"}
 	var kill bool
 	restart := &cobra.Command{
 		Use: "restart NAME", Short: "Restart a service", Args: cobra.ExactArgs(1),
@@ -84,7 +84,7 @@ func serviceCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			})
 		},
 	}
-	restart.Flags().BoolVar(&kill, "kill", false, "end it as a crash would (SIGKILL), to rehearse a failure")
+	restart.Flags().BoolVar(&kill, "kill", false, "end the service with SIGKILL, as a crash would, to rehearse a failure")
 	c.AddCommand(restart)
 	return c
 }
@@ -95,8 +95,8 @@ func logsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 	c := &cobra.Command{
 		Use: "logs [SERVICE]", Short: "Show the log of a service, or the list of services",
 		Annotations: calls(api.Log_Service_FullMethodName),
-		Long: "Show the log of a service, or the list of services. A component (└ in `orlopctl services`) has no log of its\n" +
-			"own: the log of its service is shown.",
+		Long: "Show the log of a service, or without SERVICE the list of services. A component (└ in `orlopctl services`) has no\n" +
+			"log of its own. For the name of a component, the command shows the log of its service.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completed(conn, partNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -112,8 +112,8 @@ func logsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command
 			})
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new line")
-	c.Flags().Uint32Var(&tail, "tail", 0, "only this number of last lines (default: all retained lines)")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "wait for new lines and print them")
+	c.Flags().Uint32Var(&tail, "tail", 0, "print only the last lines, at most this number (default: all retained lines)")
 	flags.Positive(c.Flags(), "tail", &tail)
 	return c
 }
@@ -123,10 +123,10 @@ func dmesgCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 	c := &cobra.Command{
 		Use: "dmesg", Short: "Show the kernel log",
 		Annotations: calls(api.Log_Kernel_FullMethodName),
-		Long: "Show the kernel log: of this boot, of the previous boot (--before), or of the last crash (--crash). Of the\n" +
-			"previous boot, the machine retains at least the last 256 KiB; the last five seconds before a power cut are\n" +
-			"lost. Of a crash, it has the part that the kernel could save in the firmware, which some machines do not\n" +
-			"support.",
+		Long: "Show the kernel log of this boot, of the previous boot (--before), or of the last crash (--crash). The machine\n" +
+			"retains at least the last 256 KiB of the log of the previous boot, but a power cut loses the last five seconds.\n" +
+			"The log of a crash is the part that the kernel could save in the firmware; the firmware of some machines does not\n" +
+			"support that.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return conn.Stream(func(ctx context.Context, c *client.Client) error {
@@ -139,11 +139,11 @@ func dmesgCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 		},
 	}
 	f := c.Flags()
-	f.BoolVarP(&request.Follow, "follow", "f", false, "go on with each new line")
-	f.Uint32Var(&request.Tail, "tail", 0, "only this number of last lines (default: all retained lines)")
+	f.BoolVarP(&request.Follow, "follow", "f", false, "wait for new lines and print them")
+	f.Uint32Var(&request.Tail, "tail", 0, "print only the last lines, at most this number (default: all retained lines)")
 	flags.Positive(f, "tail", &request.Tail)
-	f.BoolVar(&request.PreviousBoot, "before", false, "of the previous boot")
-	f.BoolVar(&request.Crash, "crash", false, "the log that the kernel saved at its last crash")
+	f.BoolVar(&request.PreviousBoot, "before", false, "show the log of the previous boot")
+	f.BoolVar(&request.Crash, "crash", false, "show the log that the kernel saved at its last crash")
 	c.MarkFlagsMutuallyExclusive("follow", "before", "crash")
 	return c
 }
@@ -159,7 +159,7 @@ func logLine(line *api.LogLine) string {
 	return format.Stamp(line.Time) + "  " + format.Clean(line.Text)
 }
 
-// priorities are syslog's names (RFC 5424, section 6.2.1).
+// priorities are the names of syslog's severities, from 0 (RFC 5424, section 6.2.1).
 var priorities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
 func printKernelLine(ios *iostreams.Streams, line *api.LogLine) error {

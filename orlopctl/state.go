@@ -82,8 +82,8 @@ func first(args []string) string {
 	return args[0]
 }
 
-// printValue shows the value of a topic, which may have any shape: a list of objects as a table,
-// any other value as YAML.
+// printValue prints the value of a topic, which may have any shape. It prints a list of objects as
+// a table, and any other value as YAML.
 func printValue(ios *iostreams.Streams, topic string, value *structpb.Value) error {
 	if list := value.GetListValue().GetValues(); len(list) > 0 && allObjects(list) {
 		return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) { tableOf(w, list, layouts[topic]) })
@@ -105,8 +105,7 @@ func allObjects(list []*structpb.Value) bool {
 	return true
 }
 
-// tableLayout describes the special columns of a topic's table. The formats json and yaml do not
-// use it.
+// tableLayout describes the columns of a topic's table. The formats json and yaml do not use it.
 type tableLayout struct {
 	lead  []string // the first columns, if they exist
 	bytes []string // fields that hold a number of bytes
@@ -125,7 +124,7 @@ var layouts = map[string]tableLayout{
 	"processes":   {bytes: []string{"anonymous", "file"}},
 }
 
-// place returns the rank of a column: the leading columns first, then the rest.
+// place returns the rank of a column: the leading columns come first, then "name", then all others.
 func (l tableLayout) place(column string) int {
 	if i := slices.Index(l.lead, column); i >= 0 {
 		return i
@@ -136,8 +135,8 @@ func (l tableLayout) place(column string) int {
 	return len(l.lead) + 1
 }
 
-// tableOf writes a row per object. The columns are all fields: the leading columns, then "name",
-// then the others in alphabetical order.
+// tableOf writes a row per object. The columns are all fields of the objects: the leading columns,
+// then "name", then the others in alphabetical order.
 func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	seen := map[string]bool{}
 	var columns []string
@@ -169,7 +168,7 @@ func tableOf(w io.Writer, list []*structpb.Value, layout tableLayout) {
 	}
 }
 
-// cell returns a value in one line.
+// cell returns a value as text in a single line.
 func cell(v *structpb.Value) string {
 	switch kind := v.GetKind().(type) {
 	case nil, *structpb.Value_NullValue:
@@ -179,8 +178,8 @@ func cell(v *structpb.Value) string {
 	case *structpb.Value_ListValue:
 		var parts []string
 		for _, part := range kind.ListValue.GetValues() {
-			// A list of named objects in a row (the components of a service) would make the row too
-			// long; -o yaml shows all of it.
+			// A list of named objects, for example the components of a service, would make the row
+			// too long. The cell has only their names; -o yaml shows the objects.
 			if name := part.GetStructValue().GetFields()["name"].GetStringValue(); name != "" {
 				parts = append(parts, name)
 				continue
@@ -191,7 +190,7 @@ func cell(v *structpb.Value) string {
 	}
 	text, err := json.Marshal(v.AsInterface())
 	if err != nil {
-		return "?" // NaN and infinity, which no topic holds
+		return "?" // for NaN and infinity, which no topic has
 	}
 	return string(text)
 }
@@ -217,8 +216,8 @@ func eventsCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 			})
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with each new event")
-	c.Flags().Uint64Var(&after, "after", 0, "only events after this cursor (see -o json)")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "wait for new events and print them")
+	c.Flags().Uint64Var(&after, "after", 0, "print only events after this cursor (the field `cursor` of -o json)")
 	return c
 }
 

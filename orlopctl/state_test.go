@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestTables checks that the table of file systems starts with their names and usage, in readable
-// units, and that other tables start with the name.
+// TestTables checks the columns of the tables. The table of file systems starts with their names
+// and usage, in readable units. Tables without a layout start with the name.
 func TestTables(t *testing.T) {
 	for topic, c := range map[string]struct {
 		fields map[string]any

@@ -14,8 +14,8 @@ import (
 )
 
 // TestStoryCommands checks that this tool has every command and flag that a story of
-// test/integration uses, and that every document in a story has only known fields. A
-// renamed flag or field then fails here in a second, not in a story after minutes.
+// test/integration uses, and that the documents in stories have only known fields. A renamed flag
+// or field then fails in this test after a second, and not in a story after minutes.
 func TestStoryCommands(t *testing.T) {
 	commands, documents := 0, 0
 	for name, story := range storyFiles(t) {
@@ -46,7 +46,7 @@ func TestStoryCommands(t *testing.T) {
 	}
 }
 
-// misspelled lists the files with unknown fields that are the subject of their story.
+// misspelled lists files with unknown fields. These fields are the subject of their story.
 var misspelled = []string{"bad-calls.txtar/unknown.yaml"}
 
 func storyFiles(t *testing.T) map[string]*txtar.Archive {
@@ -68,8 +68,8 @@ func storyFiles(t *testing.T) map[string]*txtar.Archive {
 	return found
 }
 
-// toolLines returns the arguments of each call of the tool that shall not fail. Calls of the tool
-// of another release, between "tools DIRECTORY" and "tools", are left out.
+// toolLines returns the arguments of each call of the tool that is expected to succeed. It leaves
+// out calls of the tool of another release, between "tools DIRECTORY" and "tools".
 func toolLines(script string) [][]string {
 	var lines [][]string
 	other := false
@@ -120,7 +120,8 @@ func quotedWords(line string) []string {
 	return words
 }
 
-// acceptsFlags reports why the tool rejects a command line, apart from the values of variables.
+// acceptsFlags returns the error with which the tool rejects a command line, or nil. It does not
+// check the values of variables.
 func acceptsFlags(words []string) error {
 	c, rest, err := newTool(&iostreams.Streams{}).rootCommand().Find(words)
 	if err == nil {
@@ -132,8 +133,8 @@ func acceptsFlags(words []string) error {
 	return err
 }
 
-// unknownFields returns the unknown fields in documents of this product. It omits other problems:
-// a patch lacks most fields, and variables stand for values.
+// unknownFields returns the unknown fields in documents of this product. It ignores other problems,
+// because a patch lacks most fields, and because variables stand for values.
 func unknownFields(text string) []string {
 	found := map[string]bool{}
 	_, problems := config.Parse("", []byte(text))

@@ -32,15 +32,15 @@ import (
 )
 
 const (
-	// supportTimeout bounds the reading of a whole support bundle, and partTimeout that of each
-	// part.
+	// supportTimeout bounds the collection of a whole support bundle. partTimeout bounds the
+	// collection of each part.
 	supportTimeout = 10 * time.Minute
 	partTimeout    = 30 * time.Second
-	// maxPartLines and maxPartBytes bound a part that is a log; the newest lines are retained.
-	// Machines retain less.
+	// maxPartLines and maxPartBytes bound a part that is a log. Only the newest lines are retained.
+	// Machines retain fewer lines.
 	maxPartLines = 20000
 	maxPartBytes = 8 << 20
-	// maxSupportBytes bounds the whole bundle, for any data from the machine.
+	// maxSupportBytes bounds the whole bundle, because a machine could send any amount of data.
 	maxSupportBytes = 256 << 20
 )
 
@@ -53,11 +53,11 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 		Short: "Collect the state of a machine in one encrypted file, for support",
 		Long: "Collect the state of a machine in one file, for support: every topic of its state, the configuration without\n" +
 			"its secrets, health, services, events, logs, the audit log, the last upgrade, images, and the issued\n" +
-			"certificates. A reader's certificate is enough. index.json lists the parts, and the reasons for missing parts;\n" +
-			"a part that cannot be read is left out.\n\n" +
-			"The file is a tar. It is encrypted (age-encryption.org) before it is written to the disk; RECIPIENT can\n" +
+			"certificates. A reader's certificate is enough. The command leaves out parts that it cannot read. index.json\n" +
+			"lists all parts, and the reason for each missing part.\n\n" +
+			"The file is a tar archive, encrypted (age-encryption.org) before it is written to the disk. Each RECIPIENT can\n" +
 			"decrypt it: age1…, an SSH public key (ssh-ed25519 … or ssh-rsa …), or a file with such keys, one per line.\n" +
-			"`age -d -i KEY FILE | tar x` unpacks it.\n\n" +
+			"`age -d -i KEY FILE | tar x` decrypts and unpacks it.\n\n" +
 			"The machine returns no secrets to readers. Texts in the form of a secret (private keys, web tokens, passwords\n" +
 			"in URLs) that a program has written to its log are replaced by (redacted). Other secrets in logs are not\n" +
 			"recognized.",
@@ -79,15 +79,15 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "", "file to write")
-	f.StringArrayVar(&to, "to", nil, "recipient that can decrypt it; repeatable")
-	f.BoolVar(&plain, "plain", false, "do not encrypt")
+	f.StringArrayVar(&to, "to", nil, "recipient that can decrypt the file; repeatable")
+	f.BoolVar(&plain, "plain", false, "do not encrypt the file")
 	f.BoolVar(&force, "force", false, "replace an existing file")
 	must(c.MarkFlagRequired("out"))
 	return c
 }
 
-// collectSupport writes a bundle to a file, encrypted if there are recipients, and reports the
-// missing parts.
+// collectSupport writes a bundle to a file, encrypted if there are recipients, and prints the
+// reasons for missing or incomplete parts.
 func collectSupport(ctx context.Context, ios *iostreams.Streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	directory, _, _ := strings.Cut(filepath.Base(out), ".")
 	b := &supportBundle{directory: directory, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
@@ -124,8 +124,8 @@ func collectSupport(ctx context.Context, ios *iostreams.Streams, c *client.Clien
 	return nil
 }
 
-// encrypt returns a writer that encrypts for the recipients, or does not encrypt without
-// recipients. Closing it does not close the file.
+// encrypt returns a writer that encrypts for the recipients. Without recipients, the writer does
+// not encrypt. Close of the writer does not close the file.
 func encrypt(file io.Writer, readers []agecrypt.Recipient) (io.WriteCloser, error) {
 	if len(readers) == 0 {
 		return forAll{file}, nil
@@ -142,8 +142,8 @@ type forAll struct{ io.Writer }
 
 func (forAll) Close() error { return nil }
 
-// supportIndex is index.json of a support bundle: the requested parts in this order, with their
-// results.
+// supportIndex is the content of index.json of a support bundle: the requested parts in the order
+// of the requests, with the result of each.
 type supportIndex struct {
 	Machine string        `json:"machine,omitempty"` // its name
 	Tool    string        `json:"tool"`              // version of the orlopctl that wrote it
@@ -155,12 +155,12 @@ type supportPart struct {
 	Name     string `json:"name"` // its file in the bundle
 	Had      bool   `json:"had"`
 	Bytes    int    `json:"bytes"`
-	Older    int    `json:"older,omitempty"`    // lines before the first that were dropped
+	Older    int    `json:"older,omitempty"`    // number of older lines that were dropped
 	Redacted int    `json:"redacted,omitempty"` // number of probable secrets that were replaced
 	Problem  string `json:"problem,omitempty"`  // why the part is missing or incomplete
 }
 
-// supportBundle is a bundle during its creation. Only one part of it is in memory at a time.
+// supportBundle is a bundle during its creation. It has only a single part in memory at a time.
 type supportBundle struct {
 	tar       *tar.Writer
 	directory string        // top directory in the tar
@@ -170,8 +170,8 @@ type supportBundle struct {
 	first     error // error of the first missing part
 }
 
-// collect reads all parts from a machine, one after the other, and records failures. It returns an
-// error only if the file cannot be written, the user cancels, or no part could be read.
+// collect reads all parts from a machine, in order, and records each failure in the index. It
+// returns an error only if the file cannot be written, the user cancels, or no part could be read.
 func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	var version *api.VersionResponse
 	var services *api.ListServicesResponse
@@ -229,7 +229,8 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	return b.write("index.json", append(index, '\n'))
 }
 
-// add reads one part and writes it. If a part ends early, its beginning is stored.
+// add reads a part and writes it. If the part breaks off, it writes the beginning. It returns an
+// error only if the file cannot be written or the user cancels.
 func (b *supportBundle) add(ctx context.Context, name string, read reading) error {
 	patience, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -283,11 +284,12 @@ type content struct {
 	older, redacted int // as in supportPart
 }
 
-// reading reads one part. With an error it may return the data before the error.
+// reading reads a part. If it returns an error, it can also return the data that it read before the
+// error.
 type reading func(context.Context) (content, error)
 
-// answer reads the answer of a method, as JSON. It also stores the answer in keep, if keep is not
-// nil.
+// answer returns a reading of the answer of a method, as JSON. If keep is not nil, the reading also
+// stores the answer in *keep.
 func answer[Q any, A proto.Message](method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q, keep *A) reading {
 	return func(ctx context.Context) (content, error) {
 		a, err := method(ctx, request)
@@ -322,7 +324,7 @@ func configuration(c *client.Client) reading {
 	}
 }
 
-// lines reads the newest lines of a streaming method.
+// lines returns a reading of the newest lines of a streaming method.
 func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.ServerStreamingClient[A], error), request Q, line func(*A) string) reading {
 	return func(ctx context.Context) (content, error) {
 		var kept []string
@@ -343,7 +345,8 @@ func lines[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (grpc.S
 	}
 }
 
-// ifAny makes a reading optional: if the machine does not have the data, the part is empty.
+// ifAny makes a reading optional: if the machine answers NotFound, the part is empty and has no
+// problem.
 func ifAny(read reading) reading {
 	return func(ctx context.Context) (content, error) {
 		got, err := read(ctx)
@@ -385,7 +388,8 @@ func jsonContent(a proto.Message) (content, error) {
 // maxRecipients is the maximum size in bytes of a file with recipients.
 const maxRecipients = 1 << 20
 
-// recipients parses the recipients of a bundle: public keys, or files with a key per line.
+// recipients parses the recipients of a bundle. Each element is a public key, or a file with a key
+// per line.
 func recipients(to []string) ([]agecrypt.Recipient, error) {
 	var all []agecrypt.Recipient
 	for _, name := range to {
@@ -439,7 +443,8 @@ func recipientsFile(name string) ([]agecrypt.Recipient, error) {
 	return all, nil
 }
 
-// secretKey reports whether a text is a private key. Such a text must not appear in a message.
+// secretKey reports whether a text contains a private key. A message must not contain the text
+// then.
 func secretKey(text string) bool {
 	return keyEdge.MatchString(text) || strings.Contains(text, "AGE-SECRET-KEY-")
 }
@@ -448,8 +453,7 @@ func errSecretKey() error {
 	return &exit.Error{Code: exit.Usage, Err: errors.New("--to: cannot use: it is a secret key"), Hint: "use its public key (`age-keygen -y`, or the file that ends with .pub)"}
 }
 
-// recipient parses one public key. Its errors show no part of the text, because it might be a
-// secret.
+// recipient parses a public key. Its errors show no part of the text, because it might be a secret.
 func recipient(key string) (r agecrypt.Recipient, err error) {
 	switch {
 	case strings.HasPrefix(key, "age1pq1"):

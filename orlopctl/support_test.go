@@ -31,8 +31,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// TestSupportHoldsNoSecret gives a machine every secret that a configuration can have, lets its
-// programs write them to every log, and searches for them in its support bundle.
+// TestSupportHoldsNoSecret configures a machine with every secret that a configuration can have.
+// The programs of the machine write the secrets to every log. The test then searches for the
+// secrets in the support bundle.
 func TestSupportHoldsNoSecret(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -45,7 +46,8 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// The text of the reference's add-on also occurs elsewhere in the reference.
+	// The text of the reference's add-on also occurs elsewhere in the reference, so the test uses
+	// another text.
 	c.Addons[0].Spec.Manifests[0] = config.Manifest{Secret: config.NewSecret(
 		`{apiVersion: v1, kind: Secret, metadata: {name: token}, stringData: {token: "correct horse battery staple"}}`)}
 	secrets := secretsIn(reflect.ValueOf(c))
@@ -99,7 +101,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 		t.Errorf("the tar holds %s", leak)
 	}
 
-	// Text that is not secret stays, and replaced secrets are counted.
+	// Text without secrets stays, and the index counts the replaced secrets.
 	for name, want := range map[string]string{
 		"m1/logs/containerd.txt": "the end", "m1/kernel.txt": "Linux version 6.12", "m1/events.txt": "the end", "m1/configuration.yaml": "BEGIN CERTIFICATE",
 		"m1/state/memory.json": `"total": 2048`, "m1/audit.jsonl": `"role":"reader"`, "m1/health.json": `"healthy": true`, "m1/version.json": `"1.2.3"`,
@@ -112,7 +114,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	if err := json.Unmarshal([]byte(files["m1/index.json"]), &index); err != nil {
 		t.Fatal(err)
 	}
-	// without the index itself and the output; and one service has no log
+	// files also has index.json and the output of the command, and one service has no log.
 	if len(index.Parts)+1 != len(files) {
 		t.Errorf("the index names %d parts, and there are %d files", len(index.Parts), len(files))
 	}
@@ -127,7 +129,7 @@ func TestSupportHoldsNoSecret(t *testing.T) {
 	}
 }
 
-// secretsIn returns all secrets of a value.
+// secretsIn returns all secrets in a value.
 func secretsIn(v reflect.Value) (found []string) {
 	if !v.IsValid() || !v.CanInterface() {
 		return nil
@@ -153,7 +155,7 @@ func secretsIn(v reflect.Value) (found []string) {
 	return found
 }
 
-// slipsOf writes private keys in every form that redact recognizes.
+// slipsOf returns lines with the secrets in every form that redact recognizes.
 func slipsOf(secrets []string) []string {
 	var lines []string
 	for _, s := range secrets {
@@ -170,7 +172,8 @@ func slipsOf(secrets []string) []string {
 	return append(lines, "the end")
 }
 
-// leaked returns a secret that a text contains, in PEM, in base64 of PEM, or in DER.
+// leaked returns a description of the first secret that a text contains, in PEM, base64,
+// hexadecimal or DER. It returns "" if there is none.
 func leaked(text string, secrets []string) string {
 	for i, s := range secrets {
 		forms := []string{s, base64.StdEncoding.EncodeToString([]byte(s)), hex.EncodeToString([]byte(s))}
@@ -183,7 +186,7 @@ func leaked(text string, secrets []string) string {
 			}
 		}
 		for _, form := range forms {
-			// A piece of the middle, because the beginning is the same for all keys.
+			// The piece is from the middle, because the beginning is the same for all keys.
 			if piece := form[len(form)/2 : min(len(form), len(form)/2+14)]; strings.Contains(text, piece) {
 				return fmt.Sprintf("secret %d, as %q", i, piece)
 			}
@@ -223,7 +226,7 @@ func unpacked(archive []byte) (map[string]string, error) {
 }
 
 // TestSupportPart checks that a part that hangs, breaks off or is too large is reported and does
-// not end the bundle, while Ctrl-C does.
+// not end the bundle. Ctrl-C ends it.
 func TestSupportPart(t *testing.T) {
 	var out bytes.Buffer
 	b := &supportBundle{tar: tar.NewWriter(&out), directory: "m", timeout: time.Millisecond, bytes: maxSupportBytes - 10}
@@ -259,7 +262,7 @@ func TestSupportPart(t *testing.T) {
 	}
 }
 
-// manyLines simulates a machine that sends this number of lines.
+// manyLines simulates a machine that sends this number of lines, and then breaks the stream.
 type manyLines struct {
 	grpc.ClientStream
 	left int
@@ -274,7 +277,8 @@ func (s *manyLines) Recv() (*api.LogLine, error) {
 	return &api.LogLine{Text: fmt.Sprint(s.left, s.text)}, nil
 }
 
-// without the index itself and the output; and one service has no log
+// TestSupportLines checks that a part has at most maxPartLines lines and maxPartBytes bytes, and
+// that it has the newest lines.
 func TestSupportLines(t *testing.T) {
 	for _, c := range []struct{ lines, length, want int }{{10, 10, 10}, {maxPartLines + 5, 10, maxPartLines}, {20, 1 << 20, 7}} {
 		method := func(context.Context, int, ...grpc.CallOption) (grpc.ServerStreamingClient[api.LogLine], error) {
@@ -288,8 +292,8 @@ func TestSupportLines(t *testing.T) {
 	}
 }
 
-// TestRecipients encrypts to every kind of key, and checks that other texts are rejected without
-// being shown.
+// TestRecipients encrypts to every kind of key. It also checks that `recipients` rejects other
+// texts, and that the errors do not contain them.
 func TestRecipients(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

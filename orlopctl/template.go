@@ -29,12 +29,12 @@ func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 		Use:   "template NAME",
 		Short: "Make a signed template of workers for a MachineDeployment",
 		Long: "Make an OrlopMachineTemplate: the configuration of workers of this cluster, without a secret, signed with the\n" +
-			"operator's CA. A MachineDeployment that names it takes approved machines from the inventory as workers; their\n" +
-			"names are NAME, a dash, and the first eight digits of their fingerprint. A machine accepts the template only if\n" +
-			"its own operator has signed it. A worker that is removed erases itself and powers off; with --keep it retains\n" +
-			"its configuration and its data. --patch adds fields, for example Machine.spec.install. Until the template\n" +
-			"expires, an administrator of Kubernetes can make workers of machines of this operator with it; with --rule-only,\n" +
-			"only of machines that an approval rule lists.",
+			"operator's CA. A MachineDeployment that names the template makes workers of approved machines in the inventory.\n" +
+			"The name of such a worker is NAME, a dash, and the first eight digits of its fingerprint. A machine accepts the\n" +
+			"template only if its own operator has signed it. A removed worker erases itself and powers off; with --keep it\n" +
+			"retains its configuration and its data. --patch adds fields, for example Machine.spec.install.\n\n" +
+			"Until the template expires, an administrator of Kubernetes can use it to make workers of all machines of this\n" +
+			"operator, or with --rule-only of the machines that an approval rule lists.",
 		Example: "  orlopctl nodes template rack7 --match 'host.cpus >= 16' --out rack7.yaml\n  kubectl apply -f rack7.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -56,11 +56,11 @@ func nodesTemplateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	}
 	f := c.Flags()
 	f.StringVar(&out, "out", "-", "file to write; - for the standard output")
-	f.StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (`orlopctl gen operator`)")
-	f.StringVar(&patch, "patch", "", "file with a patch of the documents (as of `orlopctl patch-config`)")
+	f.StringVar(&operator, "operator", "operator", "directory with the operator's ca.crt and ca.key (orlopctl gen operator)")
+	f.StringVar(&patch, "patch", "", "file with a patch of the documents, in the format of orlopctl patch-config")
 	f.StringVar(&t.Match, "match", "", "expression in CEL over the inventory of a machine; default: all approved machines")
-	f.BoolVar(&t.Rules, "rule-only", false, "only machines that a signed rule approves (`orlopctl nodes rule`)")
-	f.BoolVar(&t.Keep, "keep", false, "a removed worker retains its configuration and its data")
+	f.BoolVar(&t.Rules, "rule-only", false, "accept only machines that a signed rule approves (`orlopctl nodes rule`)")
+	f.BoolVar(&t.Keep, "keep", false, "let a removed worker retain its configuration and its data")
 	f.DurationVar(&ttl, "ttl", templateTTL, "validity of the template; at most 8784h")
 	flags.Positive(f, "ttl", &ttl)
 	f.BoolVar(&force, "force", false, "replace an existing file")

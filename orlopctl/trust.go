@@ -29,9 +29,9 @@ func trustCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comman
 		Use:   "trust",
 		Short: "Issue, renew, list and revoke client certificates",
 		Long: "Issue, renew, list and revoke client certificates.\n\n" +
-			"Certificates that a machine issues are valid for 24 hours. The certificate of a context is renewed automatically in the last\n" +
-			"third of its validity, by any command that makes a single call (get, version, apply-config and similar commands). After that, an\n" +
-			"operator must request another certificate.",
+			"Certificates that a machine issues are valid for 24 hours by default. In the last third of this time, any command that makes a\n" +
+			"single call (get, version, apply-config and similar commands) renews the certificate of the context automatically. After a\n" +
+			"certificate has expired, an operator must issue another certificate.",
 	}
 	rotateCA, rotateKey := rotation.CACommand(ios, conn), rotation.KeyCommand(ios, conn)
 	rotateCA.Annotations, rotateKey.Annotations = fanout(api.Fanout_FANOUT_FLEET), fanout(api.Fanout_FANOUT_FLEET)
@@ -46,7 +46,7 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	c := &cobra.Command{
 		Use:     "issue",
 		Short:   "Make the machine issue a client certificate (NAME.crt, NAME.key)",
-		Long:    "Make the machine issue a client certificate (NAME.crt, NAME.key). The key is made on this computer; the machine does not receive it.",
+		Long:    "Make the machine issue a client certificate (NAME.crt, NAME.key). This computer makes the key, and does not send it to the machine.",
 		Example: "  orlopctl trust issue --name dora --role reader --out dora",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -82,8 +82,8 @@ func trustIssueCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&name, "name", "", "name of the client; it is in the audit log")
-	f.StringVar(&role, "role", "reader", gen.RoleNames())
+	f.StringVar(&name, "name", "", "name of the client, which the audit log shows")
+	f.StringVar(&role, "role", "reader", "role of the client: "+gen.RoleNames())
 	f.StringVar(&out, "out", ".", "directory for the files")
 	f.DurationVar(&ttl, "ttl", 0, "validity of the certificate (default: 24h; at most 720h)")
 	flags.Positive(f, "ttl", &ttl)
@@ -96,7 +96,7 @@ func trustRenewCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.C
 	var ttl time.Duration
 	c := &cobra.Command{
 		Use:   "renew",
-		Short: "Have the machine renew your own certificate",
+		Short: "Make the machine renew your own certificate",
 		Long: "Make the machine renew your own certificate, with a new key: the certificate of the context, or the files of\n" +
 			"--cert and --key. The old certificate stays valid until it expires.",
 		Args: cobra.NoArgs,
@@ -182,14 +182,14 @@ func trustRevokeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 		Use:         "revoke",
 		Annotations: calls(api.Trust_Revoke_FullMethodName),
 		Short:       "Revoke a certificate, or all certificates with a name",
-		Long: "Revoke a certificate, or all certificates with a name, issued by the machine or by an operator CA. The\n" +
-			"revocation takes effect immediately, ends running calls, and survives restarts and upgrades. With a\n" +
-			"certificate its whole lineage is revoked: the certificates that it was renewed from and all that were renewed\n" +
-			"from it. With a name all certificates with that name are revoked. Certificates that its holder issued for\n" +
-			"others stay valid (BY in `orlopctl trust list`). You cannot revoke your own certificate.\n\n" +
-			"The command calls all endpoints of the context, or the machines of --nodes, concurrently. It reports the\n" +
-			"machines that it could not reach, and its exit status is that of the first. Machines also sync revocations\n" +
-			"from the machines in Cluster.spec.controlPlanes.",
+		Long: "Revoke a certificate, or all certificates with a name. A machine or an operator CA can have issued them. The\n" +
+			"revocation takes effect immediately, ends running calls, and survives restarts and upgrades. With --serial or\n" +
+			"--certificate, the command revokes the whole lineage of the certificate: the first certificate and all its\n" +
+			"renewals. With --name, it revokes all certificates with that name. Certificates that the holder of a revoked\n" +
+			"certificate issued for others stay valid (BY in `orlopctl trust list`). You cannot revoke your own certificate.\n\n" +
+			"The command calls all endpoints of the context, or the machines of --nodes, concurrently. It reports each\n" +
+			"machine that it could not reach, and its exit status is that of the first such machine. Machines also sync\n" +
+			"revocations from the machines in Cluster.spec.controlPlanes.",
 		Example: "  orlopctl trust revoke --name dora\n  orlopctl trust revoke --certificate dora.crt",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -213,14 +213,15 @@ func trustRevokeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.
 	f := c.Flags()
 	f.StringVar(&r.Serial, "serial", "", "serial number of the certificate")
 	f.StringVar(&file, "certificate", "", "file with the certificate, instead of its serial number")
-	f.StringVar(&r.Name, "name", "", "common name")
-	f.BoolVar(&r.Restore, "restore", false, "with --name: restore the name")
-	f.BoolVar(&r.NewList, "new-list", false, "start a new list if the machine cannot read its own: earlier revocations are lost")
+	f.StringVar(&r.Name, "name", "", "revoke all certificates with this common name")
+	f.BoolVar(&r.Restore, "restore", false, "undo the revocation of --name")
+	f.BoolVar(&r.NewList, "new-list", false, "start a new list of revocations if the machine cannot read its list: earlier revocations are lost")
 	return c
 }
 
-// revoke revokes or restores on all machines of the context concurrently. An unreachable machine
-// does not delay the others.
+// revoke sends a revocation, or the restoration of a name, to all machines of the context
+// concurrently. An unreachable machine does not delay the others. The error lists the machines that
+// failed.
 func revoke(ios *iostreams.Streams, conn *connect.Connector, r *api.RevokeRequest) error {
 	ctx, stop := connect.Interruptible()
 	defer stop()
@@ -235,13 +236,13 @@ func revoke(ios *iostreams.Streams, conn *connect.Connector, r *api.RevokeReques
 		return err
 	}
 	errs := f.All(ctx, ask)
-	// Only the machine that issued a certificate knows the first certificate of its lineage; the
-	// command passes it to the others.
+	// Only the machine that issued a certificate knows the first certificate of its lineage. The
+	// command sends the serial number of this first certificate to all machines again.
 	if i := slices.IndexFunc(answers, func(a *api.RevokeResponse) bool { return a.GetIssuedHere() && a.Revocation.Lineage != r.Serial }); i >= 0 && r.Serial != "" {
 		r.Serial = answers[i].Revocation.Lineage
 		errs = f.All(ctx, ask)
 	}
-	issued := r.Serial == "" // by at least one of the machines
+	issued := r.Serial == "" // a called machine issued it; true for a name
 	for i, answer := range answers {
 		if answer == nil {
 			continue

@@ -27,8 +27,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/slot"
 )
 
-// upgradeTimeout bounds the upload, the write, the reboot and the upgrade probes. A machine gives a
-// new version five minutes per attempt.
+// upgradeTimeout bounds the upload, the write, the reboot and the upgrade probes. A new version has
+// five minutes per try to become healthy.
 const upgradeTimeout = 30 * time.Minute
 
 func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -39,15 +39,16 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 		Use:         "upgrade -f BUNDLE | --from-registry REFERENCE | --from-peer ADDRESS",
 		Annotations: calls(api.Upgrade_Upload_FullMethodName),
 		Short:       "Replace the machine's system by another version",
-		Long: "Replace the machine's system by another version, and wait for the outcome. The new version is written to the\n" +
-			"unused slot; if its upgrade probes fail after the reboot, the machine rolls back automatically to the present\n" +
-			"version with its configuration. The exit status is 0 when the new version is committed and 1 when the machine\n" +
-			"has rolled back.\n\n" +
-			"Once the machine has the bundle, or fetches it, it continues alone: `orlopctl upgrade status --wait` shows its\n" +
-			"progress. A partly uploaded bundle is retained; the same command resumes the upload.\n\n" +
-			"The machine asks the cluster first: the upgrade is refused, with the reason, while the other control-plane\n" +
-			"machines need it or another is away, and if Kubernetes does not support the versions of kubelets and API\n" +
-			"servers after it. Upgrade the control plane first, machine by machine.",
+		Long: "Replace the machine's system by another version, and wait for the outcome. The machine writes the new version to\n" +
+			"the unused slot and reboots into it. If the upgrade probes fail, the machine rolls back automatically to the\n" +
+			"previous version, with the configuration of that version. The exit status is 0 if the new version is committed, and 1 if the\n" +
+			"machine has rolled back.\n\n" +
+			"As soon as the machine has the bundle, or has started to fetch it, the upgrade continues without this command:\n" +
+			"`orlopctl upgrade status --wait` shows the progress. If the upload breaks off, the machine retains the first part,\n" +
+			"and the same command uploads the rest.\n\n" +
+			"The machine asks the cluster first. It rejects the upgrade, with the reason, in two cases: if the other control-plane\n" +
+			"machines need it or another of them is away, and if Kubernetes would not support the versions of kubelets and\n" +
+			"API servers after the upgrade. Upgrade the control plane first, machine by machine.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var begun *api.UpgradeStarted
@@ -84,12 +85,12 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	c.Flags().StringVar(&from.reference, "from-registry", "", "let the machine fetch the bundle: registry/name:tag of an OCI artifact with the bundle as its layer of type\n"+bundle.TypeArchive)
 	c.Flags().StringVar(&peer, "from-peer", "", "let the machine fetch the running version from a peer at this address")
 	c.Flags().StringVar(&from.ca, "registry-ca", "", "file with the CA of the registry's certificate")
-	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
-	c.Flags().StringVar(&from.username, "registry-user", "", "name to show to the registry (default: none)")
-	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password for it")
-	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint: for a machine whose etcd does not run, which could not be upgraded otherwise")
+	c.Flags().BoolVar(&from.plainHTTP, "plain-http", false, "connect to the registry with HTTP, without TLS")
+	c.Flags().StringVar(&from.username, "registry-user", "", "user name for the registry (default: none)")
+	c.Flags().StringVar(&from.password, "registry-password-file", "", "file with the password of --registry-user")
+	c.Flags().BoolVar(&withoutSavepoint, "without-savepoint", false, "take no savepoint; use it if etcd does not run, because the machine cannot take a savepoint then")
 	forceFlag(c, &force)
-	c.Flags().BoolVar(&noWait, "no-wait", false, "return when the machine continues alone; orlopctl upgrade status --wait continues to wait")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the outcome; orlopctl upgrade status --wait waits for it")
 	c.AddCommand(upgradeStatusCommand(ios, conn), finalizeCommand(ios, conn))
 	return c
 }
@@ -98,7 +99,7 @@ func upgradeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 type registryFlags struct {
 	reference, ca      string
 	plainHTTP          bool
-	username, password string // password is a file
+	username, password string // password is the path of a file
 }
 
 func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -123,7 +124,7 @@ func upgradeStatusCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	return c
 }
 
-// finalizeTime bounds the time in which the machines agree on the level of the cluster.
+// finalizeTime bounds the time in which the machines agree on a new level of the cluster.
 const finalizeTime = 5 * time.Minute
 
 func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
@@ -131,10 +132,11 @@ func finalizeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	c := &cobra.Command{
 		Use: "finalize", Short: "Raise the level of the cluster to the version of its control plane", Args: cobra.NoArgs,
 		Annotations: calls(api.Upgrade_Finalize_FullMethodName),
-		Long: "Raise the level of the cluster to the minor version of Kubernetes that all control-plane machines run. Until then\n" +
-			"they emulate the version before, and each of them can go back with `orlopctl rollback`. After it none can.\n" +
-			"`orlopctl services` shows the level, and the machine that blocks the call. The control-plane machines restart\n" +
-			"their API servers in turn. You must type the machine's name first, unless --yes is given.",
+		Long: "Raise the level of the cluster to the minor version of Kubernetes that all control-plane machines run. With the\n" +
+			"former level, they emulate the previous minor version, and `orlopctl rollback` can return each of them to the previous\n" +
+			"version. With the new level, a rollback is impossible. `orlopctl services` shows the level, and the machine that\n" +
+			"blocks this command. The control-plane machines restart their API servers, one after the other. You must type the\n" +
+			"machine's name first, unless --yes is given.",
 		RunE: func(*cobra.Command, []string) error {
 			return conn.CallFor(typingTime+finalizeTime, func(ctx context.Context, c *client.Client) error {
 				if !yes {
@@ -162,10 +164,10 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	c := &cobra.Command{
 		Use:         "rollback",
 		Annotations: calls(api.Upgrade_Rollback_FullMethodName),
-		Short:       "Go back to the version before",
-		Long: "Reboot into the previous version, with the configuration that it was committed with, and wait for it.\n" +
-			"You must type the machine's name first, unless --yes is given. The machine asks the cluster first, as before\n" +
-			"an upgrade. Roll the workers back first if the minor version of Kubernetes differs.",
+		Short:       "Roll back to the previous version",
+		Long: "Reboot into the previous version, with the configuration that was active when that version was committed, and wait\n" +
+			"for the outcome. You must type the machine's name first, unless --yes is given. The machine asks the cluster first,\n" +
+			"as before an upgrade. If the previous version has another minor version of Kubernetes, roll back the workers first.",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var to string
@@ -192,7 +194,7 @@ func rollbackCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Com
 	return c
 }
 
-// request reads the files and returns the request.
+// request reads the files that the flags name, and returns the request for the machine.
 func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 	r = &api.FetchBundleRequest{Reference: f.reference, PlainHttp: f.plainHTTP, Username: f.username}
 	if f.ca != "" {
@@ -210,7 +212,8 @@ func (f registryFlags) request() (r *api.FetchBundleRequest, err error) {
 	return r, nil
 }
 
-// fetchBundle lets the machine fetch a bundle, and returns when the machine has started to.
+// fetchBundle makes the machine fetch a bundle. It returns as soon as the machine has started the
+// fetch.
 func fetchBundle(conn *connect.Connector, r *api.FetchBundleRequest) (begun *api.UpgradeStarted, err error) {
 	err = conn.CallFor(upgradeTimeout, func(ctx context.Context, c *client.Client) (err error) {
 		begun, err = c.Upgrade.Fetch(ctx, r)
@@ -219,8 +222,8 @@ func fetchBundle(conn *connect.Connector, r *api.FetchBundleRequest) (begun *api
 	return begun, err
 }
 
-// sendBundle uploads a bundle, resumes after a lost connection, and returns when the machine has
-// the bundle. first has the options of the upgrade.
+// sendBundle uploads a bundle, and resumes the upload after a lost connection. It returns when the
+// machine has the whole bundle. first has the options of the upgrade.
 func sendBundle(ios *iostreams.Streams, conn *connect.Connector, name string, first *api.UploadBundleRequest) (*api.UpgradeStarted, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -245,8 +248,9 @@ type upload struct {
 	first *api.UploadBundleRequest // options of the upgrade
 }
 
-// send tries until the machine has the bundle. The machine must admit the first attempt; after that
-// a connection may be lost, and a machine may restart.
+// send repeats the upload until the machine has the whole bundle. It returns any error that occurs
+// before the machine has accepted the upload. After that, it retries when a connection is lost or
+// the machine restarts.
 func (u upload) send() (begun *api.UpgradeStarted, err error) {
 	endpoint, err := u.conn.Machine()
 	if err != nil {
@@ -272,13 +276,15 @@ func (u upload) send() (begun *api.UpgradeStarted, err error) {
 	}
 }
 
-// interrupted reports whether the machine asks the client to resume with another upload.
+// interrupted reports whether the machine has interrupted the upload, and expects the client to
+// resume it.
 func interrupted(err error) bool {
 	s, ok := exit.StatusOf(err)
 	return ok && s.Code() == codes.Aborted
 }
 
-// try uploads the part that the machine does not have yet, and sets sending when it starts.
+// try uploads the part that the machine does not have yet. It sets *sending after the machine has
+// accepted the upload.
 func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.UpgradeStarted, error) {
 	answer, err := c.Upgrade.BeginUpload(ctx, u.offer)
 	if err != nil {
@@ -305,11 +311,12 @@ func (u upload) try(ctx context.Context, c *client.Client, sending *bool) (*api.
 			return nil, err
 		}
 	}
-	return stream.CloseAndRecv() // or the reason of the machine, if it rejected the bundle
+	return stream.CloseAndRecv() // if the machine has rejected the bundle, this returns its reason
 }
 
-// awaitUpgrade waits for the result of an upgrade, across reboots, and shows the progress. It
-// succeeds when the wanted version runs, or without a wanted version when the upgrade is committed.
+// awaitUpgrade waits for the end of an upgrade, across reboots, and shows the progress. It returns
+// nil if the wanted version runs at the end. If wanted is empty, it returns nil if the new version
+// is committed.
 func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string) error {
 	endpoint, err := conn.Machine()
 	if err != nil {
@@ -339,8 +346,8 @@ func awaitUpgrade(ios *iostreams.Streams, conn *connect.Connector, wanted string
 	}
 }
 
-// followUpgrade connects and passes the status to enough, until it returns true or the connection
-// is lost.
+// followUpgrade connects and passes each status of the upgrade to enough, until enough returns
+// true. It returns an error if the connection is lost.
 func followUpgrade(ctx context.Context, ios *iostreams.Streams, endpoint client.Endpoint, enough func(*api.UpgradeStatus) bool) error {
 	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Upgrade.Watch(ctx, &api.WatchUpgradeRequest{})
@@ -360,8 +367,8 @@ func followUpgrade(ctx context.Context, ios *iostreams.Streams, endpoint client.
 	})
 }
 
-// newStagePrinter returns a function that prints each stage of an upgrade; on a terminal also the
-// progress.
+// newStagePrinter returns a function that prints each stage of an upgrade. On a terminal, the
+// function also shows the progress.
 func newStagePrinter(ios *iostreams.Streams) func(*api.UpgradeStatus) {
 	if !ios.Human() {
 		return func(*api.UpgradeStatus) {}

@@ -14,7 +14,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// verified describes a bundle of which every byte was verified.
+// verified is the result of the verification of a bundle. Every byte of the bundle was verified.
 type verified struct {
 	Statement bundle.Statement `json:"statement"`
 	Signed    string           `json:"signed"`
@@ -29,8 +29,8 @@ func verifyCommand(ios *iostreams.Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use: "verify -f BUNDLE --keys KEYS", Short: "Verify an upgrade bundle and its provenance without a machine", Args: fileOrFlag,
 		Long: "Verify an upgrade bundle without a machine: the signatures of its statement, and each of its parts. With\n" +
-			"--provenance, the provenance (SLSA, in-toto) must have the signatures and describe the parts, too; the output\n" +
-			"names the commit and the builder. A new build of the commit has the same digests.",
+			"--provenance, also verify the provenance (SLSA, in-toto): its signatures, and that it describes the same parts. The\n" +
+			"output then names the commit and the builder. A new build of the commit has the same digests.",
 		Example: "  orlopctl verify -f orlop.bundle --keys keys.pem --provenance provenance.intoto.jsonl",
 		RunE: func(*cobra.Command, []string) error {
 			trust, err := keys.trust()
@@ -50,13 +50,14 @@ func verifyCommand(ios *iostreams.Streams) *cobra.Command {
 	}
 	keys.register(c)
 	c.Flags().StringVarP(&file, "file", "f", "", "the upgrade bundle")
-	c.Flags().StringVar(&attested, "provenance", "", "file with its provenance, provenance.intoto.jsonl beside the bundle")
+	c.Flags().StringVar(&attested, "provenance", "", "file with the provenance of the bundle (provenance.intoto.jsonl beside it)")
 	must(c.MarkFlagRequired("file"))
 	must(c.MarkFlagRequired("keys"))
 	return c
 }
 
-// verifyFiles verifies a bundle, and its provenance if its file is named.
+// verifyFiles verifies the bundle in file. It also verifies its provenance, if attested names a
+// file.
 func verifyFiles(file, attested string, trust bundle.Trust) (v verified, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -81,7 +82,8 @@ func verifyFiles(file, attested string, trust bundle.Trust) (v verified, err err
 	return v, nil
 }
 
-// readProvenance reads a file up to a size that bundle.VerifyProvenance rejects.
+// readProvenance reads a file. It reads up to the maximum size plus a byte, so that
+// bundle.VerifyProvenance rejects a file that is too large.
 func readProvenance(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -91,7 +93,7 @@ func readProvenance(file string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, bundle.MaxProvenance+1))
 }
 
-// print draws the table.
+// print prints the result as a table.
 func (v verified) print(ios *iostreams.Streams) error {
 	return iostreams.DrawTable(ios.Out, func(w *tabwriter.Writer) {
 		s := v.Statement

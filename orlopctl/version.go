@@ -37,7 +37,7 @@ func versionCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 			})
 		},
 	}
-	c.Flags().BoolVar(&own, "client", false, "only of this tool, without a machine")
+	c.Flags().BoolVar(&own, "client", false, "show only the version of this tool, without a call to a machine")
 	return c
 }
 
@@ -57,7 +57,7 @@ func versionTable(w *tabwriter.Writer, v *api.VersionResponse) {
 	iostreams.Row(w, "orlopctl", toolVersion())
 }
 
-// day returns the date of a time.
+// day returns the date of a time, or "an unknown time" for nil.
 func day(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "an unknown time"

@@ -1,8 +1,9 @@
 // Package clusterbuild builds the cluster of a file (package clusterfile) on machines that wait for
 // a configuration, for `orlopctl cluster create -f`.
 //
-// All checks come before the first machine gets a configuration: the file, the documents of each
-// machine, that no file is overwritten, and that each machine answers and has no configuration yet.
+// All checks come before the first machine gets a configuration. They check the file and the
+// documents of each machine. They also check that no file would be overwritten, and that each
+// machine answers and has no configuration yet.
 package clusterbuild
 
 import (
@@ -34,23 +35,23 @@ import (
 
 // Options are the flags of `cluster create` for a file.
 type Options struct {
-	File     string   // empty: no file
-	Machines []string // clusterfile.ParseOverride
+	File     string   // empty if the flag is not set
+	Machines []string // in the form of clusterfile.ParseOverride
 	OutDir   string
 }
 
 // Register adds the flags to a command.
 func (o *Options) Register(f *pflag.FlagSet) {
-	f.StringVarP(&o.File, "file", "f", "", "build the cluster of this file (`orlopctl cluster export`) on machines that wait for a configuration")
-	f.StringArrayVar(&o.Machines, "machine", nil, "with -f: place of a machine of the file, as NAME=ADDRESS[,endpoint=HOST:PORT][,fingerprint=sha256:…]; repeatable")
+	f.StringVarP(&o.File, "file", "f", "", "build the cluster of this file (orlopctl cluster export) on machines that wait for a configuration")
+	f.StringArrayVar(&o.Machines, "machine", nil, "with -f: replace the address, endpoint and fingerprint of a machine of the file, as NAME=ADDRESS[,endpoint=HOST:PORT][,fingerprint=sha256:…]; repeatable")
 	f.StringVar(&o.OutDir, "out-dir", "", "with -f: directory for the new secrets and the configurations (default: the name of the cluster)")
 }
 
 // Credentials are the certificate and the key of an admin, in PEM, and the directory of the
-// operator CA; the directory may be empty.
+// operator CA. The directory is "" if it is unknown.
 type Credentials struct{ Cert, Key, Operator string }
 
-// builder is a build.
+// builder holds the inputs and the generated keys of a build.
 type builder struct {
 	ios     *iostreams.Streams
 	name    string // of the context
@@ -60,7 +61,8 @@ type builder struct {
 	admin   Credentials
 }
 
-// Run builds the cluster. name is the name of its context; empty for the name of the cluster.
+// Run builds the cluster. name is the name of the new context; if it is empty, the context has the
+// name of the cluster.
 func Run(ctx context.Context, ios *iostreams.Streams, name string, o Options, admin Credentials) error {
 	b := &builder{ios: ios, name: name, admin: admin}
 	if err := b.read(o); err != nil {
@@ -87,7 +89,7 @@ func Run(ctx context.Context, ios *iostreams.Streams, name string, o Options, ad
 	return b.finish()
 }
 
-// read reads the file, and checks all inputs without a call.
+// read reads the file, and performs all checks that need no call to a machine.
 func (b *builder) read(o Options) error {
 	text, err := b.ios.ReadFile(o.File)
 	if err != nil {
@@ -125,7 +127,7 @@ func (b *builder) read(o Options) error {
 	return b.checkNames()
 }
 
-// checkNames rejects a context or the files of another cluster.
+// checkNames returns an error if the context or a file of the new cluster already exists.
 func (b *builder) checkNames() error {
 	known, err := contexts.Load()
 	if err != nil {
@@ -150,11 +152,12 @@ func (b *builder) checkNames() error {
 	return nil
 }
 
-// secretsFile is the name of the file of secrets in the directory.
+// secretsFile is the name of the file with the secrets, in the directory of the build.
 const secretsFile = "secrets.yaml"
 
-// configurations returns the files of the control-plane machines, in their order. It also checks
-// the documents of the workers, which get their tickets later.
+// configurations generates the secrets, and returns the configuration files of the control-plane
+// machines in their order. It also checks the documents of the workers. The files of the workers
+// come later, with their tickets.
 func (b *builder) configurations() ([]secretfile.File, error) {
 	endpoint, err := b.file.Endpoint()
 	if err != nil {
@@ -212,10 +215,10 @@ func (b *builder) checkMachines(ctx context.Context) error {
 	return nil
 }
 
-// answerTimeout bounds the wait for a machine that boots.
+// answerTimeout bounds the wait for a machine that still boots.
 const answerTimeout = 2 * time.Minute
 
-// firstAnswer returns the versions of a machine as soon as it answers.
+// firstAnswer waits until a machine answers, and returns its versions.
 func firstAnswer(ctx context.Context, e client.Endpoint) (version *api.VersionResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -230,7 +233,8 @@ func firstAnswer(ctx context.Context, e client.Endpoint) (version *api.VersionRe
 	}
 }
 
-// pinned returns the endpoint of a machine that its fingerprint verifies.
+// pinned returns the endpoint of a machine without a configuration. The fingerprint verifies the
+// machine, because the machine has no certificate of the cluster yet.
 func (b *builder) pinned(m clusterfile.Machine) (client.Endpoint, error) {
 	return contexts.Context{Endpoint: endpointOf(m), Fingerprint: m.Fingerprint, Cert: b.admin.Cert, Key: b.admin.Key}.Client()
 }
@@ -243,7 +247,8 @@ func endpointOf(m clusterfile.Machine) string {
 	return m.Address
 }
 
-// known returns the context of a machine, with the CA of the cluster.
+// known returns the context of a machine with a configuration. The CA of the cluster verifies the
+// machine.
 func (b *builder) known(m clusterfile.Machine) contexts.Context {
 	c := contexts.Context{Endpoint: endpointOf(m), CA: b.secrets.Machine.Cert, Cert: b.admin.Cert, Key: b.admin.Key, Operator: b.admin.Operator}
 	if isElsewhere(m) {
@@ -252,13 +257,15 @@ func (b *builder) known(m clusterfile.Machine) contexts.Context {
 	return c
 }
 
-// isElsewhere reports whether the certificate of a machine lacks the host of its endpoint.
+// isElsewhere reports whether the tool reaches a machine at another host than its address. The
+// certificate of the machine does not contain that host.
 func isElsewhere(m clusterfile.Machine) bool {
 	host, _, err := net.SplitHostPort(m.Endpoint)
 	return m.Endpoint != "" && (err != nil || host != m.Address)
 }
 
-// store writes the secrets and the configurations before a machine gets them.
+// store writes the secrets and the configurations to files, before a machine gets its
+// configuration.
 func (b *builder) store(files []secretfile.File) error {
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return fmt.Errorf("--out-dir: cannot create the directory: %w", err)
@@ -289,7 +296,7 @@ func (b *builder) controlPlane(ctx context.Context, files []secretfile.File) err
 	return nil
 }
 
-// apply configures a machine.
+// apply applies a configuration to a machine.
 func (b *builder) apply(ctx context.Context, m clusterfile.Machine, documents []byte) error {
 	pinned, err := b.pinned(m)
 	if err != nil {
@@ -321,7 +328,8 @@ func (b *builder) await(ctx context.Context, m clusterfile.Machine) error {
 	return nil
 }
 
-// worker lets a worker join.
+// worker creates a ticket for a worker, applies the configuration with the ticket, and waits until
+// the worker is healthy.
 func (b *builder) worker(ctx context.Context, m clusterfile.Machine) error {
 	host, err := b.known(b.file.Role(config.RoleControlPlane)[0]).Client()
 	if err != nil {
@@ -352,7 +360,7 @@ func (b *builder) worker(ctx context.Context, m clusterfile.Machine) error {
 	return b.await(ctx, m)
 }
 
-// explain adds the next step to an error after the first change.
+// explain adds the next step to an error that occurs after the files were written.
 func (b *builder) explain(err error) error {
 	code, _ := exit.Code(err)
 	return &exit.Error{
@@ -361,7 +369,7 @@ func (b *builder) explain(err error) error {
 	}
 }
 
-// finish stores the context of the cluster.
+// finish stores the context of the cluster and makes it the current context.
 func (b *builder) finish() error {
 	planes := b.file.Role(config.RoleControlPlane)
 	stored := b.known(planes[0])

@@ -12,9 +12,9 @@ import (
 )
 
 // Diff returns the differences of two clusters, a line for each field, sorted by document:
-// "Cluster.spec.kubernetes.maxPods: 110 → 200". Addresses of machines do not count, because the
-// machines are compared by name; keys and CAs do not, because the files have none. A field that a
-// file leaves out has its default. Secrets are never shown.
+// "Cluster.spec.kubernetes.maxPods: 110 → 200". It compares the machines by name, and ignores their
+// addresses. A missing field has its default. The files contain no keys and CAs, and the lines
+// contain no secrets.
 func Diff(a, b *File) ([]string, error) {
 	x, err := a.complete()
 	if err != nil {
@@ -45,7 +45,7 @@ func Diff(a, b *File) ([]string, error) {
 	return d.lines, nil
 }
 
-// none is printed for a missing field.
+// none is the text for a missing field.
 const none = "(none)"
 
 func specOrNone(d *Document) any {
@@ -62,7 +62,8 @@ func roleOrNone(m *Machine) string {
 	return m.Role
 }
 
-// compareNamed calls each for each name of two lists; nil is a missing item.
+// compareNamed calls each for each name in two lists, with the items of that name. An item is nil
+// if its list lacks the name.
 func compareNamed[T any](a, b []T, name func(T) string, each func(name string, p, q *T)) {
 	index := func(list []T) map[string]*T {
 		all := map[string]*T{}
@@ -77,14 +78,14 @@ func compareNamed[T any](a, b []T, name func(T) string, each func(name string, p
 	}
 }
 
-// keysOf returns the keys of two maps, sorted.
+// keysOf returns the keys of both maps, sorted, each of them once.
 func keysOf[T any](a, b map[string]T) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// complete returns the file with the defaults of all fields that it leaves out, and with ${NAME} in
+// complete returns a copy of the file with the default of each missing field, and with ${NAME} in
 // place of the addresses of its machines.
 func (f *File) complete() (*File, error) {
 	out := f.clone()
@@ -106,10 +107,11 @@ func (f *File) complete() (*File, error) {
 		out.Machines[i].Network = over(specOf(own, "Network"), m.Network)
 		delete(out.Machines[i].Machine, "role")
 	}
-	return out.clone(), nil // values of JSON alone, so that equal numbers are equal
+	return out.clone(), nil // clone gives all numbers the type of JSON, so equal numbers are equal
 }
 
-// over returns defaults that are overlaid by a spec.
+// over returns the fields of spec, and the defaults of the fields that spec lacks. It also does so
+// within blocks of fields.
 func over(defaults, spec map[string]any) map[string]any {
 	out := maps.Clone(defaults)
 	if out == nil {
@@ -126,10 +128,11 @@ func over(defaults, spec map[string]any) map[string]any {
 	return out
 }
 
-// differences collects lines.
+// differences collects the lines of a comparison.
 type differences struct{ lines []string }
 
-// compare walks two values; nil is a missing value.
+// compare adds a line for each difference of two values. path is the path of the values. nil is a
+// missing value.
 func (d *differences) compare(path string, a, b any) {
 	if reflect.DeepEqual(a, b) {
 		return
@@ -160,7 +163,7 @@ func item(list []any, i int) any {
 	return nil
 }
 
-// shown returns a value on a single line.
+// shown returns a value on a single line, cut after 120 bytes.
 func shown(v any) string {
 	const most = 120
 	text, isText := v.(string)

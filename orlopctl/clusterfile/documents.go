@@ -12,7 +12,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Override is another place of a machine of the file.
+// Override gives a machine of the file another address, endpoint and fingerprint.
 type Override struct{ Name, Address, Endpoint, Fingerprint string }
 
 // ParseOverride parses NAME=ADDRESS[,endpoint=HOST:PORT][,fingerprint=sha256:…].
@@ -37,7 +37,8 @@ func ParseOverride(text string) (Override, error) {
 	return o, nil
 }
 
-// Move returns the file with its machines at other places. A machine without an override stays.
+// Move returns a copy of the file with the overrides. It returns an error for an override of an
+// unknown machine.
 func (f *File) Move(overrides []Override) (*File, error) {
 	out := f.clone()
 	for _, o := range overrides {
@@ -57,7 +58,8 @@ func (f *File) Move(overrides []Override) (*File, error) {
 	return out, out.checkMachines()
 }
 
-// Endpoint returns the URL of the Kubernetes API.
+// Endpoint returns the URL of the Kubernetes API, with the address of a machine in place of
+// ${NAME}.
 func (f *File) Endpoint() (string, error) {
 	placed, err := f.insertAddresses()
 	if err != nil {
@@ -70,9 +72,9 @@ func (f *File) Endpoint() (string, error) {
 	return endpoint, nil
 }
 
-// Documents returns the configuration of a machine. base is the configuration without the settings
-// of the file: of a control-plane machine the generated documents with the keys, of a worker the
-// documents with its ticket. The result is validated like on the machine.
+// Documents returns the configuration of a machine: base with the settings of the file. For a
+// control-plane machine, base is the generated documents with the keys. For a worker, base is the
+// documents with the ticket. Documents validates the result like the machine.
 func (f *File) Documents(m Machine, base []byte) ([]byte, error) {
 	patch, err := f.patch(m)
 	if err != nil {
@@ -88,8 +90,8 @@ func (f *File) Documents(m Machine, base []byte) ([]byte, error) {
 	return text, nil
 }
 
-// patch returns the documents of the file for a machine. The control plane gives a worker its
-// Cluster document.
+// patch returns the settings of the file for a machine, as documents. A worker gets its Cluster
+// document from the control plane, and not from the file.
 func (f *File) patch(m Machine) ([]byte, error) {
 	placed, err := f.insertAddresses()
 	if err == nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// Kind is the kind of the document.
+// Kind is the kind of the document in the file.
 const Kind = "ClusterExport"
 
-// File is a cluster.
+// File is the description of a cluster.
 type File struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -37,14 +37,17 @@ type File struct {
 type Machine struct {
 	Name string `json:"name"`
 	Role string `json:"role"` // "controlplane" or "worker"
-	// Address is the IP address by which the other machines reach it; ${NAME} stands for it.
+	// Address is the IP address by which other machines reach this machine. ${NAME} stands for the
+	// address.
 	Address string `json:"address"`
-	// Endpoint is the address by which the tool calls it; empty for Address.
+	// Endpoint is the address by which the tool calls the machine. If it is empty, the tool calls
+	// Address.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Fingerprint is of the machine's key, as its console shows it. Only the creation needs it.
+	// Fingerprint is the fingerprint of the machine's key, which the console shows. Only `cluster
+	// create` needs it.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Machine and Network are the fields of spec of these documents that differ from the defaults,
-	// without role and ticket.
+	// Machine and Network have the fields of spec of the documents Machine and Network. They lack
+	// the fields with their default value, and the role and the ticket.
 	Machine map[string]any `json:"machine,omitempty"`
 	Network map[string]any `json:"network,omitempty"`
 	// Volumes are the Volume documents, sorted by name.
@@ -63,17 +66,17 @@ func (d Document) Name() string {
 	return name
 }
 
-// generated are the fields of Cluster.spec that the creation of a cluster makes.
+// generated are the fields of Cluster.spec that `cluster create` generates.
 var generated = []string{"pki", "secretsEncryptionKey", "acceptedEncryptionKeys"}
 
-// Exported is the configuration of a machine, as the machine returns it (Config.Get).
+// Exported is the configuration of a machine, as the machine returns it (RPC Config.Get).
 type Exported struct {
 	Name, Role, Address string
 	Documents           []byte
 }
 
-// New returns the file of a cluster. The Cluster document and the add-ons are from the first
-// machine, a control-plane machine.
+// New returns the file of a cluster. It takes the Cluster document and the add-ons from the first
+// machine, which must be a control-plane machine.
 func New(machines []Exported) (*File, error) {
 	f := &File{APIVersion: config.APIVersion, Kind: Kind}
 	for i, m := range machines {
@@ -112,7 +115,7 @@ func New(machines []Exported) (*File, error) {
 	return f, nil
 }
 
-// named returns the documents of a kind with several, sorted by name.
+// named returns all documents of a kind, sorted by name.
 func named(documents []kinded, kind string) (all []Document) {
 	for _, d := range documents {
 		if d.kind == kind {
@@ -129,7 +132,7 @@ type kinded struct {
 	Document
 }
 
-// split returns the documents of a configuration that a machine has returned.
+// split parses the documents of a configuration.
 func split(text []byte) (all []kinded, err error) {
 	decoder := goyaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -147,7 +150,8 @@ func split(text []byte) (all []kinded, err error) {
 	}
 }
 
-// specOf returns the spec of the document of a kind; empty without the document.
+// specOf returns the spec of the first document of a kind. It returns an empty map if there is
+// none.
 func specOf(documents []kinded, kind string) map[string]any {
 	for _, d := range documents {
 		if d.kind == kind && d.Spec != nil {
@@ -157,7 +161,7 @@ func specOf(documents []kinded, kind string) map[string]any {
 	return map[string]any{}
 }
 
-// without returns the fields that differ from the defaults.
+// without returns the fields of spec that differ from the defaults.
 func without(spec, defaults map[string]any) map[string]any {
 	out := map[string]any{}
 	for key, value := range spec {
@@ -175,7 +179,7 @@ func without(spec, defaults map[string]any) map[string]any {
 	return out
 }
 
-// Parse reads a file. The documents in it are checked when they are used.
+// Parse parses a file. It checks the machines, but not the documents: File.Documents checks these.
 func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := strictyaml.Decode(text, f); err != nil {
@@ -197,7 +201,8 @@ func Parse(text []byte) (*File, error) {
 	return f, f.checkMachines()
 }
 
-// checkMachines checks the list of machines.
+// checkMachines checks the list of machines: names, addresses, roles, and that there is a
+// control-plane machine.
 func (f *File) checkMachines() error {
 	names, addresses, planes := map[string]bool{}, map[string]bool{}, 0
 	for i, m := range f.Machines {
@@ -231,7 +236,7 @@ func (f *File) checkMachines() error {
 	return nil
 }
 
-// Marshal returns the text of a file.
+// Marshal returns the file as YAML.
 func (f *File) Marshal() ([]byte, error) {
 	text, err := yaml.Marshal(f)
 	if err != nil {
@@ -240,7 +245,7 @@ func (f *File) Marshal() ([]byte, error) {
 	return text, nil
 }
 
-// Role returns the machines of a role, in order.
+// Role returns the machines with a role, in the order of the file.
 func (f *File) Role(role config.Role) []Machine {
 	return slices.DeleteFunc(slices.Clone(f.Machines), func(m Machine) bool { return m.Role != string(role) })
 }
@@ -258,8 +263,8 @@ func (f *File) Redacted() []string {
 	return all
 }
 
-// eachText replaces each text of the documents by the result of a function. Paths are as in a
-// configuration: "Cluster.spec.endpoint".
+// eachText replaces each text in the documents by the result of replace. The paths have the form of
+// the paths in a configuration: "Cluster.spec.endpoint".
 func (f *File) eachText(replace func(path, text string) string) {
 	for i, m := range f.Machines {
 		f.Machines[i].Machine, _ = eachText("machine "+m.Name+": Machine.spec", m.Machine, replace).(map[string]any)
@@ -274,7 +279,7 @@ func (f *File) eachText(replace func(path, text string) string) {
 	}
 }
 
-// eachText returns a copy of a value with replaced texts.
+// eachText returns a copy of a value, with each text replaced by the result of replace.
 func eachText(path string, value any, replace func(path, text string) string) any {
 	switch v := value.(type) {
 	case string:
@@ -303,7 +308,7 @@ func (f *File) clone() *File {
 		err = json.Unmarshal(text, out)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("cluster: cannot copy: %v", err)) // it has only values of JSON
+		panic(fmt.Sprintf("cluster: cannot copy: %v", err)) // the file has only values of JSON
 	}
 	return out
 }

@@ -25,7 +25,7 @@ func secrets(t *testing.T) *gen.Secrets {
 	return s
 }
 
-// documents returns the documents of a control-plane machine as `gen config` makes them.
+// documents returns the documents of a control-plane machine, as `gen config` makes them.
 func documents(t *testing.T, name string, s *gen.Secrets, addresses []string, endpoint string) []byte {
 	t.Helper()
 	g := gen.Config{Name: name, Cluster: "shop", Endpoint: endpoint, Secrets: s, SANs: []string{"127.0.0.1"}}
@@ -39,7 +39,7 @@ func documents(t *testing.T, name string, s *gen.Secrets, addresses []string, en
 	return text
 }
 
-// redacted returns documents as a machine returns them.
+// redacted returns documents with redacted secrets, as a machine returns them.
 func redacted(t *testing.T, text []byte) []byte {
 	t.Helper()
 	c, problems := config.Parse("test", text)
@@ -86,7 +86,8 @@ func shop(t *testing.T) *File {
 	return f
 }
 
-// TestExport compares the file of a cluster with testdata/shop.yaml, and reads it again.
+// TestExport compares the file of a cluster with testdata/shop.yaml, and checks that Parse reads
+// the same cluster again.
 func TestExport(t *testing.T) {
 	text, err := shop(t).Marshal()
 	if err != nil {
@@ -113,8 +114,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestRoundTrip builds the cluster of a file on machines with other addresses: the same file comes
-// out, and the same cluster.
+// TestRoundTrip makes the configurations of a file for machines with other addresses, and exports
+// the cluster again. The result must have no difference from the first file.
 func TestRoundTrip(t *testing.T) {
 	f := shop(t)
 	f.Addons[0].Spec["manifests"] = []any{"{apiVersion: v1, kind: ConfigMap, metadata: {name: page}}"}
@@ -154,7 +155,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestReplaceAddress checks the forms of an address in a document, and that all other text stays.
+// TestReplaceAddress checks the forms of an address in a document, and that other text does not
+// change.
 func TestReplaceAddress(t *testing.T) {
 	names := map[netip.Addr]string{netip.MustParseAddr("10.0.0.11"): "${m1}", netip.MustParseAddr("fd00::1"): "${m2}"}
 	for text, want := range map[string]string{
@@ -178,7 +180,7 @@ func TestReplaceAddress(t *testing.T) {
 	}
 }
 
-// TestDiff checks the lines of differences.
+// TestDiff checks the differences for each change of a file.
 func TestDiff(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -219,7 +221,7 @@ func TestDiff(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 		for _, want := range test.want {
-			// the direction of a missing field is not the point of the row
+			// For the row with " (none) → [", only the beginning of the line is compared.
 			prefix := strings.TrimSuffix(want, " (none) → [")
 			if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, prefix) }) {
 				t.Errorf("%s: %q lacks %q", test.name, got, want)

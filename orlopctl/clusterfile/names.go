@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// insertNames replaces the address of each machine by ${NAME}.
+// insertNames replaces the address of each machine by ${NAME}, in all documents.
 func (f *File) insertNames() {
 	names := map[netip.Addr]string{}
 	for _, m := range f.Machines {
@@ -19,8 +19,8 @@ func (f *File) insertNames() {
 	f.eachText(func(_, text string) string { return replaceAddress(text, names) })
 }
 
-// replaceAddress replaces an address in the forms that the documents have: an address, a prefix, an
-// address with a port, or a URL with an address and a port.
+// replaceAddress returns the text with a name in place of an address. The text can be an address, a
+// prefix, an address with a port, or a URL with an address and a port. Other texts do not change.
 func replaceAddress(text string, names map[netip.Addr]string) string {
 	if a, err := netip.ParseAddr(text); err == nil {
 		if name := names[a.Unmap()]; name != "" {
@@ -58,8 +58,8 @@ func replaceAddress(text string, names map[netip.Addr]string) string {
 // placeholder matches ${NAME}.
 var placeholder = regexp.MustCompile(`\$\{([a-z0-9][a-z0-9.-]*)\}`)
 
-// insertAddresses returns the file with the addresses of its machines in place of ${NAME}. Texts of
-// add-ons can contain other names, which stay.
+// insertAddresses returns a copy of the file with the address of each machine in place of ${NAME}.
+// An unknown name is an error, but not in an add-on: its texts can use ${…} for another purpose.
 func (f *File) insertAddresses() (*File, error) {
 	out := f.clone()
 	addresses := map[string]string{}

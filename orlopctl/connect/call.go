@@ -14,23 +14,23 @@ import (
 // DefaultTimeout bounds calls that return immediately.
 const DefaultTimeout = 30 * time.Second
 
-// ApplyTimeout bounds one apply. A first configuration formats disks, and this is slow on a slow
+// ApplyTimeout bounds an apply. A first configuration formats disks, which takes minutes on a slow
 // machine.
 const ApplyTimeout = 5 * time.Minute
 
 const (
-	// DialTimeout bounds one attempt to connect during the wait for a machine that boots.
+	// DialTimeout bounds an attempt to connect during the wait for a machine that boots.
 	DialTimeout = 10 * time.Second
-	// DialInterval is the interval between two attempts.
+	// DialInterval is the delay between two attempts to connect.
 	DialInterval = 500 * time.Millisecond
 )
 
-// Interruptible returns a context that ends with Ctrl-C.
+// Interruptible returns a context that ends with Ctrl-C (SIGINT) or SIGTERM.
 func Interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
 
-// Do connects, passes the connection to do, and disconnects.
+// Do connects, calls do with the connection, and disconnects. dialing bounds only the connection.
 func Do(dialing context.Context, e client.Endpoint, do func(*client.Client) error) error {
 	c, err := client.Dial(dialing, e)
 	if err != nil {
@@ -40,15 +40,16 @@ func Do(dialing context.Context, e client.Endpoint, do func(*client.Client) erro
 	return do(c)
 }
 
-// Attempt makes one of several attempts to connect, and passes the connection to do. The context
-// for do ends with the time limit of the attempt.
+// Attempt makes a single attempt to connect, bounded by DialTimeout, and calls do with the
+// connection. The context dialing of do also ends after DialTimeout.
 func Attempt(ctx context.Context, endpoint client.Endpoint, do func(dialing context.Context, c *client.Client) error) error {
 	dialing, cancel := context.WithTimeout(ctx, DialTimeout)
 	defer cancel()
 	return Do(dialing, endpoint, func(c *client.Client) error { return do(dialing, c) })
 }
 
-// Each passes each message of a stream to do, until the stream ends.
+// Each calls do for each message of a stream, until the stream ends. It returns the first error of
+// the stream or of do.
 func Each[T any](recv func() (T, error), do func(T) error) error {
 	for {
 		value, err := recv()

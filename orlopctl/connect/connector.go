@@ -1,8 +1,8 @@
-// Package connect connects to the machines that the flags and the contexts select: to one machine,
-// or to all machines of a fleet, also through a relay. It renews the certificate of a context when
-// it is due.
+// Package connect connects to the machines that the flags and the contexts select: to a single
+// machine, or to all machines of a fleet, also through a relay. It renews the certificate of a
+// context when the certificate is due for renewal.
 //
-// It does not know the commands, and prints only the errors of a renewal.
+// The package does not know the commands. It prints only the errors of a renewal.
 package connect
 
 import (
@@ -20,15 +20,15 @@ import (
 type Connector struct {
 	ios   *iostreams.Streams
 	Flags Flags
-	// relay is the connection to the relay, in a run for one machine of --nodes.
+	// relay is the connection to the relay. It is set only for a machine of --nodes.
 	relay *Relay
 	node  string // the machine behind the relay
-	// stay is, with several endpoints, the endpoint that the command continues to use, because it
-	// started the operation there.
+	// stay remembers which of several endpoints the command has used first. The command continues
+	// to use this endpoint, because the operation runs on that machine.
 	stay *client.ConnPool
 }
 
-// New returns a connector; Register adds its flags to a command.
+// New returns a connector without flags. Flags.Register adds the flags to a command.
 func New(ios *iostreams.Streams) *Connector { return &Connector{ios: ios} }
 
 // NewRelayed returns a connector to a machine behind a relay.
@@ -36,10 +36,10 @@ func NewRelayed(ios *iostreams.Streams, relay *Relay, node string) *Connector {
 	return &Connector{ios: ios, relay: relay, node: node}
 }
 
-// Relayed reports whether the machine is reached through a relay.
+// Relayed reports whether the connector reaches the machine through a relay.
 func (conn *Connector) Relayed() bool { return conn.relay != nil }
 
-// CloseRelay closes the connection to the relay, if there is one. The next call connects again.
+// CloseRelay closes the connection to the relay, if it is open. The next call connects again.
 func (conn *Connector) CloseRelay() {
 	if conn.relay != nil {
 		conn.relay.Close()
@@ -59,7 +59,8 @@ func (conn *Connector) Machine() (client.Endpoint, error) {
 	return e, err
 }
 
-// Called is Machine, and also returns the context of the machine.
+// Called returns the endpoint of the selected machine, like Machine, and also the context with its
+// name.
 func (conn *Connector) Called() (name string, chosen contexts.Context, e client.Endpoint, err error) {
 	if conn.relay != nil {
 		return "", contexts.Context{}, conn.relay.endpointOf(conn.node), nil
@@ -76,7 +77,8 @@ func (conn *Connector) Called() (name string, chosen contexts.Context, e client.
 	return name, chosen, e, err
 }
 
-// Chosen returns the current context with its name, overlaid by the flags.
+// Chosen returns the selected context with its name. The values of the flags replace the values of
+// the context.
 func (conn *Connector) Chosen() (string, contexts.Context, error) {
 	file, err := contexts.Load()
 	if err != nil {
@@ -94,7 +96,8 @@ func (conn *Connector) Chosen() (string, contexts.Context, error) {
 	return name, chosen, err
 }
 
-// Timeout returns the value of --timeout, or the default of the command.
+// Timeout returns the value of --timeout. Without the flag, it returns usual, the default of the
+// command.
 func (conn *Connector) Timeout(usual time.Duration) time.Duration {
 	if conn.Flags.Timeout > 0 {
 		return conn.Flags.Timeout
@@ -107,8 +110,9 @@ func (conn *Connector) Call(do func(context.Context, *client.Client) error) erro
 	return conn.CallFor(0, do)
 }
 
-// CallFor is Call for an operation that takes up to work on the machine, for example a drain of an
-// hour. A machine that does not answer is an error as soon as for Call.
+// CallFor is Call for an operation that takes up to the time work on the machine, for example an
+// hour for a drain. The connection has the same time limit as in Call, so an unreachable machine is
+// an error just as soon.
 func (conn *Connector) CallFor(work time.Duration, do func(context.Context, *client.Client) error) error {
 	ctx, stop := Interruptible()
 	defer stop()
@@ -120,14 +124,15 @@ func (conn *Connector) CallFor(work time.Duration, do func(context.Context, *cli
 	return conn.Connect(dialing, ctx, do)
 }
 
-// limits returns the limits for the connection and for the whole call. --timeout replaces both.
+// limits returns the time limits for the connection and for the whole call. --timeout replaces
+// both.
 func (conn *Connector) limits(work time.Duration) (dial, total time.Duration) {
 	dial = conn.Timeout(DefaultTimeout)
 	return dial, conn.Timeout(work + dial)
 }
 
-// Stream connects within the usual time and makes a call of unlimited duration. It ends with the
-// call, with Ctrl-C, or after --timeout if that is set.
+// Stream connects within DefaultTimeout and makes a call of unlimited duration. The call ends by
+// itself, with Ctrl-C, or after --timeout if the flag is set. Ctrl-C is no error.
 func (conn *Connector) Stream(do func(context.Context, *client.Client) error) error {
 	ctx, stop := Interruptible()
 	defer stop()
@@ -145,7 +150,7 @@ func (conn *Connector) Stream(do func(context.Context, *client.Client) error) er
 	return err
 }
 
-// Connect makes a call with separate limits for the connection and for the call.
+// Connect makes a call. dialing bounds the connection, and calling bounds the call.
 func (conn *Connector) Connect(dialing, calling context.Context, do func(context.Context, *client.Client) error) error {
 	name, chosen, endpoint, err := conn.Called()
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestLimits: the time for the connection does not grow with the operation, so that a machine that
-// does not answer is an error soon.
+// TestLimits checks that the time limit for the connection does not grow with the operation,
+// because an unreachable machine must be an error soon.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		flag, work, dial, total time.Duration

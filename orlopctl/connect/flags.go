@@ -26,19 +26,19 @@ type Flags struct {
 // Register adds the flags to a command.
 func (f *Flags) Register(set *pflag.FlagSet) {
 	set.StringVar(&f.Context, "context", "", "use this context instead of the current context")
-	set.StringSliceVarP(&f.Endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; with several (a,b,c) the first that admits you is used")
-	set.StringSliceVarP(&f.Nodes, "nodes", "n", nil, "make the call to each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
-	set.StringVar(&f.ServerName, "server-name", "", "name that the machine's certificate must hold (default: the host of the endpoint)")
+	set.StringSliceVarP(&f.Endpoints, "endpoint", "e", nil, "address of the machine, host[:port]; of several (a,b,c), the first machine that admits you is used")
+	set.StringSliceVarP(&f.Nodes, "nodes", "n", nil, "run the command on each of these machines of the cluster (IP addresses: a,b,c), through the machine of the endpoint")
+	set.StringVar(&f.ServerName, "server-name", "", "name that the machine's certificate must contain (default: the host of the endpoint)")
 	set.StringVar(&f.Cert, "cert", "", "file with your client certificate")
-	set.StringVar(&f.Key, "key", "", "file with its key")
-	set.StringVar(&f.CA, "ca", "", "file with the cluster's machine CA, or with the cluster's secrets, which contain it")
+	set.StringVar(&f.Key, "key", "", "file with the key of your client certificate")
+	set.StringVar(&f.CA, "ca", "", "file with the cluster's machine CA, or the cluster's file of secrets, which contains this CA")
 	set.StringVar(&f.Fingerprint, "fingerprint", "", "verify the machine by the fingerprint on its console (sha256:…)")
-	set.DurationVar(&f.Timeout, "timeout", 0, "time limit (default: 30s; more for slow commands)")
+	set.DurationVar(&f.Timeout, "timeout", 0, "time limit of the command (default: 30s; more for slow commands)")
 	flags.Positive(set, "timeout", &f.Timeout)
 }
 
-// DurationOf returns the value of a flag for a request. Zero becomes nil, for which the machine
-// uses its default.
+// DurationOf returns the value of a flag for a request. It returns nil for zero, and the machine
+// then uses its default.
 func DurationOf(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil
@@ -46,14 +46,15 @@ func DurationOf(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// Overlay replaces the values of a context by the values of the flags.
+// Overlay returns the context with the values of the flags in place of its own values. It returns
+// an error if a file cannot be read or two flags contradict each other.
 func (conn *Connector) Overlay(c contexts.Context) (contexts.Context, error) {
 	f := conn.Flags
 	if len(f.Endpoints) > 0 {
 		c.Endpoint, c.Fallback = f.Endpoints[0], f.Endpoints[1:]
 	}
 	if len(c.Fallback) > 0 {
-		c.ServerName = "" // belongs to the previous machine
+		c.ServerName = "" // a name belongs to a single machine
 	}
 	if f.ServerName != "" {
 		c.ServerName = f.ServerName
@@ -82,7 +83,7 @@ func (conn *Connector) Overlay(c contexts.Context) (contexts.Context, error) {
 		c.CA = s.Machine.Cert + s.Next["machine"].Cert
 	}
 	if f.Cert != "" || f.Key != "" {
-		c.Operator, c.RenewAfter = "", time.Time{} // belong to another certificate
+		c.Operator, c.RenewAfter = "", time.Time{} // they belong to the former certificate
 	}
 	if f.CA != "" {
 		if f.Fingerprint != "" {

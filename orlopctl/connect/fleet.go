@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// A machine relays at most eight connections of one caller. A finished connection counts until both
-// ends have closed it.
+// MaxStreams and MaxParallel bound the connections through a relay, because a machine relays at
+// most eight connections of the same caller. A finished connection counts until both ends have
+// closed it.
 const (
 	MaxStreams  = 8 // concurrent machines if each call streams
 	MaxParallel = 4 // concurrent machines if each call ends by itself
@@ -37,18 +38,18 @@ func ParseNodes(named []string) ([]string, error) {
 	return nodes, nil
 }
 
-// Fleet are the machines of a command that handles several machines itself: the machines of
-// --nodes, or else all endpoints of the context.
+// Fleet is the set of machines of a command that handles several machines itself: the machines of
+// --nodes, or without --nodes all endpoints of the context.
 type Fleet struct {
 	conn    *Connector
-	Names   []string          // their addresses
-	Relayed bool              // reached through the endpoint's machine
-	relay   *Relay            // the relay; nil before its first use
-	clients []*client.Client  // to each machine; a machine limits new connections per address
-	Trust   *x509.Certificate // a machine CA that is trusted in addition to the context's CA
+	Names   []string          // addresses of the machines
+	Relayed bool              // the machines are reached through the endpoint's machine
+	relay   *Relay            // nil before the first use
+	clients []*client.Client  // per machine; reused because a machine limits new connections
+	Trust   *x509.Certificate // a machine CA that is trusted beside the context's CA
 }
 
-// Fleet returns the machines of --nodes, or else all endpoints of the context.
+// Fleet returns the machines of --nodes, or without --nodes all endpoints of the context.
 func (conn *Connector) Fleet() (*Fleet, error) {
 	if len(conn.Flags.Nodes) > 0 {
 		nodes, err := ParseNodes(conn.Flags.Nodes)
@@ -59,7 +60,8 @@ func (conn *Connector) Fleet() (*Fleet, error) {
 	return &Fleet{conn: conn, Names: names, clients: make([]*client.Client, len(names))}, err
 }
 
-// Endpoint returns the endpoint of a machine, with the present values of the context.
+// Endpoint returns the endpoint of machine i. It reads the context each time, because the context
+// can change.
 func (f *Fleet) Endpoint(i int) (client.Endpoint, error) {
 	e, err := f.conn.Machine()
 	if err != nil {
@@ -83,7 +85,8 @@ func (f *Fleet) Endpoint(i int) (client.Endpoint, error) {
 	return to, nil
 }
 
-// Client returns a connection to a machine: the existing connection if it still works.
+// Client returns a connection to machine i. It connects to e if there is no connection that still
+// works.
 func (f *Fleet) Client(ctx context.Context, i int, e client.Endpoint) (*client.Client, error) {
 	if c := f.clients[i]; c != nil {
 		if c.Connected() {
@@ -99,7 +102,7 @@ func (f *Fleet) Client(ctx context.Context, i int, e client.Endpoint) (*client.C
 	return f.clients[i], err
 }
 
-// Call makes a call to one machine.
+// Call makes a call to machine i.
 func (f *Fleet) Call(ctx context.Context, i int, do func(context.Context, *client.Client) error) error {
 	e, err := f.Endpoint(i)
 	if err != nil {
@@ -142,15 +145,16 @@ func (f *Fleet) All(ctx context.Context, do func(ctx context.Context, i int, c *
 	return errs
 }
 
-// CloseRelay closes the connection to the relay, if there is one. The next call connects again.
+// CloseRelay closes the connection to the relay, if it is open. The next call connects again.
 func (f *Fleet) CloseRelay() {
 	if f.relay != nil {
 		f.relay.Close()
 	}
 }
 
-// Failed returns nil if all machines have succeeded. Otherwise the error lists the failed machines
-// with their reasons, and has the exit status of the first.
+// Failed prints the reason of each failed machine. It returns nil if all machines have succeeded.
+// Otherwise it returns an error with the failed machines, with the text `meaning` at its end, and
+// with the exit status of the first failed machine.
 func (f *Fleet) Failed(ios *iostreams.Streams, errs []error, meaning string) error {
 	if len(f.Names) == 1 {
 		return errs[0]
@@ -173,8 +177,8 @@ func (f *Fleet) Failed(ios *iostreams.Streams, errs []error, meaning string) err
 	return &exit.Error{Code: code, Err: fmt.Errorf("%d of %d machines failed: %s; %s", len(names), len(f.Names), strings.Join(names, ", "), meaning)}
 }
 
-// Close closes all connections. A later call connects again with the values of the context at that
-// time.
+// Close closes all connections. A later call connects again, with the values that the context has
+// then.
 func (f *Fleet) Close() {
 	for i, c := range f.clients {
 		if c != nil {
@@ -188,8 +192,8 @@ func (f *Fleet) Close() {
 	}
 }
 
-// ErrOnlyFingerprint returns the error for a flag or an operation that needs a CA to verify other
-// machines than that of the endpoint.
+// ErrOnlyFingerprint returns the error for an operation on other machines if the context has only
+// the fingerprint of the endpoint's machine. The operation needs a CA to verify the other machines.
 func ErrOnlyFingerprint(operation string) error {
 	return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("%s: cannot verify other machines: there is only the fingerprint of the endpoint's machine", operation), Hint: "pass --ca (the cluster's machine CA), or store it with `orlopctl config set NAME --ca`"}
 }

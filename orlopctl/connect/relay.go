@@ -8,7 +8,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Relay is the connection to the endpoint's machine, which relays to the other machines.
+// Relay is the connection to a machine that relays connections to other machines. It is the machine
+// of the endpoint.
 type Relay struct {
 	endpoint client.Endpoint
 
@@ -16,7 +17,7 @@ type Relay struct {
 	client *client.Client // nil before its first use
 }
 
-// NewRelay returns a relay that connects at its first use.
+// NewRelay returns a relay. The relay connects at its first use.
 func NewRelay(endpoint client.Endpoint) *Relay { return &Relay{endpoint: endpoint} }
 
 // endpointOf returns the endpoint of a machine behind the relay.
@@ -32,8 +33,8 @@ func (w *Relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c.Relay(ctx, address)
 }
 
-// Client returns the connection, and reconnects if it was lost: the endpoint's machine may be
-// among the machines that reboot.
+// Client returns the connection to the relaying machine. It connects again if the connection was
+// lost, for example because that machine has rebooted.
 func (w *Relay) Client(ctx context.Context) (*client.Client, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

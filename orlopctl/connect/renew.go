@@ -14,8 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Renew requests a certificate with a new key for the caller, whose certificate is present. The
-// result must be equivalent.
+// Renew requests a certificate with a new key for the caller. present is the present certificate of
+// the caller. Renew returns an error if the new certificate is for another key or subject, or has
+// expired.
 func Renew(ctx context.Context, c *client.Client, present *pki.Leaf, ttl time.Duration) (*pki.Leaf, error) {
 	leaf, request, err := gen.NewRequest()
 	if err != nil {
@@ -42,8 +43,8 @@ func Renew(ctx context.Context, c *client.Client, present *pki.Leaf, ttl time.Du
 	return leaf, nil
 }
 
-// StoreRenewed stores a new certificate in a context, unless the context has changed meanwhile, and
-// in the other contexts of the cluster with the same certificate.
+// StoreRenewed stores a new certificate in context name, if the context still has the certificate
+// of was. It also stores it in the other contexts of the same cluster that have this certificate.
 func StoreRenewed(name string, was contexts.Context, leaf *pki.Leaf) error {
 	return contexts.Change(func(f *contexts.File) error {
 		for other, c := range f.Contexts {
@@ -57,18 +58,20 @@ func StoreRenewed(name string, was contexts.Context, leaf *pki.Leaf) error {
 	})
 }
 
+// renewAt returns the time after two thirds of the remaining validity of a certificate.
 func renewAt(leaf *pki.Leaf) time.Time {
 	return time.Now().Add(time.Until(leaf.Cert.NotAfter) / 3 * 2).UTC().Truncate(time.Second)
 }
 
-// UsesContextCert reports whether the call goes to a machine of a context with the certificate of
-// the context.
+// UsesContextCert reports whether a call uses an endpoint and the certificate of the context: no
+// flag replaces them.
 func (conn *Connector) UsesContextCert() bool {
 	return conn.Flags.Cert == "" && conn.Flags.Key == "" && len(conn.Flags.Endpoints) == 0
 }
 
-// signAgain returns a context with a new certificate by the operator CA, if it is necessary and
-// the CA's key is still in the directory of the context. It also replaces an expired certificate.
+// signAgain returns the context with a new certificate that the operator CA issues, if the present
+// certificate is due for renewal or has expired. It returns the context unchanged if the operator
+// CA or its key is not available.
 func (conn *Connector) signAgain(name string, c contexts.Context) contexts.Context {
 	leaf, is := gen.RenewalDue(c.Cert, c.Key)
 	if !is || c.Operator == "" || !conn.UsesContextCert() {
@@ -78,8 +81,8 @@ func (conn *Connector) signAgain(name string, c contexts.Context) contexts.Conte
 	if err != nil {
 		return c
 	}
-	// The directory may now hold another CA. A renewed certificate contains the fingerprint of the
-	// CA that signed the first of its lineage.
+	// The directory may contain another CA now. A renewed certificate contains the fingerprint of
+	// the CA that signed the first certificate of its lineage.
 	if _, root := pki.LineageOf(leaf.Cert); leaf.Cert.CheckSignatureFrom(ca.Cert) != nil && root != pki.Fingerprint(ca.Cert) {
 		return c
 	}
@@ -94,8 +97,8 @@ func (conn *Connector) signAgain(name string, c contexts.Context) contexts.Conte
 	return c
 }
 
-// KeepFresh lets the machine renew the context's certificate when it is due. A failure does not
-// make the command fail, because the certificate is still valid.
+// KeepFresh requests a new certificate for the context from the machine, if the present certificate
+// is due for renewal. A failure is no error, because the present certificate is still valid.
 func (conn *Connector) KeepFresh(ctx context.Context, c *client.Client, name string, chosen contexts.Context) {
 	if !conn.UsesContextCert() {
 		return

@@ -1,4 +1,4 @@
-// Package contexts holds the file ~/.orlop/config: the known machines with the credentials for
+// Package contexts holds the file ~/.orlop/config: the known machines, and the credentials for
 // each.
 package contexts
 
@@ -24,30 +24,29 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// File is the file ~/.orlop/config of this tool. It holds the known machines with the key
-// for each. Mode 0600.
+// File is the content of the file ~/.orlop/config, which has mode 0600.
 type File struct {
 	Current  string             `json:"current,omitempty"`
 	Contexts map[string]Context `json:"contexts,omitempty"`
 }
 
-// Context holds the address and the credentials of one machine. Certificates and keys are
-// PEM.
+// Context holds the address and the credentials of a machine. Certificates and keys are in PEM.
 type Context struct {
 	Endpoint string `json:"endpoint"` // host[:port]
-	// Fallback are other machines of the same cluster. The tool tries them in order if the previous
-	// machines do not admit the caller.
+	// Fallback are other machines of the same cluster. The tool tries them in this order until a
+	// machine admits the caller.
 	Fallback []string `json:"fallback,omitempty"`
-	// name that the machine's certificate must hold
+	// ServerName is the name that the machine's certificate must contain.
 	ServerName  string `json:"serverName,omitempty"`
 	CA          string `json:"ca,omitempty"`          // the cluster's machine CA
 	Fingerprint string `json:"fingerprint,omitempty"` // alternative to the CA
 	Cert        string `json:"cert"`
 	Key         string `json:"key"`
-	// Operator is the directory of the operator CA that can sign Cert again if its key is there;
-	// empty if unknown.
+	// Operator is the directory of the operator CA, which can sign Cert again if the key of the CA
+	// is in that directory. It is "" if the directory is unknown.
 	Operator string `json:"operator,omitempty"`
-	// RenewAfter is the time from which Cert is renewed; zero if no machine issued it.
+	// RenewAfter is the time from which the tool renews Cert. It is zero if no machine has issued
+	// Cert.
 	RenewAfter time.Time `json:"renewAfter,omitzero"`
 }
 
@@ -63,7 +62,7 @@ func Path() (string, error) {
 	return filepath.Join(home, ".orlop", "config"), nil
 }
 
-// Load reads the file; a missing file has no contexts.
+// Load reads the file. It returns a File without contexts if the file does not exist.
 func Load() (*File, error) {
 	path, err := Path()
 	if err != nil {
@@ -101,8 +100,8 @@ func (f *File) save() error {
 	return secretfile.Write(path, text, true)
 }
 
-// Client converts a context into the client's endpoint, or returns an error with a sentence for
-// each missing value.
+// Client converts a context into an endpoint of the client. It returns an error that names the
+// first missing or wrong value.
 func (c Context) Client() (client.Endpoint, error) {
 	missing := func(what, hint string) (client.Endpoint, error) {
 		return client.Endpoint{}, &exit.Error{Code: exit.Usage, Err: fmt.Errorf("machine: cannot connect: %s", what), Hint: hint}
@@ -143,7 +142,7 @@ func (c Context) Client() (client.Endpoint, error) {
 	return e, nil
 }
 
-// Forget removes a context.
+// Forget removes a context. If it is the current context, there is no current context afterwards.
 func (f *File) Forget(name string) {
 	delete(f.Contexts, name)
 	if f.Current == name {
@@ -151,12 +150,12 @@ func (f *File) Forget(name string) {
 	}
 }
 
-// lockTimeout bounds the wait for another orlopctl that changes the contexts. Such a change only
-// reads and writes a small file.
+// lockTimeout bounds the wait for a change by another orlopctl. A change only reads and writes a
+// small file.
 const lockTimeout = 10 * time.Second
 
-// Change reads the contexts, changes them and writes them back. A lock excludes other
-// processes meanwhile; without it, concurrent changes would overwrite each other.
+// Change reads the contexts, calls change, and writes the contexts. It holds a lock meanwhile,
+// because concurrent changes of several processes would overwrite each other.
 func Change(change func(*File) error) error {
 	unlock, err := lock()
 	if err != nil {
@@ -173,8 +172,9 @@ func Change(change func(*File) error) error {
 	return file.save()
 }
 
-// lock locks a file beside the file of contexts, because each change replaces the file of
-// contexts itself. The kernel releases the lock when the process ends, for any reason.
+// lock locks a file beside the file of contexts. The file of contexts itself cannot be locked,
+// because each change replaces it. The kernel releases the lock when the process ends for any
+// reason.
 func lock() (unlock func(), err error) {
 	path, err := Path()
 	if err != nil {
@@ -192,7 +192,7 @@ func lock() (unlock func(), err error) {
 	go func() { locked <- unix.Flock(int(file.Fd()), unix.LOCK_EX) }()
 	select {
 	case err = <-locked:
-	// The file stays open because the goroutine still waits for the lock; this process ends soon.
+	// The file stays open, because the goroutine still waits for the lock. This process ends soon.
 	case <-time.After(lockTimeout):
 		return nil, &exit.Error{Code: exit.Failure, Err: fmt.Errorf("contexts: cannot lock %s: another orlopctl holds it since %s", path, lockTimeout), Hint: "wait for the other orlopctl or end it, and retry"}
 	}

@@ -28,7 +28,8 @@ func topic(t *testing.T, name, json string) *api.TopicValue {
 	return &api.TopicValue{Topic: name, Value: value}
 }
 
-// sample returns the state of three machines: running, booting and unreachable.
+// sample returns a state with three machines: the first runs, the second boots, and the third is
+// unreachable.
 func sample(t *testing.T) State {
 	s := New([]Machine{{"first", "10.0.0.11:50000"}, {"second", "10.0.0.12:50000"}, {"third", "[fd00::13]:51000"}}, false).At(now).Sized(80, 24)
 	take := func(machine int, bodies ...any) {
@@ -89,7 +90,7 @@ func withLog(s State, count int) State {
 	return s
 }
 
-// everyScreen returns the sample on each screen, by the name of its golden file.
+// everyScreen returns states for all screens. The key is the name of the golden file.
 func everyScreen(t *testing.T) map[string]State {
 	s := sample(t)
 	return map[string]State{
@@ -112,7 +113,7 @@ func everyScreen(t *testing.T) map[string]State {
 	}
 }
 
-// TestScreens compares each screen with its picture in testdata.
+// TestScreens compares each screen with its golden file in testdata.
 func TestScreens(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		got := s.Draw() + "\n"
@@ -120,8 +121,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestFits checks for terminals of any size that the screen fills their rows and fits their
-// columns, and that colors change nothing else.
+// TestFits checks that a screen has as many rows as the terminal, and that no row is wider than the
+// terminal. It also checks that colors do not change the text.
 func TestFits(t *testing.T) {
 	for name, s := range everyScreen(t) {
 		for _, width := range []int{1, leastWidth, 79, 80, 81, 133, 200} {
@@ -150,8 +151,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestHostile checks that only printable characters and line ends reach the terminal, for any data
-// from a machine.
+// TestHostile checks that the terminal receives only printable characters and line ends, for any
+// data from a machine.
 func TestHostile(t *testing.T) {
 	evil := "\x1b[2J\x1b]0;x\a\u009b31m\r\n\u202e" + strings.Repeat("é", 300) + "\xff"
 	s := New([]Machine{{evil, evil}}, false).At(now).Sized(100, 30)
@@ -196,8 +197,8 @@ func TestNothingInPlace(t *testing.T) {
 	}
 }
 
-// TestWants checks that the log of the selected service is requested while it is on the screen, and
-// that no line of another log is shown.
+// TestWants checks that the dashboard requests the log of the selected service while the log is on
+// the screen. It also checks that no line of another log is shown.
 func TestWants(t *testing.T) {
 	s := sample(t)
 	for keys, want := range map[string]Log{
@@ -208,7 +209,7 @@ func TestWants(t *testing.T) {
 		"3 l":         {0, "orchestrator-api"},
 		"3 l l l h":   {0, "orchestrator-api"},
 		"3 h n p":     {0, "containerd"},
-		"3 n":         {}, // no log is known
+		"3 n":         {}, // the second machine has no service
 		"3 4":         {},
 		"3 p p p":     {0, "containerd"},
 	} {
@@ -229,8 +230,8 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestScroll checks that the visible lines stay in place while new lines arrive, until the user
-// returns to the end.
+// TestScroll checks that the visible lines stay in place after the user has scrolled, while new
+// lines arrive. Key G returns to the end, and the screen then follows new lines.
 func TestScroll(t *testing.T) {
 	s := withLog(press(sample(t), "3"), 100)
 	end := func(s State) string { return strings.Split(s.Draw(), "\n")[22] }

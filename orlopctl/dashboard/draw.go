@@ -13,10 +13,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/disk/layout"
 )
 
-// The screens are designed for 80 columns and 24 rows. Below this minimum nothing is drawn.
+// The screens are designed for 80 columns and 24 rows. In a terminal below this minimum, Draw
+// returns only a message.
 const leastWidth, leastHeight = 72, 10
 
-// tone is the meaning that a color gives a text. No information is in the color alone.
+// tone is the meaning of a text, which a color shows. The text alone contains the same information.
 type tone int
 
 const (
@@ -66,7 +67,7 @@ func (s State) Draw() string {
 	return strings.Join(rows, "\n")
 }
 
-// rows returns the number of rows below the subtitle.
+// rows returns the number of rows between the subtitle and the last row, at least 1.
 func (s State) rows() int { return max(1, s.height-3) }
 
 func (s State) drawTitle() string {
@@ -126,7 +127,7 @@ func (s State) drawHelp() []string {
 	return rows
 }
 
-// column is a column of a table. The last column takes the remaining width.
+// column is a column of a table. The last column of a table takes the remaining width.
 type column struct {
 	title string
 	width int
@@ -138,7 +139,7 @@ type text struct {
 	tone tone
 }
 
-// line returns one row of a table.
+// line returns a row of a table.
 func (s State) line(columns []column, cells ...text) string {
 	var row strings.Builder
 	left := s.width
@@ -163,7 +164,7 @@ func (s State) head(columns []column) string {
 	return s.line(columns, cells...)
 }
 
-// window returns the part of a list, at most height rows, that contains row at.
+// window returns at most height rows of a list, with row number at among them.
 func window(rows []string, at, height int) []string {
 	height = min(height, len(rows))
 	from := max(0, min(at-height/2, len(rows)-height))
@@ -252,10 +253,11 @@ func (s State) drawMachine() []string {
 	return rows
 }
 
-// name returns the machine's own name, or else the name of its context or its address.
+// name returns the machine's own name. If it is unknown, name returns the name of the context, or
+// the address.
 func (m machine) name() string { return cmp.Or(m.version.GetMachine(), m.context, m.address) }
 
-// state returns the state of a machine in one line.
+// state returns the state of a machine in a single line.
 func (m machine) state() text {
 	switch {
 	case m.link == away:
@@ -330,7 +332,7 @@ func (s State) drawEvents() []string {
 	return s.drawLines(m.events, Events)
 }
 
-// drawLines returns the visible part of a scrollable text. The row above shows the position.
+// drawLines returns the visible part of a scrollable text, below a row with the position.
 func (s State) drawLines(of lines, name string) []string {
 	title := name + ", times in UTC, followed"
 	if of.held {
@@ -339,7 +341,7 @@ func (s State) drawLines(of lines, name string) []string {
 	return append([]string{s.paint(faint, fit(title, s.width))}, of.draw(s.width, s.page(), s.paint)...)
 }
 
-// nothing returns the reason for an empty screen.
+// nothing returns the rows of a screen without data. They show the reason, if it is known.
 func (s State) nothing(m machine, source string) []string {
 	why := m.problems[source]
 	if why == "" {
@@ -410,7 +412,7 @@ func bar(u *api.UpgradeStatus, width int) string {
 	return fmt.Sprintf("[%s%s] %3.0f%% of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*part, layout.FormatSize(uint64(u.Total)))
 }
 
-// since returns the time since at; "-" if at is unknown.
+// since returns the time since at. It returns "-" if at is unknown.
 func (s State) since(at time.Time) string {
 	if at.IsZero() {
 		return "-"

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// keptLines is the number of log lines, and of events, that the user can scroll back. A machine
-	// retains this number of events.
+	// keptLines is the number of retained log lines, and of retained events, per machine. A machine
+	// retains the same number of events.
 	keptLines = 1000
-	// maxLine bounds a line, in bytes; this fills a large screen.
+	// maxLine bounds a line, in bytes. A line of this length fills a large screen.
 	maxLine = 16 << 10
 )
 
-// lines is a text that grows at its end, with a scroll position: the end, or a line that stays at
-// the top.
+// lines is a text that grows at its end. Its scroll position is either the end, or a line that
+// stays at the top of the window.
 type lines struct {
 	kept []line
 	held bool // top is fixed; otherwise the end is shown
@@ -29,7 +29,7 @@ type line struct {
 	tone tone
 }
 
-// add returns the text with another line. Beyond the limit, the oldest line is dropped.
+// add returns the text with another line. It drops the oldest line beyond keptLines.
 func (l lines) add(next line) lines {
 	next.text = next.text[:min(len(next.text), maxLine)]
 	drop := max(0, len(l.kept)+1-keptLines)
@@ -39,8 +39,8 @@ func (l lines) add(next line) lines {
 	return l
 }
 
-// move scrolls down, or up for a negative value, in a window of this size. At the end it continues
-// to show new lines.
+// move scrolls down by a number of lines, or up if by is negative. width and height are the size of
+// the window. If the window reaches the end, it shows new lines as they arrive.
 func (l lines) move(by, width, height int) lines {
 	last := l.first(width, height)
 	if !l.held {
@@ -51,7 +51,7 @@ func (l lines) move(by, width, height int) lines {
 	return l
 }
 
-// first returns the first line that is at least partly visible in a window at the end of the text.
+// first returns the number of the first visible line of a window that shows the end of the text.
 func (l lines) first(width, height int) int {
 	i := len(l.kept)
 	for rows := 0; i > 0 && rows < height; {
@@ -79,23 +79,23 @@ func (l lines) draw(width, height int, paint func(tone, string) string) []string
 	return rows[:min(len(rows), height)]
 }
 
-// wrap breaks a text into rows of at most width cells, without unprintable characters.
+// wrap breaks a text into rows of at most width cells, and replaces unprintable characters.
 func wrap(text string, width int) []string {
 	return strings.Split(ansi.Hardwrap(sanitize.Text(text), width, true), "\n")
 }
 
-// prose is wrap with breaks between words.
+// prose is wrap, but it breaks rows between words.
 func prose(text string, width int) []string {
 	return strings.Split(ansi.Wrap(sanitize.Text(text), width, ""), "\n")
 }
 
-// fit returns a text of at most width cells without unprintable characters; a mark shows that it
-// was cut.
+// fit returns a text of at most width cells, with unprintable characters replaced. The mark "…"
+// shows that the text was cut.
 func fit(text string, width int) string {
 	return ansi.Truncate(sanitize.Text(text), max(0, width), "…")
 }
 
-// pad is fit, filled with blanks up to the width.
+// pad is fit, and fills the text with blanks up to the width.
 func pad(text string, width int) string {
 	text = fit(text, width)
 	return text + strings.Repeat(" ", max(0, width-ansi.StringWidth(text)))

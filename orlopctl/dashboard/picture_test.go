@@ -13,8 +13,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestPicture compares docs/dashboard.svg, the picture in README.md, with the overview of the
-// sample in colors. `go test ./orlopctl/dashboard -update` draws the picture again.
+// TestPicture compares docs/dashboard.svg with the overview of the sample in colors. README.md
+// shows this picture. `go test ./orlopctl/dashboard -update` draws the picture again.
 func TestPicture(t *testing.T) {
 	s := sample(t).Sized(104, 15)
 	s.colour = true
@@ -22,14 +22,15 @@ func TestPicture(t *testing.T) {
 	golden.Assert(t, picture(s.Draw(), 104), filepath.Join("..", "..", "..", "docs", "dashboard.svg"))
 }
 
-// Sizes of the picture in pixels: a cell of the terminal, and the border around all cells.
+// cellWidth and cellHeight are the size of a cell of the terminal in pixels. border is the width of
+// the border around all cells.
 const cellWidth, cellHeight, border = 8, 18, 14
 
 // words matches a group of words of a row, with single blanks between them.
 var words = regexp.MustCompile(`\S+( \S+)*`)
 
-// picture returns a screen of a terminal as an SVG. Each group of words has a fixed position and
-// width, so the columns are aligned in every font.
+// picture returns a screen of a terminal as an SVG image. Each group of words has a fixed position
+// and width, because the columns must be aligned in every font.
 func picture(screen string, columns int) string {
 	rows := strings.Split(screen, "\n")
 	width, height := columns*cellWidth+2*border, len(rows)*cellHeight+2*border

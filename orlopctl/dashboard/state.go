@@ -1,9 +1,9 @@
 // Package dashboard holds the state and the screens of `orlopctl dashboard`: the known data of the
-// machines, the effect of a key, and the rows of the screen. All of it is a value and functions of
-// the value; the terminal, the network and the clock belong to the caller.
+// machines, the effect of a key, and the rows of the screen. The state is a value, and all
+// functions on it are pure. The caller handles the terminal, the network and the clock.
 //
-// The data of machines is untrusted on the user's terminal. A text is drawn only through fit, wrap
-// or prose, which remove unprintable characters.
+// The data of machines is untrusted. A text reaches the user's terminal only through fit, wrap or
+// prose, which replace unprintable characters.
 package dashboard
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// State is the known data and the user's selection. Its methods return the next state and leave the
-// present state unchanged. Make it with New.
+// State is the known data and the user's selection. Its methods return the next state and do not
+// change the present state. New returns the first state.
 type State struct {
-	width, height int // of the terminal, in cells
+	width, height int // size of the terminal in cells
 	colour        bool
 	now           time.Time
 
 	machines []machine
-	chosen   int // machine
+	chosen   int // index of the selected machine
 	screen   screen
 	help     bool
 	quit     bool
-	log      lines // lines of the log of Wants
+	log      lines // lines of the log that Wants returns
 }
 
 type screen int
@@ -46,12 +46,12 @@ const (
 
 var screenNames = [screens]string{"overview", "services", "logs", "events", "upgrade"}
 
-// machine is the known data of one machine. Fields that were not received yet are nil or zero.
+// machine is the known data of a machine. A field is nil or zero until its data has arrived.
 type machine struct {
 	context, address string
 
 	link   link
-	reason string    // why it is unreachable
+	reason string    // why the machine is unreachable
 	next   time.Time // time of the next attempt
 
 	version  *api.VersionResponse
@@ -59,34 +59,34 @@ type machine struct {
 	system   system
 	memory   memory
 	services []service
-	service  int // the selected service, 0 without services
+	service  int // index of the selected service, 0 without services
 	events   lines
 	upgrade  *api.UpgradeStatus
-	problems map[string]string // source → why no data comes from it
+	problems map[string]string // source → reason why it sends no data
 }
 
 type link int
 
 const (
-	connecting link = iota // for the first time
+	connecting link = iota // no connection has succeeded or failed yet
 	connected
 	away
 )
 
-// system is topic "system" of a machine, as far as the dashboard shows it (machined/host).
+// system has the shown fields of topic "system" of a machine (machined/host).
 type system struct {
 	CPUs          int     `json:"cpus"`
 	UptimeSeconds float64 `json:"uptimeSeconds"`
 	Load1         float64 `json:"load1"`
 }
 
-// memory is topic "memory", in bytes.
+// memory has the shown fields of topic "memory", in bytes.
 type memory struct {
 	Total     int64 `json:"total"`
 	Available int64 `json:"available"`
 }
 
-// service is an entry of topic "services" (pkg/supervise).
+// service is an element of topic "services" (pkg/supervise).
 type service struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
@@ -112,7 +112,7 @@ type Machine struct {
 // Topics are the topics that the dashboard shows.
 var Topics = []string{"services", "system", "memory"}
 
-// The other sources of data about a machine.
+// These are the sources of data about a machine that are not topics.
 const (
 	Version = "version"
 	Health  = "health"
@@ -124,8 +124,9 @@ const (
 // Message is data from a machine, or a change of its connection.
 type Message struct {
 	Machine int // index in the list given to New
-	// Body is Connected, Disconnected, Started, Failed, LogLine, or a pointer to VersionResponse,
-	// HealthResponse, TopicValue of a topic in Topics, Event or UpgradeStatus of the API.
+	// Body is Connected, Disconnected, Started, Failed, LogLine, or a pointer to a message of the
+	// API: VersionResponse, HealthResponse, TopicValue of a topic in Topics, Event or
+	// UpgradeStatus.
 	Body any
 }
 
@@ -138,11 +139,11 @@ type Disconnected struct {
 	Next   time.Time // time of the next attempt
 }
 
-// Started reports that a source sends all its data from the beginning. Earlier data of the source
-// is dropped.
+// Started reports that a source sends all its data again from the beginning. The state drops the
+// earlier data of the source.
 type Started struct{ Source string }
 
-// Failed reports that a source of this connection sends no more data.
+// Failed reports that a source sends no more data over this connection.
 type Failed struct{ Source, Reason string }
 
 // LogLine is a line of a service's log.
@@ -151,13 +152,13 @@ type LogLine struct {
 	Line    *api.LogLine
 }
 
-// Log identifies the log of a service of a machine; an empty service means no log.
+// Log identifies the log of a service of a machine. An empty service means no log.
 type Log struct {
 	Machine int
 	Service string
 }
 
-// New returns the state before any data is received. There must be at least one machine.
+// New returns the state before any data has arrived. machines must not be empty.
 func New(machines []Machine, colour bool) State {
 	s := State{colour: colour}
 	for _, m := range machines {
@@ -166,13 +167,13 @@ func New(machines []Machine, colour bool) State {
 	return s
 }
 
-// At returns the state at a time.
+// At returns the state with this time as the current time.
 func (s State) At(now time.Time) State {
 	s.now = now
 	return s
 }
 
-// Sized returns the state on a terminal of this many columns and rows.
+// Sized returns the state for a terminal with this number of columns and rows.
 func (s State) Sized(width, height int) State {
 	s.width, s.height = width, height
 	return s
@@ -181,7 +182,7 @@ func (s State) Sized(width, height int) State {
 // Quits reports whether the user has quit.
 func (s State) Quits() bool { return s.quit }
 
-// Wants returns the log on the screen. The caller sends the lines of this log only.
+// Wants returns the log on the screen. The caller sends only the lines of this log.
 func (s State) Wants() Log {
 	m := s.machines[s.chosen]
 	if s.screen != logs || len(m.services) == 0 {
@@ -190,7 +191,8 @@ func (s State) Wants() Log {
 	return Log{Machine: s.chosen, Service: m.services[m.service].Name}
 }
 
-// settled drops the lines of a log that is no longer on the screen.
+// settled returns the state without the lines of log `before`, if that log is not on the screen any
+// more.
 func (s State) settled(before Log) State {
 	if s.Wants() != before {
 		s.log = lines{}
@@ -199,14 +201,14 @@ func (s State) settled(before Log) State {
 	return s
 }
 
-// with returns the state with a change of one machine.
+// with returns the state after a change of machine i.
 func (s State) with(i int, change func(*machine)) State {
 	s.machines = slices.Clone(s.machines)
 	change(&s.machines[i])
 	return s
 }
 
-// problem records why no data comes from a source; an empty reason removes the record.
+// problem records the reason why a source sends no data. An empty reason removes the record.
 func (m *machine) problem(source, reason string) {
 	m.problems = maps.Clone(m.problems)
 	if reason == "" {
@@ -243,7 +245,7 @@ func (m *machine) take(body any) {
 		m.link, m.reason, m.problems = connected, "", nil
 	case Disconnected:
 		m.link, m.reason, m.next = away, body.Reason, body.Next
-		m.health, m.system, m.memory = nil, system{}, memory{} // these values are momentary
+		m.health, m.system, m.memory = nil, system{}, memory{} // these values are outdated at once
 	case Started:
 		m.problem(body.Source, "")
 		if body.Source == Events {
@@ -268,7 +270,8 @@ func (m *machine) take(body any) {
 	}
 }
 
-// topic reads a topic. If it cannot be read, the earlier value stays, and the reason is recorded.
+// topic stores the value of a topic. If the value cannot be parsed, topic records the reason, and
+// the earlier value stays.
 func (m *machine) topic(snapshot *api.TopicValue) {
 	text, err := snapshot.Value.MarshalJSON()
 	if err == nil {
@@ -287,7 +290,7 @@ func (m *machine) topic(snapshot *api.TopicValue) {
 	}
 }
 
-// read replaces a value by the value of a JSON text, or leaves it unchanged on an error.
+// read parses a JSON text into *value. On an error it does not change *value.
 func read[T any](text []byte, value *T) error {
 	var next T
 	if err := json.Unmarshal(text, &next); err != nil {
@@ -297,7 +300,8 @@ func read[T any](text []byte, value *T) error {
 	return nil
 }
 
-// Key returns the state after a key with its name in bubbletea: "j", "down", "shift+tab".
+// Key returns the state after the press of a key. key is the name of the key in bubbletea: "j",
+// "down", "shift+tab".
 func (s State) Key(key string) State {
 	before := s.Wants()
 	switch key {
@@ -350,11 +354,11 @@ func (s State) Key(key string) State {
 // most is greater than the length of any list.
 const most = 1 << 30
 
-// page returns the number of rows of a log or of events on the screen, which is also the step of
-// the page keys.
+// page returns the number of rows for a log or for events on the screen. The page keys move by this
+// number.
 func (s State) page() int { return max(1, s.rows()-1) }
 
-// move moves the selection or the scroll position of the screen.
+// move moves the selection or the scroll position of the screen by a number of rows.
 func (s State) move(by int) State {
 	switch s.screen {
 	case overview:
@@ -376,6 +380,6 @@ func (s State) chooseService(by int) State {
 	return s.with(s.chosen, func(m *machine) { m.service = max(0, min(m.service+by, len(m.services)-1)) })
 }
 
-// clock returns the time of the day in UTC; date also returns the day.
+// clock returns the time of day in UTC. date also returns the month and the day.
 func clock(at *timestamppb.Timestamp) string { return at.AsTime().UTC().Format(time.TimeOnly) }
 func date(at *timestamppb.Timestamp) string  { return at.AsTime().UTC().Format("01-02 15:04:05") }

@@ -1,4 +1,4 @@
-// Package exit turns errors into the exit statuses of orlopctl, with messages and hints for
+// Package exit converts errors to the exit statuses of orlopctl, and to messages and hints for
 // operators.
 package exit
 
@@ -17,7 +17,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// The exit statuses. Help documents them in --help.
+// These are the exit statuses. Help describes them.
 const (
 	OK          = 0
 	Failure     = 1
@@ -26,31 +26,31 @@ const (
 	Unhealthy   = 4
 )
 
-// Help documents the exit statuses in --help.
+// Help is the part of --help about the exit statuses.
 const Help = `Exit status:
-  0  done
-  1  it failed: the message says why
+  0  the command succeeded
+  1  the command failed: the message says why
   2  the command line or the configuration is wrong; nothing was changed
-  3  the machine cannot be reached, is not the one expected, or does not let you in
-  4  it did not become healthy, or did not answer, in time
-With --nodes it is that of the first machine that failed.`
+  3  the machine cannot be reached, is not the expected machine, or does not admit you
+  4  the machine or the cluster did not become healthy in time, or did not answer in time
+With --nodes, the exit status is that of the first machine that failed.`
 
 // Error is an error with an exit status and a hint.
 type Error struct {
 	Code int
 	Err  error
-	Hint string // one sentence without a full stop; may be empty
+	Hint string // a sentence without a full stop; may be empty
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usagef returns an error of the command line.
+// Usagef returns an error with exit status Usage.
 func Usagef(format string, args ...any) error {
 	return &Error{Code: Usage, Err: fmt.Errorf(format, args...)}
 }
 
-// WithHint adds a hint to an error that has no hint yet.
+// WithHint adds a hint to an error. A hint that the error already has stays.
 func WithHint(err error, hint string) error {
 	if err == nil {
 		return nil
@@ -62,7 +62,7 @@ func WithHint(err error, hint string) error {
 	return &Error{Code: code, Err: err, Hint: hint}
 }
 
-// Code returns the exit status for an error, and a hint.
+// Code returns the exit status and the hint for an error. The hint may be "".
 func Code(err error) (code int, hint string) {
 	var exit *Error
 	var problems config.Problems
@@ -104,7 +104,7 @@ func Code(err error) (code int, hint string) {
 	return Failure, ""
 }
 
-// Message returns an error as a sentence, without gRPC's prefix.
+// Message returns the text of an error for the operator, without gRPC's prefix.
 func Message(err error) string {
 	var problems config.Problems
 	if errors.As(err, &problems) {
@@ -113,7 +113,7 @@ func Message(err error) string {
 	if s, ok := StatusOf(err); ok {
 		text := s.Message()
 		if s.Code() == codes.DeadlineExceeded {
-			text = "the time is up" // one text for all deadline errors of client and server
+			text = "the time is up" // the same text for all deadline errors of client and server
 		}
 		if n := len(ProblemsOf(err)); n > 0 {
 			return fmt.Sprintf("the machine rejects the configuration: %s; nothing was changed", format.Count(n, "problem"))
@@ -126,7 +126,8 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// StatusOf finds the status of a gRPC call in an error.
+// StatusOf returns the status of the gRPC call in an error. The second result is false if the error
+// has none.
 func StatusOf(err error) (*status.Status, bool) {
 	var with interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &with) {
@@ -135,7 +136,8 @@ func StatusOf(err error) (*status.Status, bool) {
 	return nil, false
 }
 
-// ProblemsOf lists the problems in an error, from this tool or from the machine.
+// ProblemsOf returns the problems of a configuration that an error contains. This tool or the
+// machine has found them.
 func ProblemsOf(err error) []config.Problem {
 	var problems config.Problems
 	if errors.As(err, &problems) {
@@ -153,7 +155,8 @@ func ProblemsOf(err error) []config.Problem {
 	return problems
 }
 
-// IsTemporary reports whether an error may be temporary while a machine boots or reboots.
+// IsTemporary reports whether a machine that boots or reboots can cause this error. It returns true
+// for nil.
 func IsTemporary(err error) bool {
 	if err == nil || errors.Is(err, client.ErrUnreachable) {
 		return true
@@ -162,8 +165,8 @@ func IsTemporary(err error) bool {
 	return ok && s.Code() == codes.Unavailable
 }
 
-// TimedOut reports whether a call ended by its deadline. The machine knows the deadline too, and
-// its answer may arrive a moment before the local deadline.
+// TimedOut reports whether the deadline of a call has expired. The machine knows the deadline too,
+// so its answer may arrive shortly before the local deadline.
 func TimedOut(err error) bool {
 	s, ok := StatusOf(err)
 	return ok && s.Code() == codes.DeadlineExceeded

@@ -1,6 +1,6 @@
 // Package flags limits the numbers and durations that flags of commands accept. The machine checks
-// the values of a request; a limit here rejects a value that the request cannot express, for
-// example zero if zero stands for the default.
+// the values of requests. A limit in this package is for a value that a request cannot express: for
+// example zero, if zero means the default in the request.
 package flags
 
 import (
@@ -10,31 +10,31 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// number is a type of a flag; it includes time.Duration.
+// number is the type of a limited flag. It includes time.Duration.
 type number interface {
 	~int | ~int64 | ~uint32 | ~uint64
 }
 
-// limited is a flag's value with limits.
+// limited is the value of a flag, with limits.
 type limited[T number] struct {
 	pflag.Value
 	to        *T
-	low, high T // high 0: no upper limit
+	low, high T // no upper limit if high is 0
 }
 
-// Positive rejects zero and negative values for a flag of a set. to is the variable of the flag.
+// Positive makes a flag reject zero and negative values. to is the variable of the flag.
 func Positive[T number](set *pflag.FlagSet, name string, to *T) { Limit(set, name, to, 1, 0) }
 
-// NotNegative rejects negative values for a flag of a set. to is the variable of the flag.
+// NotNegative makes a flag reject negative values. to is the variable of the flag.
 func NotNegative[T number](set *pflag.FlagSet, name string, to *T) { Limit(set, name, to, 0, 0) }
 
-// Limit rejects values for a flag of a set that are less than low or, unless high is 0, greater
-// than high. to is the variable of the flag. The default of the flag is not limited.
+// Limit makes a flag reject values that are less than low or greater than high. If high is 0, there
+// is no upper limit. to is the variable of the flag. Limit does not check the default of the flag.
 func Limit[T number](set *pflag.FlagSet, name string, to *T, low, high T) {
 	flag := set.Lookup(name)
 	flag.Value = &limited[T]{Value: flag.Value, to: to, low: low, high: high}
 	if *to == 0 {
-		flag.DefValue = "0" // the help does not show this default, whatever its type
+		flag.DefValue = "0" // pflag omits "0" from the help for every type
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestLimits checks which values a flag accepts, that a rejected value changes nothing, that the
-// error states the flag, the value and the accepted values, and that the help is the same.
+// TestLimits checks which values a flag accepts, and that a rejected value changes nothing. The
+// error must state the flag, the value and the accepted values. The limits must not change the
+// help.
 func TestLimits(t *testing.T) {
 	var ttl, hold time.Duration
 	var cpus int

@@ -1,5 +1,5 @@
-// Package format formats values for tables and messages. It knows no output format; that is the
-// task of iostreams.
+// Package format formats values for tables and messages. It does not handle the output formats:
+// iostreams does that.
 package format
 
 import (
@@ -13,7 +13,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// Clean sanitizes a text from a certificate or from an untrusted request for a terminal.
+// Clean sanitizes a text for a terminal. The text can come from a certificate or an untrusted
+// request.
 func Clean(text string) string { return sanitize.Text(text) }
 
 // CleanLines sanitizes each line of a text.
@@ -25,7 +26,7 @@ func CleanLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Count returns a number with its noun in the singular or the plural.
+// Count returns a number with its noun: "1 key", "2 keys".
 func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -33,7 +34,7 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Size formats a number of bytes for people.
+// Size formats a number of bytes: "4 KiB", "1.5 MiB", "20.0 GiB". It returns "-" for 0.
 func Size(bytes int64) string {
 	switch {
 	case bytes <= 0:
@@ -47,7 +48,7 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
 }
 
-// Age formats the time since at: "12s", "5m", "3h", "9d"; "-" if it is unknown.
+// Age formats the time since at: "12s", "5m", "3h", "9d". It returns "-" if at is unknown.
 func Age(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
@@ -55,7 +56,7 @@ func Age(at *timestamppb.Timestamp) string {
 	return ShortDuration(time.Since(at.AsTime()))
 }
 
-// ShortDuration formats a duration with one unit.
+// ShortDuration formats a duration with a single unit: "12s", "5m", "3h", "9d".
 func ShortDuration(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -70,7 +71,8 @@ func ShortDuration(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// Stamp formats the time of a log line: UTC, milliseconds.
+// Stamp formats the time of a log line in UTC with milliseconds. It returns "-" if the time is
+// unknown.
 func Stamp(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
@@ -78,7 +80,7 @@ func Stamp(at *timestamppb.Timestamp) string {
 	return at.AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// OrDash returns a text, or "-" instead of an empty text.
+// OrDash returns the text, or "-" if the text is empty.
 func OrDash(text string) string {
 	if text == "" {
 		return "-"

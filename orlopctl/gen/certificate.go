@@ -8,7 +8,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// NewRequest makes a key and its CSR.
+// NewRequest returns a new key in a Leaf without a certificate, and a CSR (PKCS #10) for the key.
 func NewRequest() (*pki.Leaf, []byte, error) {
 	key, err := pki.NewKey()
 	if err != nil {
@@ -18,7 +18,8 @@ func NewRequest() (*pki.Leaf, []byte, error) {
 	return &pki.Leaf{Key: key}, request, err
 }
 
-// WritePair replaces a certificate and its key. Both are on the disk before the first is replaced.
+// WritePair replaces a certificate and its key. It writes both to temporary files before it
+// replaces the first file.
 func WritePair(certFile, keyFile string, leaf *pki.Leaf) error {
 	const next = ".next"
 	if err := secretfile.Write(keyFile+next, leaf.KeyPEM(), true); err != nil {

@@ -25,8 +25,8 @@ type Config struct {
 	Node             config.Node
 }
 
-// Machines returns the names of the machines to configure: the single name, or the name of each
-// NAME=ADDRESS. It stores the addresses in g.
+// Machines returns the names of the machines to configure. alone has the name of a single machine.
+// each has NAME=ADDRESS for each of several machines; Machines stores these addresses in g.
 func (g *Config) Machines(alone, each []string) (names []string, err error) {
 	switch {
 	case len(alone) > 0 && len(each) > 0:
@@ -49,7 +49,7 @@ func (g *Config) Machines(alone, each []string) (names []string, err error) {
 	return names, nil
 }
 
-// addresses parses the values of a flag.
+// addresses parses the IP addresses that a flag has as its values.
 func addresses(flag string, texts []string) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -62,7 +62,7 @@ func addresses(flag string, texts []string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// Documents makes the configuration and validates it like the machine.
+// Documents returns the generated configuration. It validates the configuration like the machine.
 func (g Config) Documents() ([]byte, error) {
 	endpoint, err := config.ParseEndpoint(g.Endpoint)
 	if err != nil {
@@ -100,7 +100,7 @@ func (g Config) Documents() ([]byte, error) {
 	return config.Marshal(made), nil
 }
 
-// Validate validates a configuration that was made from flags.
+// Validate validates a configuration that was generated from flags.
 func Validate(c *config.Config) error {
 	if err := config.Check(c).Err(); err != nil {
 		return &exit.Error{Code: exit.Usage, Err: errors.Join(errors.New("the flags do not give a valid configuration"), err)}

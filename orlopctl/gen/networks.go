@@ -8,11 +8,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// networks returns the ranges of pods and Services: the defaults, or, if the API has IPv6 addresses
-// only, unique local ranges (RFC 4193) with a global ID from the hash of the cluster's CA. So each
-// configuration that is made with the same secrets has the same ranges, and two clusters have
-// different ranges. The pods have a /56, for 256 machines like the default range, and the Services
-// a /112.
+// networks returns the ranges of pods and Services. Usually it returns the default ranges. If the
+// API has only IPv6 addresses, it returns unique local ranges (RFC 4193) with a global ID from the
+// hash of the cluster's CA: all configurations with the same secrets get the same ranges, and two
+// clusters get different ranges. The range of pods is a /56, for 256 machines like the default
+// range. The range of Services is a /112.
 func networks(have config.ClusterNetworks, endpoint config.Endpoint, machines []netip.Addr, ca config.Certificate) config.ClusterNetworks {
 	if !onlyIPv6(endpoint, machines) {
 		return have

@@ -14,16 +14,17 @@ import (
 
 const (
 	year = 365 * 24 * time.Hour
-	// operatorCATTL is long because the CA is part of the image.
+	// operatorCATTL is long, because a new CA needs a new image.
 	operatorCATTL = 20 * year
 	// ClusterCATTL is the TTL of the CAs of a cluster.
 	ClusterCATTL = 10 * year
-	// ClientTTL is short to limit the damage of a stolen certificate. An operator with the CA key
-	// makes another certificate in a second; for other operators a machine renews the certificate
+	// ClientTTL is short to limit the damage of a stolen certificate. An operator with the key of
+	// the CA makes a new certificate at once. For other operators, a machine renews the certificate
 	// (orlopctl/connect).
 	ClientTTL = 24 * time.Hour
-	// clientBackdate makes a client certificate valid on a machine whose clock shows the build time
-	// of its image.
+	// clientBackdate is the time by which the validity of a client certificate begins earlier. The
+	// clock of a machine may show the build time of its image, and the machine must accept the
+	// certificate.
 	clientBackdate = 2 * year
 )
 
@@ -34,7 +35,8 @@ const (
 	AdminName = "admin"
 )
 
-// MakeOperator creates the files in an operator's directory.
+// MakeOperator creates the CA and the first certificate of an operator, and writes their files to a
+// directory.
 func MakeOperator(dir, name string, force bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("operator: cannot create the directory: %w", err)
@@ -47,8 +49,8 @@ func MakeOperator(dir, name string, force bool) error {
 	if err != nil {
 		return err
 	}
-	// All files in one step: ca.key may be stored elsewhere, and in that case the other files must
-	// not be replaced either.
+	// WriteAll rejects the whole set if a file exists: the operator may store ca.key elsewhere, and
+	// in that case the other files must not be replaced either.
 	return secretfile.WriteAll(append([]secretfile.File{
 		{Path: filepath.Join(dir, CAKey), Content: ca.KeyPEM()}, {Path: filepath.Join(dir, CACert), Content: ca.CertPEM()},
 	}, leafFiles(dir, AdminName, admin)...), force)
@@ -57,7 +59,7 @@ func MakeOperator(dir, name string, force bool) error {
 // RoleNames returns "reader, operator, admin, …".
 func RoleNames() string { return strings.Join(pki.Roles(), ", ") }
 
-// ReadOperator reads the operator CA with its key from the operator's directory.
+// ReadOperator reads the operator CA and its key from the operator's directory.
 func ReadOperator(dir string) (*pki.CA, error) {
 	cert, err := os.ReadFile(filepath.Join(dir, CACert))
 	if err != nil {
@@ -70,12 +72,12 @@ func ReadOperator(dir string) (*pki.CA, error) {
 	return pki.ParseCA(cert, key)
 }
 
-// IssueClient issues a client certificate by an operator CA.
+// IssueClient issues a client certificate with an operator CA. It makes the key.
 func IssueClient(ca *pki.CA, name string, organisations []string, ttl time.Duration) (*pki.Leaf, error) {
 	return ca.Issue(pki.Spec{CN: name, O: organisations, Usage: pki.Client, TTL: ttl, Backdate: clientBackdate})
 }
 
-// MakeClient issues a client certificate by an operator CA, and writes its files.
+// MakeClient issues a client certificate with an operator CA, and writes NAME.crt and NAME.key.
 func MakeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, force bool) error {
 	leaf, err := IssueClient(ca, name, []string{organisation}, ttl)
 	if err != nil {
@@ -87,23 +89,25 @@ func MakeClient(ca *pki.CA, dir, name, organisation string, ttl time.Duration, f
 	return secretfile.WriteAll(leafFiles(dir, name, leaf), force)
 }
 
-// leafFiles returns the files of a client certificate and its key.
+// leafFiles returns the contents and paths of the files for a client certificate and its key.
 func leafFiles(dir, name string, leaf *pki.Leaf) []secretfile.File {
 	return []secretfile.File{{Path: filepath.Join(dir, name+".key"), Content: leaf.KeyPEM()}, {Path: filepath.Join(dir, name+".crt"), Content: leaf.CertPEM()}}
 }
 
-// renewBefore is the remaining validity at which a certificate is renewed, if no machine issued it.
+// renewBefore is the remaining validity at which the tool itself renews a certificate. It does not
+// apply to certificates of machines.
 const renewBefore = 8 * time.Hour
 
-// RenewalDue reports whether a certificate has expired or soon will. It ignores an unreadable
-// certificate; other code reports that.
+// RenewalDue returns the parsed certificate, and reports whether it expires within renewBefore or
+// has expired. For an unreadable certificate it returns nil and false, because other code reports
+// the error.
 func RenewalDue(cert, key string) (*pki.Leaf, bool) {
 	leaf, err := pki.ParseLeaf([]byte(cert), []byte(key))
 	return leaf, err == nil && time.Until(leaf.Cert.NotAfter) < renewBefore
 }
 
-// FreshAdmin renews the admin's certificate in an operator's directory, if necessary and if the
-// CA's key is there.
+// FreshAdmin renews the admin's certificate in an operator's directory, if it is due for renewal
+// and the key of the CA is in the directory. Otherwise it returns nil.
 func FreshAdmin(dir string) error {
 	cert, err := os.ReadFile(filepath.Join(dir, AdminName+".crt"))
 	key, keyErr := os.ReadFile(filepath.Join(dir, AdminName+".key"))

@@ -11,7 +11,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// objectName is the name of an object of Kubernetes (RFC 1123).
+// objectName matches the name of an object of Kubernetes (RFC 1123).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 // CheckObjectName returns an error for a text that is no name of an object of Kubernetes.
@@ -22,7 +22,8 @@ func CheckObjectName(name string) error {
 	return nil
 }
 
-// ParseMachines parses a list of machines of an approval rule, in YAML. It has no empty list.
+// ParseMachines parses the list of machines of an approval rule, in YAML. An empty list is an
+// error.
 func ParseMachines(text []byte) ([]claim.Identity, error) {
 	var all []claim.Identity
 	err := strictyaml.Decode(text, &all)
@@ -33,7 +34,8 @@ func ParseMachines(text []byte) ([]claim.Identity, error) {
 }
 
 // SignRule returns the OrlopApprovalRule with a signed rule, in YAML. The operator's CA issues a
-// certificate for this signature only, which is as long valid as the rule; its key is dropped.
+// certificate for this signature only. The certificate expires with the rule, and its key is
+// dropped.
 func SignRule(ca *pki.CA, name string, r claim.Rule, now time.Time) ([]byte, error) {
 	signer, err := IssueClient(ca, "rule "+name, []string{pki.RoleAdmin}, r.Expires.Sub(now)+time.Minute)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/strictyaml"
 )
 
-// Secrets is the file that `gen secrets` writes and `gen config` reads: the values that all
-// machines of a cluster share and that are secret to all others. Certificates and keys are PEM.
+// Secrets is the content of the file that `gen secrets` writes and `gen config` reads: the secret
+// values that all machines of a cluster share. Certificates and keys are in PEM.
 type Secrets struct {
 	Kubernetes           Pair   `json:"kubernetes"`
 	Etcd                 Pair   `json:"etcd"`
@@ -27,13 +27,13 @@ type Secrets struct {
 	Client               Pair   `json:"client"`
 	ServiceAccountKey    string `json:"serviceAccountKey"`
 	SecretsEncryptionKey []byte `json:"secretsEncryptionKey"` // 32 bytes; base64 in the file
-	// NextEncryptionKey will replace SecretsEncryptionKey. FormerEncryptionKeys are replaced keys
-	// that old backups still need (orlopctl/rotation).
+	// NextEncryptionKey will replace SecretsEncryptionKey during a rotation (orlopctl/rotation).
+	// FormerEncryptionKeys are replaced keys, which old backups still need.
 	NextEncryptionKey    []byte   `json:"nextEncryptionKey,omitempty"`
 	FormerEncryptionKeys [][]byte `json:"formerEncryptionKeys,omitempty"`
-	read                 []byte   // content of the file when it was read; nil for a new file
-	// Next are the CAs that will replace the CAs above (orlopctl/rotation), by the JSON name of the
-	// field.
+	read                 []byte   // last content of the file; nil for a new file
+	// Next has the CAs that will replace CAs above during a rotation (orlopctl/rotation). The key
+	// is the JSON name of the field.
 	Next map[string]Pair `json:"next,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type Pair struct {
 	Key  string `json:"key"`
 }
 
-// NewClientCA replaces the client CA.
+// NewClientCA replaces the client CA by a new CA.
 func (s *Secrets) NewClientCA() error {
 	made, err := pki.NewCA("orlop clients", ClusterCATTL)
 	if err == nil {
@@ -79,13 +79,14 @@ func NewSecrets() (*Secrets, error) {
 	return s, nil
 }
 
-// Write writes the file. Without force it does not overwrite a file.
+// Write writes the file. Without force it returns an error if the file exists. It also returns an
+// error if the content of the file has changed since it was read.
 func (s *Secrets) Write(path string, force bool) error {
 	text, err := yaml.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("secrets: cannot format: %w", err)
 	}
-	// another command may have stored its only copy of a key in the file meanwhile
+	// Another command may have written the only copy of a key to the file meanwhile.
 	if s.read != nil {
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, s.read) {
 			return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("secrets: %s was changed meanwhile, or is gone; it was not written", path), Hint: "call it again when no other command works with the file"}
@@ -98,7 +99,7 @@ func (s *Secrets) Write(path string, force bool) error {
 	return nil
 }
 
-// ReadSecrets reads the file.
+// ReadSecrets reads the file of a cluster's secrets.
 func ReadSecrets(path string) (*Secrets, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -111,7 +112,7 @@ func ReadSecrets(path string) (*Secrets, error) {
 	return s, nil
 }
 
-// acceptedKeys returns the encryption keys that are accepted in addition to the current key.
+// acceptedKeys returns the encryption keys that the cluster accepts beside the current key.
 func (s *Secrets) acceptedKeys() []config.EncryptionKey {
 	if len(s.NextEncryptionKey) != 32 {
 		return nil
@@ -119,8 +120,8 @@ func (s *Secrets) acceptedKeys() []config.EncryptionKey {
 	return []config.EncryptionKey{config.NewEncryptionKey([32]byte(s.NextEncryptionKey))}
 }
 
-// UnfinishedRotations returns the unfinished rotations in the file. A configuration made from the
-// file now corresponds to the time before them.
+// UnfinishedRotations describes each unfinished rotation in the file. A configuration that is made
+// from the file has the keys from before these rotations.
 func (s *Secrets) UnfinishedRotations() []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(s.Next)) {
@@ -132,7 +133,7 @@ func (s *Secrets) UnfinishedRotations() []string {
 	return all
 }
 
-// PKI returns the authorities in the form of the Cluster document.
+// PKI returns the CAs and the encryption key in the form of the Cluster document.
 func (s *Secrets) PKI() (config.PKI, config.EncryptionKey, error) {
 	var out config.PKI
 	for _, ca := range []struct {
@@ -146,7 +147,7 @@ func (s *Secrets) PKI() (config.PKI, config.EncryptionKey, error) {
 		{"client", s.Client, &out.Client, &out.Accepted.Client},
 	} {
 		if ca.name == "client" && ca.from == (Pair{}) {
-			continue // machines that issue no certificates
+			continue // without a client CA, machines issue no certificates
 		}
 		made, err := config.NewCertKey(ca.from.Cert, ca.from.Key)
 		if err != nil {
@@ -172,13 +173,13 @@ func (s *Secrets) PKI() (config.PKI, config.EncryptionKey, error) {
 	return out, config.NewEncryptionKey([32]byte(s.SecretsEncryptionKey)), nil
 }
 
-// Authority returns a CA by its field in Cluster.spec.pki.
+// Authority returns the CA for a field of Cluster.spec.pki. It returns nil for an unknown field.
 func (s *Secrets) Authority(field string) *Pair {
 	return map[string]*Pair{"client": &s.Client, "machine": &s.Machine, "kubernetes": &s.Kubernetes, "frontProxy": &s.FrontProxy, "etcd": &s.Etcd}[field]
 }
 
-// HasMachineCA reports whether a PEM text holds the machine CA of these secrets, or the CA that
-// replaces it.
+// HasMachineCA reports whether a PEM text contains the machine CA of these secrets, or the next
+// machine CA.
 func (s *Secrets) HasMachineCA(pem string) bool {
 	return pki.HaveCommonCert(pem, s.Machine.Cert+s.Next["machine"].Cert)
 }

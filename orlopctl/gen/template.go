@@ -15,19 +15,19 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// Template describes an object with a worker template.
+// Template is the input for an object with a signed worker template.
 type Template struct {
-	Name   string // of the object, and the prefix of the names of the machines
-	Match  string // an expression about the machines; empty: all
+	Name   string // of the object; also the prefix of the names of the machines
+	Match  string // an expression about the machines; empty for all machines
 	Node   config.Node
-	Rules  bool   // only machines that a signed rule approves
-	Keep   bool   // a removed machine keeps its configuration and its data
-	Patch  []byte // of the documents; nil: none
+	Rules  bool   // accept only machines that a signed rule approves
+	Keep   bool   // a removed machine retains its configuration and its data
+	Patch  []byte // of the documents; nil for no patch
 	Expiry time.Time
 }
 
-// WorkerTemplate returns the documents of workers of the cluster of a machine. The machine adds no
-// secret.
+// WorkerTemplate returns the documents for workers of the cluster of machine c. The documents
+// contain no secret.
 func WorkerTemplate(ctx context.Context, c *client.Client, t Template) ([]byte, error) {
 	answer, err := c.Cluster.CreateTicket(ctx, &api.CreateTicketRequest{Name: t.Name})
 	if err != nil {
@@ -54,8 +54,8 @@ func WorkerTemplate(ctx context.Context, c *client.Client, t Template) ([]byte, 
 }
 
 // SignTemplate returns the OrlopMachineTemplate with signed documents, in YAML. The operator's CA
-// issues a certificate for this signature only, which is as long valid as the template; its key is
-// dropped.
+// issues a certificate for this signature only. The certificate expires with the template, and its
+// key is dropped.
 func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]byte, error) {
 	signer, err := IssueClient(ca, "template "+t.Name, []string{pki.RoleAdmin}, t.Expiry.Sub(now)+time.Minute)
 	if err != nil {
@@ -75,7 +75,7 @@ func SignTemplate(ca *pki.CA, t Template, documents []byte, now time.Time) ([]by
 	return out.Bytes(), nil
 }
 
-// literal writes a field with the text of a document, which ends with a newline.
+// literal writes a YAML field with a text in literal style. The text must end with a newline.
 func literal(out *bytes.Buffer, indent, name string, text []byte) {
 	fmt.Fprintf(out, "%s%s: |\n", indent, name)
 	for line := range strings.Lines(string(text)) {

@@ -12,8 +12,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestSignTemplate checks that the signature in the object is valid for its documents, byte for
-// byte, until the expiry.
+// TestSignTemplate checks that the object contains the signed documents byte for byte, and that the
+// signature is valid until the expiry.
 func TestSignTemplate(t *testing.T) {
 	ca, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -22,7 +22,7 @@ func TestSignTemplate(t *testing.T) {
 	now := time.Now()
 	expiry := now.Add(30 * time.Minute).Truncate(time.Second)
 	documents := []byte("kind: Machine\nspec:\n  # a comment\n  sysctls: {a: \"b: c\"}\n\n---\nkind: Cluster\n")
-	// without quotes, the name would be a number
+	// In YAML, this name would be a number without quotes.
 	text, err := SignTemplate(ca, Template{Name: "007", Match: `host.serial == "a\b"`, Expiry: expiry}, documents, now)
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// WorkerConfig lets a machine issue a ticket, and returns the worker's configuration with the
-// ticket and with the labels and taints of its node. A nil ticket means no ticket.
+// WorkerConfig creates a ticket at a machine. It returns the worker's configuration with the
+// ticket, and with the labels and taints of the node. ticket has the key for the CSR in r. If
+// ticket is nil, the configuration has no ticket.
 func WorkerConfig(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.CreateTicket(ctx, r)
 	if err != nil {

@@ -20,17 +20,18 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// pollInterval is the interval between two calls; a machine shares its answer for this time.
+// pollInterval is the delay between two calls. A machine returns the same answer to all callers for
+// this time.
 const pollInterval = 2 * time.Second
 
-// ClusterReport is a report of WaitCluster: an answer, or the reason why there is none.
+// ClusterReport is a report of WaitCluster: an answer, or the reason for a missing answer.
 type ClusterReport struct {
 	Answer  *api.ClusterHealthResponse
 	Waiting error
 }
 
-// Ask returns the health of the whole cluster. Each machine has the timeout to answer; 0 for the
-// default.
+// Ask returns the health of the whole cluster. machineTimeout is the time that each machine has to
+// answer; 0 means the default.
 func Ask(ctx context.Context, c *client.Client, machineTimeout time.Duration) (*api.ClusterHealthResponse, error) {
 	r := &api.ClusterHealthRequest{}
 	if machineTimeout != 0 {
@@ -39,8 +40,9 @@ func Ask(ctx context.Context, c *client.Client, machineTimeout time.Duration) (*
 	return c.Cluster.ClusterHealth(ctx, r)
 }
 
-// WaitCluster calls a machine repeatedly, also while it does not answer, until the whole cluster is
-// healthy; with once only once. It returns the last answer, and the reason why it gave up.
+// WaitCluster calls a machine repeatedly until the whole cluster is healthy, and passes each answer
+// or failure to show. It retries while the machine does not answer. With once it makes a single
+// call. It returns the last answer, and an error if the cluster is not healthy.
 func WaitCluster(ctx context.Context, endpoint client.Endpoint, once bool, machineTimeout time.Duration, show func(ClusterReport)) (last *api.ClusterHealthResponse, err error) {
 	for {
 		var answer *api.ClusterHealthResponse
@@ -78,7 +80,7 @@ func gaveUpCluster(ctx context.Context, last *api.ClusterHealthResponse, err err
 	return err
 }
 
-// unhealthyCluster returns the error for an answer with problems.
+// unhealthyCluster returns the error for a cluster with problems.
 func unhealthyCluster(r *api.ClusterHealthResponse) error {
 	missing := 0
 	for _, m := range r.GetMachines() {
@@ -93,7 +95,8 @@ func unhealthyCluster(r *api.ClusterHealthResponse) error {
 	return &exit.Error{Code: exit.Unhealthy, Err: errors.New(text)}
 }
 
-// ClusterProblem returns a finding in a line. Texts come from machines.
+// ClusterProblem returns a finding in a single line. It sanitizes the text, because texts come from
+// machines.
 func ClusterProblem(f *api.ClusterFinding) string {
 	where := f.Subject
 	if f.Machine != "" {
@@ -102,8 +105,8 @@ func ClusterProblem(f *api.ClusterFinding) string {
 	return format.Clean(where + ": " + f.Reason)
 }
 
-// WriteCluster writes the health of the cluster for people: the machines, etcd, the add-ons, and
-// each problem and note with its remedy.
+// WriteCluster prints the health of the cluster for people: the machines, etcd, the certificates,
+// the add-ons, and each problem and note with its remedy.
 func WriteCluster(out io.Writer, r *api.ClusterHealthResponse) error {
 	if err := WriteMachines(out, r); err != nil {
 		return err
@@ -133,7 +136,7 @@ func WriteCluster(out io.Writer, r *api.ClusterHealthResponse) error {
 	return err
 }
 
-// describeEtcd returns etcd in a line.
+// describeEtcd describes etcd in a single line.
 func describeEtcd(e *api.ClusterEtcd) string {
 	if e.GetProblem() != "" {
 		return "etcd: unknown: " + format.Clean(e.Problem)
@@ -151,7 +154,8 @@ func describeEtcd(e *api.ClusterEtcd) string {
 	return format.Clean(fmt.Sprintf("etcd: %d of %s answer, %s", answering, format.Count(len(e.GetMembers()), "member"), leader))
 }
 
-// describeCertificates returns the first expiry of a certificate in a line.
+// describeCertificates describes the certificate that expires first, in a single line. It returns
+// "" if no expiry is known.
 func describeCertificates(machines []*api.ClusterMachine) string {
 	var first *api.ClusterMachine
 	for _, m := range machines {
@@ -165,7 +169,7 @@ func describeCertificates(machines []*api.ClusterMachine) string {
 	return format.Clean(fmt.Sprintf("certificates: the first expires on %s, on %s", first.CertificateExpiry.AsTime().UTC().Format(time.DateOnly), first.Name)) + "\n"
 }
 
-// WriteMachines writes the machines of the cluster as a table.
+// WriteMachines prints the machines of the cluster as a table.
 func WriteMachines(out io.Writer, r *api.ClusterHealthResponse) error {
 	return iostreams.DrawTable(out, func(w *tabwriter.Writer) {
 		iostreams.Row(w, "NAME", "ADDRESS", "ROLE", "RELEASE", "KUBERNETES", "READY", "WANTED", "MESSAGE")

@@ -14,15 +14,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// Report is a report of Wait: an answer of the machine, or the reason why it does not
-// answer.
+// Report is a report of Wait: an answer of the machine, or the reason for a missing answer.
 type Report struct {
 	Answer  *api.HealthResponse
 	Waiting error
 }
 
-// Wait watches the health of a machine, across reconnections, until it is healthy. Otherwise
-// it returns the reason why it gave up.
+// Wait watches the health of a machine until it is healthy, and passes each answer or failure to
+// show. It connects again after a lost connection. With once it waits for a single answer. It
+// returns an error if the machine does not become healthy.
 func Wait(ctx context.Context, endpoint client.Endpoint, once bool, show func(Report) error) error {
 	var last *api.HealthResponse
 	for {
@@ -49,7 +49,8 @@ func Wait(ctx context.Context, endpoint client.Endpoint, once bool, show func(Re
 	}
 }
 
-// watch connects and passes each answer to show until the machine ends the stream.
+// watch connects and passes each answer to show, until the machine ends the stream. A machine ends
+// the stream when it is healthy.
 func watch(ctx context.Context, endpoint client.Endpoint, once bool, show func(*api.HealthResponse) error) error {
 	return connect.Attempt(ctx, endpoint, func(_ context.Context, c *client.Client) error {
 		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{Once: once})
@@ -65,12 +66,12 @@ func gaveUp(ctx context.Context, last *api.HealthResponse, err error) error {
 		return &exit.Error{Code: exit.Unhealthy, Err: errors.New("health: stopped before the cluster was healthy")}
 	}
 	if last == nil && err != nil && !exit.TimedOut(err) {
-		return err // the machine was never reached; err holds the reason
+		return err // no call has succeeded; err has the reason
 	}
 	return unhealthy(last)
 }
 
-// Failed returns the failed checks of an answer, each with its reason.
+// Failed returns a line for each failed check of an answer, with the reason.
 func Failed(answer *api.HealthResponse) []string {
 	var failed []string
 	for _, check := range answer.GetChecks() {

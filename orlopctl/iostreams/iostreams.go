@@ -1,7 +1,7 @@
 // Package iostreams holds the standard streams of a command. It writes answers as tables, JSON or
 // YAML, and errors with their hints.
 //
-// It does not call machines; connect does.
+// It does not call machines: package connect does that.
 package iostreams
 
 import (
@@ -23,12 +23,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// Streams are the standard streams of a run, and the format of its answers.
+// Streams are the standard streams of a run of the tool, and the format of its answers.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Format   string // table, json or yaml
-	Node     string // with --nodes, the machine of this run
+	Node     string // the machine of this run with --nodes; empty otherwise
 }
 
 // ReadFile reads a file or, for "-", the standard input.
@@ -47,7 +47,7 @@ func (ios *Streams) ReadFile(name string) ([]byte, error) {
 	return text, nil
 }
 
-// Report prints an error for a person and returns the exit status.
+// Report prints an error with its hint, and returns the exit status.
 func (ios *Streams) Report(err error) int {
 	if err == nil {
 		return exit.OK
@@ -58,7 +58,7 @@ func (ios *Streams) Report(err error) int {
 	}
 	prefix := "orlopctl: "
 	if ios.Node != "" {
-		prefix = "" // each line begins with the machine
+		prefix = "" // each line already begins with the machine
 	}
 	ios.Errorln(prefix + format.CleanLines(exit.Message(err)))
 	if hint != "" {
@@ -67,7 +67,8 @@ func (ios *Streams) Report(err error) int {
 	return code
 }
 
-// PrintProgress writes a line for a person. With -o json or yaml it goes to the error output.
+// PrintProgress prints a line about the progress. With -o json or yaml, it prints the line to the
+// error output.
 func (ios *Streams) PrintProgress(line string) {
 	if ios.Human() {
 		ios.Println(line)
@@ -76,7 +77,7 @@ func (ios *Streams) PrintProgress(line string) {
 	}
 }
 
-// CheckOutput rejects an unknown output format.
+// CheckOutput returns an error for an unknown output format.
 func (ios *Streams) CheckOutput() error {
 	switch ios.Format {
 	case "table", "json", "yaml":
@@ -85,24 +86,24 @@ func (ios *Streams) CheckOutput() error {
 	return exit.Usagef("--output %s: cannot print: expected table, json or yaml", ios.Format)
 }
 
-// ForNode returns the streams for the answer of one of several machines.
+// ForNode returns a copy of the streams for the answer of a single machine of several.
 func (ios *Streams) ForNode(node string) *Streams {
 	other := *ios
 	other.Node = node
 	return &other
 }
 
-// Silent returns the streams without the error output.
+// Silent returns a copy of the streams without error output.
 func (ios *Streams) Silent() *Streams {
 	other := *ios
 	other.Err = io.Discard
 	return &other
 }
 
-// Human reports whether the output is for people.
+// Human reports whether the output format is for people and not for programs.
 func (ios *Streams) Human() bool { return ios.Format == "table" }
 
-// Print writes an answer in the selected format; the function draws the table.
+// Print prints an answer in the selected format. table writes the rows of format table.
 func (ios *Streams) Print(answer proto.Message, table func(*tabwriter.Writer)) error {
 	if ios.Human() {
 		return DrawTable(ios.Out, table)
@@ -110,8 +111,8 @@ func (ios *Streams) Print(answer proto.Message, table func(*tabwriter.Writer)) e
 	return ios.printAnswer(answer, false)
 }
 
-// PrintNext writes an answer of a stream: a line of JSON, a YAML document, or the output of the
-// function.
+// PrintNext prints an answer of a stream: in JSON as a line, in YAML as a document. human prints it
+// in format table.
 func (ios *Streams) PrintNext(answer proto.Message, human func() error) error {
 	if ios.Human() {
 		return human()
@@ -136,7 +137,7 @@ func ToJSON(answer proto.Message) ([]byte, error) {
 	return text, nil
 }
 
-// PrintPlain writes a value of this tool as JSON or YAML.
+// PrintPlain prints a value that is not an API message, as JSON or YAML.
 func (ios *Streams) PrintPlain(value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -145,9 +146,9 @@ func (ios *Streams) PrintPlain(value any) error {
 	return ios.PrintDocument(text, false)
 }
 
-// PrintDocument writes a JSON document with a single write, as JSON or YAML. In a series, it is a
-// line of JSON, or a YAML document after a separator. With --nodes, the document contains the
-// machine.
+// PrintDocument prints a JSON document as JSON or YAML, with a single write. If several is set, the
+// document belongs to a series: a line of JSON, or a YAML document after a separator. With --nodes,
+// PrintDocument adds the machine to the document.
 func (ios *Streams) PrintDocument(text []byte, several bool) (err error) {
 	if ios.Node != "" {
 		several = true
@@ -180,7 +181,7 @@ func (ios *Streams) PrintDocument(text []byte, several bool) (err error) {
 	return nil
 }
 
-// DrawTable aligns columns that are separated by tabs.
+// DrawTable prints the rows of table, with aligned columns. Tabs separate the cells of a row.
 func DrawTable(out io.Writer, table func(*tabwriter.Writer)) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.DiscardEmptyColumns)
 	table(w)
@@ -190,17 +191,17 @@ func DrawTable(out io.Writer, table func(*tabwriter.Writer)) error {
 	return nil
 }
 
-// Row writes one line of a table.
+// Row writes a line of a table.
 func Row(w io.Writer, cells ...string) {
 	for i, cell := range cells {
 		// A tab or a line break inside a cell would break the table.
 		cells[i] = strings.Join(strings.Fields(cell), " ")
 	}
-	// Flush returns the error
+	// An error is ignored here, because Flush in DrawTable returns it.
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 }
 
-// Terminal reports whether the output is a terminal, and its width.
+// Terminal reports whether the standard output is a terminal, and returns its width in columns.
 func (ios *Streams) Terminal() (width int, ok bool) {
 	file, ok := ios.Out.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -213,12 +214,12 @@ func (ios *Streams) Terminal() (width int, ok bool) {
 	return width, true
 }
 
-// Println writes a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
-// any Unix tool. Other write errors are ignored because they cannot be reported.
+// Println prints a line to the standard output. A closed pipe ends the process by SIGPIPE, as for
+// any Unix tool. Other write errors are ignored, because there is no place to report them.
 func (ios *Streams) Println(line string) { _, _ = fmt.Fprintln(ios.Out, line) }
 
-// Printf writes a formatted text to the standard output.
+// Printf prints a formatted text to the standard output.
 func (ios *Streams) Printf(format string, args ...any) { _, _ = fmt.Fprintf(ios.Out, format, args...) }
 
-// Errorln writes a line for a person to the error output.
+// Errorln prints a line to the error output.
 func (ios *Streams) Errorln(line string) { _, _ = fmt.Fprintln(ios.Err, line) }

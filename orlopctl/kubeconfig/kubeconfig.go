@@ -1,5 +1,5 @@
-// Package kubeconfig edits the configuration files of kubectl. It edits YAML nodes, so comments,
-// order and unknown fields stay.
+// Package kubeconfig edits the configuration files of kubectl. It edits the nodes of the YAML text,
+// so that comments, order and unknown fields do not change.
 package kubeconfig
 
 import (
@@ -38,9 +38,9 @@ func Path() (string, error) {
 	return filepath.Join(home, ".kube", "config"), nil
 }
 
-// MergeFile merges a kubeconfig into a file, which may be missing, and returns the
-// current context. It replaces a different cluster with the same name only with force, because the
-// users of the old cluster would send their credentials to the new cluster.
+// MergeFile merges a kubeconfig into a file, and returns the current context. The file may be
+// missing. If the file has another cluster with the same name, MergeFile returns an error unless
+// force is set: users of the old cluster would send their credentials to the new cluster.
 func MergeFile(path string, fresh []byte, force bool) (current string, err error) {
 	err = changeFile(path, func(old []byte) ([]byte, error) {
 		if name := otherCluster(old, fresh); name != "" && !force {
@@ -62,8 +62,9 @@ func MergeFile(path string, fresh []byte, force bool) (current string, err error
 // lockTimeout bounds the wait for another process that changes the kubeconfig.
 const lockTimeout = 10 * time.Second
 
-// changeFile changes a kubeconfig, which may be missing; a nil result leaves it unchanged. It
-// uses kubectl's own lock, a file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
+// changeFile calls change with the content of a kubeconfig, and writes the result. The file may be
+// missing. If the result is nil, the file does not change. changeFile uses kubectl's own lock, a
+// file beside the kubeconfig (client-go, tools/clientcmd, lockFile).
 func changeFile(path string, change func(old []byte) ([]byte, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("kubeconfig: cannot create the directory: %w", err)
@@ -95,8 +96,8 @@ func changeFile(path string, change func(old []byte) ([]byte, error)) error {
 	return secretfile.Write(path, next, true)
 }
 
-// otherCluster returns the name of a cluster that both files contain with different content
-// (sameCluster).
+// otherCluster returns the name of a cluster in fresh for which old has another cluster with the
+// same name (sameCluster). It returns "" if there is none.
 func otherCluster(old, fresh []byte) string {
 	have, err := parseMapping(old)
 	if err != nil {
@@ -117,8 +118,8 @@ func otherCluster(old, fresh []byte) string {
 	return ""
 }
 
-// sameCluster reports whether two entries are the same cluster: by their CAs, or by the server if
-// neither has a CA.
+// sameCluster reports whether two entries describe the same cluster: they have a common CA, or no
+// CA and the same server.
 func sameCluster(a, b *yaml.Node) bool {
 	if these, those := clusterCA(a), clusterCA(b); these+those != "" {
 		return pki.HaveCommonCert(these, those)
@@ -127,7 +128,7 @@ func sameCluster(a, b *yaml.Node) bool {
 	return server(a) == server(b)
 }
 
-// clusterCA returns the CA of a cluster in a kubeconfig, as PEM.
+// clusterCA returns the CAs of a cluster entry, as PEM. It returns "" if there are none.
 func clusterCA(item *yaml.Node) string {
 	ca, err := base64.StdEncoding.DecodeString(scalarOf(valueOf(valueOf(item, "cluster"), "certificate-authority-data")))
 	if err != nil {
@@ -136,9 +137,9 @@ func clusterCA(item *yaml.Node) string {
 	return string(ca)
 }
 
-// merge merges the clusters, users and contexts of a kubeconfig into another, replaces
-// entries with the same name, and selects the current context of fresh. It edits the YAML nodes, so
-// comments, order and unknown fields stay.
+// merge merges the clusters, users and contexts of fresh into old, and replaces entries with the
+// same name. The current context of fresh becomes the current context. merge edits the nodes of the
+// YAML text, so that comments, order and unknown fields do not change.
 func merge(old, fresh []byte) (merged []byte, current string, err error) {
 	from, err := parseMapping(fresh)
 	if err != nil {
@@ -167,7 +168,8 @@ func merge(old, fresh []byte) (merged []byte, current string, err error) {
 	return merged, current, nil
 }
 
-// parseMapping parses a document that is a mapping.
+// parseMapping parses a YAML text. It returns an error if the text is not a single document with a
+// mapping, or if a field occurs twice.
 func parseMapping(text []byte) (*yaml.Node, error) {
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -177,7 +179,7 @@ func parseMapping(text []byte) (*yaml.Node, error) {
 	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
 		return nil, errors.New("it is not a mapping")
 	}
-	// kubectl reads the first document, and a change would drop the others
+	// kubectl reads only the first document. A change would drop the other documents.
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, errors.New("it has text after its first document")
 	}
@@ -187,7 +189,8 @@ func parseMapping(text []byte) (*yaml.Node, error) {
 	return document.Content[0], nil
 }
 
-// mergeNamed merges a list of objects with a name.
+// mergeNamed merges the list fresh into a section of a kubeconfig. An entry replaces the entry with
+// the same name.
 func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	if fresh == nil || fresh.Kind != yaml.SequenceNode {
 		return nil
@@ -200,7 +203,7 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	if list.Kind != yaml.SequenceNode {
 		return fmt.Errorf("kubeconfig: cannot merge: %s is not a list; move the file away or use --out", section)
 	}
-	list.Style = 0 // "[]" could not hold the new items
+	list.Style = 0 // the flow style of "[]" would put all items on the same line
 	for _, item := range fresh.Content {
 		name, replaced := scalarOf(valueOf(item, "name")), false
 		for i, existing := range list.Content {
@@ -215,9 +218,9 @@ func mergeNamed(into *yaml.Node, section string, fresh *yaml.Node) error {
 	return nil
 }
 
-// RemoveCluster removes a cluster with its contexts and their users from a file, which may be
-// missing. own is the PEM text of the CAs of the cluster. A cluster with this name and another CA
-// is another cluster and stays.
+// RemoveCluster removes a cluster, its contexts and their users from a file. The file may be
+// missing. own is the PEM text of the CAs of the cluster. An entry with the same name and another
+// CA belongs to another cluster, and RemoveCluster does not change the file then.
 func RemoveCluster(path, cluster, own string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -225,8 +228,8 @@ func RemoveCluster(path, cluster, own string) error {
 	return changeFile(path, func(old []byte) ([]byte, error) { return removeCluster(old, cluster, own) })
 }
 
-// removeCluster returns a kubeconfig without a cluster. It returns nil, for no change, if the
-// cluster with this name has a CA that is not in own.
+// removeCluster returns a kubeconfig without a cluster. It returns nil if there is nothing to
+// change, because no cluster with this name has a CA in own.
 func removeCluster(old []byte, cluster, own string) ([]byte, error) {
 	root, err := parseMapping(old)
 	if err != nil {
@@ -244,7 +247,7 @@ func removeCluster(old []byte, cluster, own string) ([]byte, error) {
 			users[scalarOf(valueOf(valueOf(item, "context"), "user"))] = true
 		}
 	}
-	// another cluster may share a user
+	// Another cluster may use the same user.
 	for _, item := range itemsOf(root, "contexts") {
 		if scalarOf(valueOf(valueOf(item, "context"), "cluster")) != cluster {
 			delete(users, scalarOf(valueOf(valueOf(item, "context"), "user")))

@@ -1,5 +1,5 @@
-// Package localcluster creates, starts and destroys clusters of QEMU machines on this computer,
-// for `orlopctl cluster`.
+// Package localcluster creates, starts and destroys clusters of QEMU machines on this computer, for
+// `orlopctl cluster`.
 //
 // plan.go computes the machines, their names and their ports. The package vm runs the machines.
 package localcluster
@@ -27,27 +27,27 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// qemuTimeout bounds the start and the end of the QEMU process.
+// qemuTimeout bounds the start or the end of the QEMU processes.
 const qemuTimeout = 2 * time.Minute
 
-// defaultCluster is the name of a local cluster if the command line gives no name.
+// defaultCluster is the name of a local cluster if the command line names none.
 const defaultCluster = "dev"
 
-// Command returns the commands of local clusters.
+// Command returns the command `cluster` with the commands for local clusters.
 func Command(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "A cluster as a whole: local machines in QEMU, and the export and comparison of clusters",
-		Long: "A cluster as a whole. `create`, `status`, `start` and `destroy` handle local machines in QEMU, on a network of their own that leads\n" +
-			"nowhere; they live on in the background until `orlopctl cluster destroy`. `export` writes a cluster to a file without keys, `create -f`\n" +
-			"builds the same cluster on other machines, and `diff` compares clusters.",
+		Short: "Create local clusters in QEMU; export, copy and compare clusters",
+		Long: "Create local clusters in QEMU; export, copy and compare clusters. `create`, `status`, `start` and `destroy` handle local machines in\n" +
+			"QEMU. These machines have their own network without access to other networks, and run in the background until `destroy`. `export`\n" +
+			"writes any cluster to a file without keys, `create -f` builds the same cluster on other machines, and `diff` compares clusters.",
 	}
 	c.AddCommand(clusterCreateCommand(ios, conn), clusterStatusCommand(ios, conn), clusterStartCommand(ios, conn), clusterDestroyCommand(ios, conn), clusterRunnerCommand())
 	return c
 }
 
-// clusterRunnerCommand is the background process of a local cluster. vm.Launch starts it with "-dir
-// DIRECTORY".
+// clusterRunnerCommand returns the command of the background process of a local cluster. vm.Launch
+// starts this process with the arguments "-dir DIRECTORY".
 func clusterRunnerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "runner", Hidden: true, DisableFlagParsing: true,
@@ -62,7 +62,7 @@ func clusterRunnerCommand() *cobra.Command {
 	}
 }
 
-// runnerCommand returns the command line of the background process.
+// runnerCommand returns the command line of the background process, without its arguments.
 func runnerCommand() ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -71,7 +71,7 @@ func runnerCommand() ([]string, error) {
 	return []string{self, "cluster", "runner"}, nil
 }
 
-// clustersDir returns the directory that holds one directory per local cluster. It is beside the
+// clustersDir returns the directory with the local clusters, a directory for each. It is beside the
 // file of contexts.
 func clustersDir() (string, error) {
 	contexts, err := contexts.Path()
@@ -130,7 +130,7 @@ type localCluster struct {
 
 type localMachine struct {
 	Name       string `json:"name"`
-	State      string `json:"state"` // "on", "off", or the reason for its end
+	State      string `json:"state"` // "on", "off", or the reason why the machine ended
 	Up         string `json:"up"`
 	API        string `json:"api"`
 	Kubernetes string `json:"kubernetes"`
@@ -149,7 +149,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	clusters := []localCluster{}
 	for _, directory := range directories {
 		c, err := readCluster(ctx, directory.Name(), filepath.Join(all, directory.Name()))
-		if err != nil { // the other clusters are listed all the same
+		if err != nil { // list the other clusters nevertheless
 			c.Machines = noMachine("unknown: " + exit.Message(err))
 		}
 		clusters = append(clusters, c)
@@ -157,7 +157,7 @@ func localClusters(ctx context.Context) ([]localCluster, error) {
 	return clusters, nil
 }
 
-// noMachine returns the row for a cluster with unknown machines; state holds the reason.
+// noMachine returns the row for a cluster with unknown machines. state is the reason.
 func noMachine(state string) []localMachine {
 	return []localMachine{{Name: "-", State: state, Up: "-", API: "-", Kubernetes: "-", Console: "-"}}
 }
@@ -201,7 +201,7 @@ func readCluster(ctx context.Context, name, dir string) (localCluster, error) {
 
 func clusterStartCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their disks as they are", Args: cobra.MaximumNArgs(1),
+		Use: "start [NAME]", Short: "Switch the machines of a local cluster on again, with their present disks", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			name, dir, err := clusterDir(args)
 			if err != nil {
@@ -221,7 +221,8 @@ func clusterStartCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 			if err != nil {
 				return err
 			}
-			// The first machine keeps its ports, and the other machines get any free ports.
+			// The first machine keeps its ports. The other machines get new ports, so their
+			// contexts must change.
 			own, err := gen.ReadSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err == nil {
 				err = moveContexts(name, own, status)
@@ -237,7 +238,7 @@ func clusterStartCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra
 
 func clusterDestroyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	return &cobra.Command{
-		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off and remove everything of it", Args: cobra.MaximumNArgs(1),
+		Use: "destroy [NAME]", Short: "Switch the machines of a local cluster off, and remove their disks, contexts and files", Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			name, dir, err := clusterDir(args)
 			if err != nil {
@@ -248,15 +249,15 @@ func clusterDestroyCommand(ios *iostreams.Streams, conn *connect.Connector) *cob
 			if _, err := os.Stat(dir); err != nil {
 				return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot destroy: it does not exist", name), Hint: "`orlopctl cluster status` lists them"}
 			}
-			// The file that identifies the contexts of the cluster is deleted with the cluster's
-			// directory. It is written before any context, so without it no context belongs to the
-			// cluster.
+			// secrets.yaml identifies the contexts of the cluster, and is deleted with the
+			// cluster's directory. It is written before any context. If it is missing, the cluster
+			// has no contexts.
 			own, err := gen.ReadSecrets(filepath.Join(dir, "secrets.yaml"))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				ios.Errorln("the contexts of " + name + " stay: " + exit.Message(err))
 			}
-			// This happens before the directory is deleted, so the command can be repeated if the
-			// contexts or the kubeconfig cannot be changed.
+			// The contexts are removed before the directory: if the contexts or the kubeconfig
+			// cannot be changed, the command can be repeated.
 			if own != nil {
 				if err := removeClusterContexts(name, own); err != nil {
 					return err
@@ -265,7 +266,7 @@ func clusterDestroyCommand(ios *iostreams.Streams, conn *connect.Connector) *cob
 			if err := vm.Destroy(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			// A creation that failed early leaves a directory without a cluster.
+			// A creation that failed early has left a directory without a cluster.
 			if err := os.RemoveAll(dir); err != nil {
 				return fmt.Errorf("cluster %s: cannot remove its directory: %w", name, err)
 			}

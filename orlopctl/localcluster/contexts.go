@@ -8,8 +8,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// moveContexts updates the addresses in the contexts of a local cluster's machines. Contexts of
-// another cluster with the same name stay unchanged.
+// moveContexts updates the addresses in the contexts of a local cluster's machines. It does not
+// change contexts of another cluster with the same name.
 func moveContexts(name string, own *gen.Secrets, now vm.Status) error {
 	return contexts.Change(func(f *contexts.File) error {
 		for _, m := range now.Machines {
@@ -26,7 +26,7 @@ func moveContexts(name string, own *gen.Secrets, now vm.Status) error {
 }
 
 // removeClusterContexts removes a local cluster from the contexts and from the kubeconfig. An entry
-// with one of its names but another CA belongs to another cluster and stays.
+// with the same name and another CA belongs to another cluster and stays.
 func removeClusterContexts(name string, own *gen.Secrets) error {
 	err := contexts.Change(func(f *contexts.File) error {
 		for _, one := range clusterContexts(name) {
@@ -46,7 +46,7 @@ func removeClusterContexts(name string, own *gen.Secrets) error {
 	return kubeconfig.RemoveCluster(path, name, own.Kubernetes.Cert+own.Next["kubernetes"].Cert)
 }
 
-// known returns the context of a machine, with the cluster's CA.
+// known returns the context of a machine. The CA of the cluster verifies the machine.
 func (c *creation) known(m member) contexts.Context {
 	return contexts.Context{
 		Endpoint: m.apiAddress, ServerName: m.status.Name, CA: c.secrets.Machine.Cert, Cert: string(c.admin.cert), Key: string(c.admin.key), Operator: c.admin.dir,

@@ -29,12 +29,13 @@ import (
 )
 
 const (
+	// createTimeout is the default time limit of `cluster create`.
 	createTimeout = 15 * time.Minute
-	// consoleLines is the number of console lines that a failed creation prints.
+	// consoleLines is the number of console lines that `cluster create` prints after a failure.
 	consoleLines = 30
 )
 
-// creation is one run of `cluster create`.
+// creation is a run of `cluster create`.
 type creation struct {
 	ios       *iostreams.Streams
 	name, dir string
@@ -50,10 +51,11 @@ type creation struct {
 	failed      vm.MachineStatus // explain prints the console of this machine
 }
 
-// credentials are the certificate of the operator's admin, and the operator's directory.
+// credentials are the certificate and the key of the operator's admin, and the operator's
+// directory.
 type credentials struct {
 	cert, key []byte
-	dir       string // absolute
+	dir       string // absolute path
 }
 
 // member is a running machine.
@@ -68,12 +70,12 @@ func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	command := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Start machines in QEMU and make a cluster of them, or build the cluster of a file",
-		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration to it and wait\n" +
-			"until pods can run; with --control-planes, several machines that bootstrap the cluster together; with\n" +
-			"--workers, additional machines that join it. The context and the kubeconfig of the cluster become the current\n" +
-			"context and kubeconfig; the contexts of the other machines are called NAME-MACHINE.\n\n" +
-			"With -f, build the cluster of a file (`orlopctl cluster export`) on machines that exist and wait for a configuration: with new keys,\n" +
-			"and with the addresses in the list of the file, or of --machine. NAME is then the name of the context.",
+		Long: "Start a machine in QEMU from an image that was built with `make image`, apply a configuration and wait until pods\n" +
+			"can run. With --control-planes, start several machines that bootstrap the cluster together. With --workers, start\n" +
+			"additional machines that join the cluster. The new cluster becomes the current context, also of kubectl. The first\n" +
+			"machine has the context NAME, and each other machine the context NAME-MACHINE.\n\n" +
+			"With -f, build the cluster of a file (`orlopctl cluster export`) on existing machines that wait for a configuration. The cluster gets\n" +
+			"new keys. The machines have the addresses in the file, or those of --machine. NAME is the name of the context then.",
 		Example: "  orlopctl cluster create three --workers 2\n  orlopctl cluster create copy -f shop.yaml --machine m1=10.0.1.11,fingerprint=sha256:…",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -99,7 +101,7 @@ func clusterCreateCommand(ios *iostreams.Streams, conn *connect.Connector) *cobr
 	return command
 }
 
-// buildFile builds the cluster of a file on machines that exist.
+// buildFile builds the cluster of a file on existing machines.
 func (c *creation) buildFile(command *cobra.Command, conn *connect.Connector, o clusterbuild.Options, args []string) error {
 	var wrong []string
 	command.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -125,7 +127,8 @@ func (c *creation) buildFile(command *cobra.Command, conn *connect.Connector, o 
 	return clusterbuild.Run(ctx, c.ios, name, o, admin)
 }
 
-// adminOf returns the credentials in an operator's directory, or else of the flags or the context.
+// adminOf returns the credentials in an operator's directory. If operator is empty, it returns the
+// credentials of the flags or the context.
 func adminOf(conn *connect.Connector, operator string) (clusterbuild.Credentials, error) {
 	if operator != "" {
 		admin, err := readAdmin(operator)
@@ -153,7 +156,8 @@ func (c *creation) run(ctx context.Context) error {
 	return c.finish(ctx)
 }
 
-// bringUp waits for the first answer of the machine, configures it and waits until it is healthy.
+// bringUp configures the control-plane machines, the first machine first. It waits until all of
+// them are healthy.
 func (c *creation) bringUp(ctx context.Context) error {
 	first := c.first()
 	fingerprint, err := c.timeline.readConsole(ctx, first.status.Console)
@@ -197,7 +201,8 @@ func (c *creation) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// waitingFor returns the failed checks of a report in one line.
+// waitingFor describes the failed checks of a report in a single line, or the reason for a missing
+// answer.
 func waitingFor(r health.Report) string {
 	if r.Waiting != nil {
 		return exit.Message(r.Waiting)
@@ -205,7 +210,8 @@ func waitingFor(r health.Report) string {
 	return strings.Join(health.Failed(r.Answer), "; ")
 }
 
-// firstAnswer connects as soon as the machine answers. The fingerprint identifies the machine.
+// firstAnswer waits until a machine answers. It returns a connection and the endpoint. The
+// fingerprint identifies the machine.
 func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string) (*client.Client, client.Endpoint, error) {
 	e, err := contexts.Context{Endpoint: address, Fingerprint: fingerprint, Cert: string(c.admin.cert), Key: string(c.admin.key)}.Client()
 	if err != nil {
@@ -237,8 +243,8 @@ func (c *creation) firstAnswer(ctx context.Context, address, fingerprint string)
 	}
 }
 
-// documents makes the configuration of a control-plane machine. It stores the configuration and the
-// cluster's secrets in the cluster's directory.
+// documents returns the configuration of a control-plane machine. It also stores the configuration
+// and the cluster's secrets in the cluster's directory.
 func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	addresses := []string{c.first().status.Addr.String()}
 	for _, m := range c.otherControlPlanes() {
@@ -254,8 +260,8 @@ func (c *creation) documents(machine vm.MachineStatus) ([]byte, error) {
 	return text, secretfile.Write(filepath.Join(c.dir, machine.Name+".yaml"), text, true)
 }
 
-// explain adds the end of the machine's console to an error. The machine is left as it is, for
-// inspection.
+// explain adds the next step to an error, and prints the end of the failed machine's console. It
+// does not change the machine, so that the operator can inspect it.
 func (c *creation) explain(err error) error {
 	text, reading := os.ReadFile(c.failed.Console)
 	if reading != nil {
@@ -273,7 +279,7 @@ func (c *creation) explain(err error) error {
 	}
 }
 
-// finish stores the context and the kubeconfig, and prints the next commands to try.
+// finish stores the context and the kubeconfig, and prints commands to try next.
 func (c *creation) finish(ctx context.Context) error {
 	stored := c.known(c.first())
 	err := contexts.Change(func(f *contexts.File) error {
@@ -283,7 +289,7 @@ func (c *creation) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// From now on the cluster's CA identifies the machine. This call verifies that.
+	// From now on, the cluster's CA verifies the machine. The next call tests this.
 	endpoint, err := stored.Client()
 	if err != nil {
 		return err

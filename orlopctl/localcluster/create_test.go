@@ -24,8 +24,8 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// TestBringUp runs the steps of `cluster create` after the start of QEMU with a fake machine: from
-// its console to the stored context and kubeconfig.
+// TestBringUp runs the steps of `cluster create` that follow the start of QEMU, with a fake
+// machine. It checks the timeline, the stored context and the kubeconfig.
 func TestBringUp(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ORLOP_CONFIG", filepath.Join(dir, "config"))
@@ -46,7 +46,8 @@ func TestBringUp(t *testing.T) {
 	if got := fake.Current(); got == nil || got.Machine.Metadata.Name != firstMachine || got.Cluster.Spec.Endpoint.String() != "https://10.77.0.11:6443" {
 		t.Errorf("the machine was configured as %+v", got)
 	}
-	// The lines in their order, without the figures: they differ from run to run.
+	// Compare the names of the lines in their order, without the times, which differ from run to
+	// run.
 	var stages []string
 	for line := range strings.Lines(out.String()) {
 		if m := regexp.MustCompile(`^ +\d+\.\ds +\+\d+\.\ds  (\S+( \S+)*)`).FindStringSubmatch(line); m != nil {
@@ -61,8 +62,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || file.Current != "t1" || file.Contexts["t1"].Fingerprint != "" {
 		t.Errorf("contexts: got %+v, %v", file, err)
 	}
-	// After it was switched off and on, the machine has another address. A context with the same
-	// name and another CA belongs to a machine of another cluster.
+	// A machine has another address after it was switched off and on. A context with the same name
+	// and another CA belongs to a machine of another cluster, and must not change.
 	if err := contexts.Change(func(f *contexts.File) error {
 		f.Contexts["t1-w1"], f.Contexts["t1-w2"] = c.known(member{vm.MachineStatus{Name: "w1"}, "127.0.0.1:1"}), contexts.Context{Endpoint: "127.0.0.1:2", CA: c.secrets.Etcd.Cert}
 		return nil
@@ -86,8 +87,8 @@ func TestBringUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(kube), "https://127.0.0.1:6443") {
 		t.Errorf("kubeconfig: got %s, %v", kube, err)
 	}
-	// "dev" is the cluster in the fake's kubeconfig. While it has no CA, or the CA of another
-	// cluster, it is not this cluster.
+	// "dev" is the cluster in the fake machine's kubeconfig. The entry does not belong to this
+	// cluster while it has no CA, or the CA of another cluster.
 	ca := base64.StdEncoding.EncodeToString([]byte(c.secrets.Etcd.Cert))
 	withCA := strings.Replace(string(kube), "server:", "certificate-authority-data: "+ca+"\n      server:", 1)
 	for _, foreign := range []string{string(kube), withCA} {
@@ -120,7 +121,7 @@ func TestBringUp(t *testing.T) {
 }
 
 // TestBringUpFails checks the output for a machine that does not become healthy: the end of its
-// console and a hint.
+// console, and a hint.
 func TestBringUpFails(t *testing.T) {
 	_, c, out := NewCreation(t, t.TempDir())
 	if err := os.WriteFile(c.first().status.Console, []byte("orlop: init: cannot boot: no disk\r\n"), 0o600); err != nil {
@@ -142,7 +143,7 @@ func TestBringUpFails(t *testing.T) {
 	}
 }
 
-// NewCreation prepares a creation with a fake machine.
+// NewCreation returns a fake machine, a creation that uses it, and the output of the creation.
 func NewCreation(t *testing.T, dir string) (*machinetest.Machine, *creation, *bytes.Buffer) {
 	t.Helper()
 	operator := filepath.Join(dir, "operator")
@@ -187,8 +188,8 @@ func TestFreePort(t *testing.T) {
 	}
 }
 
-// TestConfigPatch checks that the configurations of the control-plane machines contain the patch,
-// and that an unusable patch is rejected before any machine exists.
+// TestConfigPatch checks that the configurations of the control-plane machines contain the patch.
+// It also checks that an unusable patch is rejected before a machine exists.
 func TestConfigPatch(t *testing.T) {
 	c := &creation{ios: &iostreams.Streams{}, name: "t1", options: options{controlPlanes: 3, patchFile: filepath.Join(t.TempDir(), "patch.yaml")}}
 	var err error

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// configureOthers configures the control-plane machines after the first. The cluster starts after
-// all of them have reported that they have no data. It returns the endpoint of each machine.
+// configureOthers configures the control-plane machines after the first. It returns their
+// endpoints. etcd starts after all control-plane machines have reported that they have no data.
 func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, error) {
 	var all []client.Endpoint
 	for _, m := range c.otherControlPlanes() {
@@ -33,7 +33,7 @@ func (c *creation) configureOthers(ctx context.Context) ([]client.Endpoint, erro
 	return all, nil
 }
 
-// bringUpWorkers joins the workers one after the other, because they share the processors of this
+// bringUpWorkers configures the workers in order, because they share the processors of this
 // computer.
 func (c *creation) bringUpWorkers(ctx context.Context) error {
 	if len(c.workers()) == 0 {
@@ -56,7 +56,8 @@ func (c *creation) bringUpWorkers(ctx context.Context) error {
 	return nil
 }
 
-// addNode does the work of `nodes add`. It stores the configuration in the cluster's directory.
+// addNode creates a ticket for a worker, like `nodes add`. It returns the configuration with the
+// ticket, and stores it in the cluster's directory.
 func (c *creation) addNode(ctx context.Context, host client.Endpoint, name string) (documents []byte, err error) {
 	ticket, request, err := gen.NewRequest()
 	if err != nil {
@@ -81,7 +82,8 @@ func (c *creation) joinWorker(ctx context.Context, w member, documents []byte) e
 	return c.joined(ctx, w, pinned)
 }
 
-// configure configures a machine as soon as it answers, and returns its endpoint.
+// configure waits until a machine answers, and applies its configuration. It returns the endpoint
+// of the machine.
 func (c *creation) configure(ctx context.Context, m member, documents []byte) (client.Endpoint, error) {
 	name := m.status.Name
 	fingerprint, err := shownIdentity(ctx, m.status.Console, func() {})

@@ -15,15 +15,15 @@ import (
 const (
 	// firstMachine is the name of the first machine of a local cluster.
 	firstMachine = "cp1"
-	// maxControlPlanes bounds a local cluster. etcd itself advises seven members at most, and each
-	// member is a machine on this computer.
+	// maxControlPlanes bounds the number of control-plane machines. etcd recommends at most seven
+	// members.
 	maxControlPlanes = 7
-	// maxWorkers bounds a local cluster. Each worker is a machine with all its memory on this
+	// maxWorkers bounds the number of workers, because each worker needs its whole memory on this
 	// computer.
 	maxWorkers = 16
-	// minMemory is the memory in MiB below which no machine starts its services.
+	// minMemory is the smallest memory in MiB with which a machine starts its services.
 	minMemory = 512
-	// minDiskGiB is the smallest disk for the system and the smallest DATA
+	// minDiskGiB is the smallest disk in GiB: the system and the smallest DATA
 	// (layout.MinimumData).
 	minDiskGiB = 3
 )
@@ -33,30 +33,30 @@ type options struct {
 	image         string // the disk image
 	operator      string // directory of the operator CA in the image
 	memory, cpus  int
-	workerMemory  int // 0: the same as the other machines
+	workerMemory  int // in MiB; 0: the value of memory
 	diskGiB       int64
-	capture       string // file for all packets; empty: no capture
+	capture       string // file for all packets; empty for no capture
 	dilation      int    // factor by which time passes more slowly in the machines
 	patchFile     string // patch for the configurations of the control-plane machines
 	controlPlanes int
 	workers       int
-	redfish       bool // serve the power switches by Redfish
+	redfish       bool // serve the power switches with Redfish
 }
 
 // register adds the flags to a command.
 func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.image, "image", filepath.Join("build", "qemu"), "directory with disk.raw, or a disk image")
 	f.StringVar(&o.operator, "operator", "", "directory of the operator CA in the image (default: operator beside the image's directory)")
-	f.IntVar(&o.memory, "memory", 2048, "memory of the machine in MiB")
-	f.IntVar(&o.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: as the others)")
-	f.StringVar(&o.patchFile, "config-patch", "", "file with a patch for the control-plane machines' configurations, as for `patch-config`; workers get its part about the cluster")
-	f.IntVar(&o.cpus, "cpus", 2, "processors of the machine")
-	f.StringVar(&o.capture, "capture", "", "file (pcap) to write every packet of the machines' network to, for as long as they run")
-	f.IntVar(&o.dilation, "time-dilation", 1, "have time pass so many times more slowly for the machines (1 to 8): several emulated machines on few processors wait for each other in vain otherwise; times that are printed are the machines' then")
+	f.IntVar(&o.memory, "memory", 2048, "memory of each machine in MiB")
+	f.IntVar(&o.workerMemory, "worker-memory", 0, "memory of each worker in MiB (default: the value of --memory)")
+	f.StringVar(&o.patchFile, "config-patch", "", "file with a patch for the configurations of the control-plane machines, in the format of orlopctl patch-config; workers get only its part about the cluster")
+	f.IntVar(&o.cpus, "cpus", 2, "processors of each machine")
+	f.StringVar(&o.capture, "capture", "", "file (pcap) for all packets of the machines' network, until the machines end")
+	f.IntVar(&o.dilation, "time-dilation", 1, "let time pass more slowly in the machines, by this factor (1 to 8); use it if several emulated machines on few processors run into their time limits; printed times are then times of the machines")
 	f.IntVar(&o.controlPlanes, "control-planes", 1, "number of control-plane machines; three tolerate one failure, five tolerate two")
-	f.IntVar(&o.workers, "workers", 0, "further machines, which join as workers")
+	f.IntVar(&o.workers, "workers", 0, "number of workers")
 	f.BoolVar(&o.redfish, "redfish", false, "serve the power switches of the machines by Redfish on 127.0.0.1, like the management controllers of real machines")
-	f.Int64Var(&o.diskGiB, "disk", 8, "size of its disk in GiB; the file is sparse")
+	f.Int64Var(&o.diskGiB, "disk", 8, "size of the disk of each machine in GiB; the file is sparse")
 
 	flags.Limit(f, "memory", &o.memory, minMemory, 0)
 	flags.Limit(f, "worker-memory", &o.workerMemory, minMemory, 0)
@@ -67,7 +67,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	flags.Limit(f, "disk", &o.diskGiB, minDiskGiB, 0)
 }
 
-// redfishSpec returns the Redfish service of the machines; nil without one.
+// redfishSpec returns the Redfish service of the machines. It returns nil without --redfish.
 func (o *options) redfishSpec() *vm.RedfishSpec {
 	if !o.redfish {
 		return nil
@@ -75,12 +75,12 @@ func (o *options) redfishSpec() *vm.RedfishSpec {
 	return &vm.RedfishSpec{}
 }
 
-// redfishAccess describes the access to a Redfish service.
+// redfishAccess describes how a client reaches a Redfish service.
 func redfishAccess(s *vm.RedfishStatus) string {
 	return s.URL + ", user " + s.User + ", password in " + s.PasswordFile + ", key " + s.Fingerprint
 }
 
-// machineNames returns the names of the machines: the control-plane machines, then the workers.
+// machineNames returns the names of the control-plane machines, and then the names of the workers.
 func (o *options) machineNames() []string {
 	var names []string
 	for n := range o.controlPlanes {
@@ -92,7 +92,7 @@ func (o *options) machineNames() []string {
 	return names
 }
 
-// machineSpecs returns the virtual machines.
+// machineSpecs returns the specifications of the virtual machines, in the order of machineNames.
 func (o *options) machineSpecs() []vm.MachineSpec {
 	var machines []vm.MachineSpec
 	for i, name := range o.machineNames() {
@@ -105,8 +105,8 @@ func (o *options) machineSpecs() []vm.MachineSpec {
 	return machines
 }
 
-// forwards returns the port forwards to the machines. The ports are those of the first machine on
-// this computer; the other machines get any free ports.
+// forwards returns the port forwards to the machines. kubernetes and management are the ports of
+// this computer for the first machine. The other machines get any free ports.
 func (o *options) forwards(kubernetes, management uint16) []vm.ForwardSpec {
 	out := []vm.ForwardSpec{
 		{Machine: firstMachine, Port: paths.PortKubernetes, HostPort: kubernetes},
@@ -121,11 +121,10 @@ func (o *options) forwards(kubernetes, management uint16) []vm.ForwardSpec {
 	return out
 }
 
-// controlPlaneName returns the name of the n-th control-plane machine of a local cluster; n starts
-// at 1.
+// controlPlaneName returns the name of the n-th control-plane machine. n starts at 1.
 func controlPlaneName(n int) string { return "cp" + strconv.Itoa(n) }
 
-// workerName returns the name of the n-th worker of a local cluster; n starts at 1.
+// workerName returns the name of the n-th worker. n starts at 1.
 func workerName(n int) string { return "w" + strconv.Itoa(n) }
 
 // contextOf returns the name of the context for a machine of a local cluster.
@@ -136,7 +135,7 @@ func contextOf(cluster, machine string) string {
 	return cluster + "-" + machine
 }
 
-// clusterContexts returns the names that contexts of a local cluster can have.
+// clusterContexts returns all names that a context of a local cluster can have.
 func clusterContexts(name string) []string {
 	var all []string
 	for n := range maxControlPlanes {

@@ -19,7 +19,7 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// prepare checks and loads all inputs before any machine starts.
+// prepare reads and checks all inputs before any machine starts.
 func (c *creation) prepare() error {
 	if err := c.options.findImage(); err != nil {
 		return err
@@ -37,7 +37,8 @@ func (c *creation) prepare() error {
 	return c.checkName()
 }
 
-// findImage finds the disk image and the operator's directory, which are usually beside each other.
+// findImage finds the disk image and the operator's directory. Usually both are in the same
+// directory.
 func (o *options) findImage() error {
 	if info, err := os.Stat(o.image); err == nil && info.IsDir() {
 		if o.operator == "" {
@@ -54,7 +55,8 @@ func (o *options) findImage() error {
 	return nil
 }
 
-// readAdmin reads the credentials in the operator's directory.
+// readAdmin reads the credentials in the operator's directory. It first renews the certificate if
+// that is due.
 func readAdmin(operator string) (c credentials, err error) {
 	if err := gen.FreshAdmin(operator); err != nil {
 		return c, err
@@ -71,13 +73,13 @@ func readAdmin(operator string) (c credentials, err error) {
 	return c, nil
 }
 
-// checkName rejects a name that another cluster or a context already has.
+// checkName returns an error if another cluster, a context or the kubeconfig already has the name.
 func (c *creation) checkName() error {
 	if _, err := os.Stat(c.dir); err == nil {
 		return &exit.Error{Code: exit.Usage, Err: fmt.Errorf("cluster %q: cannot create: it exists already", c.name), Hint: "`orlopctl cluster destroy " + c.name + "` removes it; `cluster start` switches it on"}
 	}
-	// No cluster with this name exists. Contexts with these names belong to another cluster, and
-	// may hold the only key to a machine.
+	// There is no local cluster with this name. A context with the name belongs to another cluster,
+	// and may hold the only key to a machine.
 	known, err := contexts.Load()
 	if err != nil {
 		return err
@@ -104,8 +106,8 @@ func (c *creation) checkName() error {
 	return nil
 }
 
-// readPatch reads and checks the patch before any machine starts. The check uses the addresses that
-// the machines will have.
+// readPatch reads and checks the patch before any machine starts. For the check it uses the
+// addresses that the machines will get.
 func (c *creation) readPatch() error {
 	if c.options.patchFile == "" {
 		return nil
@@ -122,13 +124,13 @@ func (c *creation) readPatch() error {
 	return err
 }
 
-// configuration returns the configuration of a control-plane machine; addresses are those of all
-// control-plane machines.
+// configuration returns the configuration of a control-plane machine, with the patch. addresses are
+// the addresses of all control-plane machines.
 func (c *creation) configuration(name string, addresses []string) ([]byte, error) {
 	made := gen.Config{
 		Name: name, Cluster: c.name, Secrets: c.secrets,
 		Endpoint: "https://" + net.JoinHostPort(addresses[0], strconv.Itoa(paths.PortKubernetes)),
-		SANs:     []string{"127.0.0.1", "localhost"}, // the addresses on this computer
+		SANs:     []string{"127.0.0.1", "localhost"}, // addresses on this computer
 	}
 	if len(addresses) > 1 {
 		made.ControlPlanes = addresses
@@ -146,7 +148,7 @@ func (c *creation) configuration(name string, addresses []string) ([]byte, error
 	return text, nil
 }
 
-// powerOn starts the machines.
+// powerOn starts the machines and the timeline.
 func (c *creation) powerOn(ctx context.Context) error {
 	kubernetes, err := freePort(paths.PortKubernetes)
 	if err != nil {
@@ -198,8 +200,7 @@ func (c *creation) otherControlPlanes() []member {
 // workers returns the workers.
 func (c *creation) workers() []member { return c.machines[max(1, c.options.controlPlanes):] }
 
-// freePort returns a TCP port on loopback: the usual port if it is free, any other free port
-// otherwise.
+// freePort returns a free TCP port on loopback. It returns port usual if that is free.
 func freePort(usual uint16) (uint16, error) {
 	for _, want := range []uint16{usual, 0} {
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(want))))

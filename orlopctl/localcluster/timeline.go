@@ -18,18 +18,18 @@ import (
 	"github.com/orlop-os/orlop/vm"
 )
 
-// timeline prints the progress of a machine with times in seconds since power-on. The times before
-// the first answer of the machine's API come from the serial console; the others come from topic
-// "timeline", whose clock starts with init. A line on the console connects this clock to the local
-// clock.
+// timeline prints the progress of a machine with times in seconds since power-on. Until the API of
+// the machine answers, the times come from the serial console. Later they come from topic
+// "timeline". The clock of the topic starts with init. The machine's identity relates this clock to
+// the local clock, because it appears on the console and as an entry of the topic.
 type timeline struct {
 	ios      *iostreams.Streams
-	clock    vm.Clock // clock of the machines; all times below use it
+	clock    vm.Clock // clock of the machines, for all times below
 	poweron  time.Time
-	last     time.Duration   // of the last line, since power-on
-	told     map[string]bool // moments of the machine that are printed
-	identity time.Time       // when the console showed the machine's identity
-	began    time.Time       // when init started; zero while unknown
+	last     time.Duration   // time of the last line, since power-on
+	told     map[string]bool // moments that are printed
+	identity time.Time       // time at which the console showed the machine's identity
+	began    time.Time       // start of init; zero while it is unknown
 	status   bool            // a temporary line is on the terminal
 }
 
@@ -37,10 +37,10 @@ func newTimeline(ios *iostreams.Streams, poweron time.Time, clock vm.Clock) *tim
 	return &timeline{ios: ios, clock: clock, poweron: clock.At(poweron), told: map[string]bool{}}
 }
 
-// add prints an event that happens now.
+// add prints an event with the current time.
 func (l *timeline) add(what, detail string) { l.addAt(l.clock.Now(), what, detail) }
 
-// addAt prints an event with its time and the time since the previous line.
+// addAt prints an event with its time, and with the time since the previous event.
 func (l *timeline) addAt(at time.Time, what, detail string) {
 	l.clear()
 	since := max(at.Sub(l.poweron), 0)
@@ -49,7 +49,7 @@ func (l *timeline) addAt(at time.Time, what, detail string) {
 	l.ios.Println(strings.TrimRight(fmt.Sprintf("%7.1fs  %+6.1fs  %-26s %s", since.Seconds(), step.Seconds(), what, detail), " "))
 }
 
-// wait shows the present wait on a terminal, in a line that the next line replaces.
+// wait prints the reason for the present wait on a terminal. The next line replaces this line.
 func (l *timeline) wait(what string) {
 	width, ok := l.ios.Terminal()
 	if !ok || !l.ios.Human() {
@@ -61,7 +61,7 @@ func (l *timeline) wait(what string) {
 	l.status = true
 }
 
-// clear removes the temporary line (ECMA-48: EL).
+// clear removes the line of wait (ECMA-48: EL).
 func (l *timeline) clear() {
 	if l.status {
 		l.ios.Printf("\r\x1b[K")
@@ -70,6 +70,7 @@ func (l *timeline) clear() {
 }
 
 const (
+	// consoleLook is the polling interval of the console.
 	consoleLook = 50 * time.Millisecond
 	// bootLimit bounds the time from power-on to the machine's identity, on a slow computer.
 	bootLimit = 5 * time.Minute
@@ -77,7 +78,7 @@ const (
 
 var identityLine = regexp.MustCompile(`orlop: machine identity (sha256:[0-9a-f]{64})`)
 
-// readConsole reads the console until it shows the machine's identity, and returns the identity.
+// readConsole waits until the console shows the machine's identity, and returns the identity.
 func (l *timeline) readConsole(ctx context.Context, path string) (string, error) {
 	l.wait("the firmware starts")
 	fingerprint, err := shownIdentity(ctx, path, func() {
@@ -90,8 +91,8 @@ func (l *timeline) readConsole(ctx context.Context, path string) (string, error)
 	return fingerprint, err
 }
 
-// shownIdentity waits for the identity on a machine's console. It calls begun when the console
-// shows its first output.
+// shownIdentity waits until a machine's console shows its identity, and returns the identity. It
+// calls begun when the console shows its first output.
 func shownIdentity(ctx context.Context, path string, begun func()) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
@@ -128,7 +129,8 @@ type moment struct {
 	seconds float64 // since init started
 }
 
-// follow prints the new moments. If the machine does not answer, the next report tries again.
+// follow prints the new moments. If the machine does not answer, follow prints nothing; a later
+// call prints the moments.
 func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	answer, err := c.Machine.Get(ctx, &api.GetRequest{Topic: "timeline"})
 	if err != nil {
@@ -155,8 +157,9 @@ func (l *timeline) follow(ctx context.Context, c *client.Client) {
 	}
 }
 
-// anchor relates the machine's clock to the local clock by the identity, which the machine showed
-// on the console and recorded as a moment. It prints the start of the kernel and of init.
+// anchor relates the machine's clock to the local clock. It uses the identity, because the machine
+// has shown it on the console and recorded it as a moment. anchor prints the start of the kernel
+// and of init.
 func (l *timeline) anchor(ctx context.Context, c *client.Client, moments []moment) {
 	for _, m := range moments {
 		if m.what == "identity" {
@@ -172,8 +175,8 @@ func (l *timeline) anchor(ctx context.Context, c *client.Client, moments []momen
 	l.addAt(l.began, "init", "")
 }
 
-// kernelTime returns the time from the start of the kernel to the start of init, from the kernel
-// log.
+// kernelTime returns the time between the start of the kernel and the start of init, from the
+// kernel log. It returns false if the log lacks the line of the start of init.
 func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // the rest of the log is not needed
@@ -196,13 +199,14 @@ func kernelTime(ctx context.Context, c *client.Client) (time.Duration, bool) {
 	}
 }
 
-// shortSteps are steps of the boot that are too short for a line, or that other lines already
-// cover.
+// shortSteps are the steps of the boot without a line: they are too short, or another line covers
+// them.
 var shortSteps = map[string]bool{
 	"release": true, "clock": true, "configuration": true, "time": true, "network": true, "api": true, "services": true, "apid/apid": true,
 }
 
-// label returns the printed name of a moment: "etcd" for "orchestrator-api/etcd".
+// label returns the name under which a moment is printed: "etcd" for "orchestrator-api/etcd". It
+// returns false for a moment that is not printed.
 func label(what string) (string, bool) {
 	if shortSteps[what] {
 		return "", false

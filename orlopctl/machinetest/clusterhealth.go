@@ -14,9 +14,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// ClusterHealth answers for a cluster of three machines. The first answer has problems; the next
-// has none. A machine with the name "lonely" is a worker, which cannot answer. The second call to a
-// machine with the name "late" runs into the caller's timeout.
+// ClusterHealth answers for a cluster of three machines. The first answer has problems, and later
+// answers have none. Two names of the machine select another behavior: "lonely" is a worker, which
+// rejects the call, and the second call to "late" runs into the caller's timeout.
 func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	c := s.f.Current()
 	if c == nil || c.Cluster == nil || c.Machine.Metadata.Name == "lonely" {
@@ -56,7 +56,8 @@ func (s *clusterService) ClusterHealth(_ context.Context, r *api.ClusterHealthRe
 	return out, nil
 }
 
-// ofNetwork returns the machines of the cluster in the network, all of them healthy.
+// ofNetwork returns the health of a cluster with all machines of the network that have the same
+// machine CA. All of them are healthy.
 func (s *clusterService) ofNetwork(own *config.Config) *api.ClusterHealthResponse {
 	out := &api.ClusterHealthResponse{Healthy: true, Cluster: own.Cluster.Metadata.Name, Machine: own.Machine.Metadata.Name, At: now, Etcd: &api.ClusterEtcd{Leader: "m1"}}
 	members := s.f.network.members()

@@ -18,8 +18,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/service/profile"
 )
 
-// debugService has one link with three captured and two lost packets. It runs filters like the
-// kernel.
+// debugService has a single link with three captured packets and two lost packets. It runs filters
+// like the kernel.
 type debugService struct{ api.UnimplementedDebugServer }
 
 // Capture implements api.DebugServer.
@@ -60,14 +60,14 @@ func (debugService) Capture(r *api.CaptureRequest, stream grpc.ServerStreamingSe
 	if err := stream.Send(&api.CaptureResponse{Packets: passed}); err != nil {
 		return err
 	}
-	if r.GetDuration().AsDuration() == 10*time.Minute { // for the test that cancels the call
+	if r.GetDuration().AsDuration() == 10*time.Minute { // of the script that cancels the call
 		<-stream.Context().Done()
 		return status.FromContextError(stream.Context().Err()).Err()
 	}
 	return stream.Send(&api.CaptureResponse{Dropped: 2})
 }
 
-// packets are a DNS query, the first packet of a connection to a web server, and a packet of a
+// packets returns a DNS query, the first packet of a connection to a web server, and a packet of a
 // connection to the API.
 func packets() [][]byte {
 	ip := func(p layers.IPProtocol) *layers.IPv4 {

@@ -18,11 +18,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// etcdService has data of 300 kB. Its second snapshot breaks off and its third is damaged in
-// transit. It restores a snapshot that it has sent and its stored snapshots, and can undo that
-// once. After the first list there are two stored snapshots, one of them encrypted for reader.
-// Its data has no space until it is defragmented and disarmed, and etcd does not run after that.
-// Its S3 target accepts only stored snapshots after the first time.
+// etcdService simulates an etcd with 300 kB of data.
+//
+// Its second snapshot breaks off, and its third snapshot is damaged in transit. It restores the
+// snapshot that it has sent, or the stored snapshot `kept`, and it can undo a restore. It has two
+// stored snapshots as soon as a client has taken a snapshot. Stored snapshot `sealed` is encrypted
+// for `reader`. The S3 target rejects the first upload and accepts later uploads. The alarm NOSPACE
+// can be disarmed after a defragmentation, and etcd does not run after that.
 type etcdService struct {
 	api.UnimplementedEtcdServer
 	mu                            sync.Mutex
@@ -69,7 +71,7 @@ const (
 	uploadTarget = "https://s3.example.com:443/backups"
 )
 
-// sendFakeSnapshot sends a stored snapshot.
+// sendFakeSnapshot sends the stored snapshot with this name.
 func sendFakeSnapshot(name string, stream grpc.ServerStreamingServer[api.EtcdSnapshotResponse]) error {
 	content := snapshot
 	switch name {
@@ -122,7 +124,7 @@ func (s *etcdService) TakeSnapshot(context.Context, *api.EtcdTakeSnapshotRequest
 func (s *etcdService) ListSnapshots(context.Context, *api.EtcdListSnapshotsRequest) (*api.EtcdListSnapshotsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked == 0 { // it has not run for long
+	if s.asked == 0 { // no snapshot was taken yet
 		return &api.EtcdListSnapshotsResponse{}, nil
 	}
 	r := &api.EtcdListSnapshotsResponse{Snapshots: []*api.EtcdStoredSnapshot{
@@ -206,8 +208,8 @@ func (s *etcdService) Status(context.Context, *api.EtcdStatusRequest) (*api.Etcd
 	return r, nil
 }
 
-// Reencrypt implements api.EtcdServer: of 12 Secrets, 3 are encrypted with another key until they
-// are rewritten.
+// Reencrypt implements api.EtcdServer. Three of 12 Secrets are encrypted with another key until the
+// first call that rewrites them.
 func (s *etcdService) Reencrypt(_ context.Context, r *api.EtcdReencryptRequest) (*api.EtcdReencryptResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +243,8 @@ func (s *etcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.Etcd
 	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
 }
 
-// RemoveMember removes m3, which does not answer, and rejects the other members like a machine.
+// RemoveMember removes m3, which does not answer. It rejects the removal of any other member, like
+// a machine that would lose the quorum.
 func (s *etcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would answer", r.Member)

@@ -10,7 +10,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// files are the files of a fake machine. The first is larger than one message.
+// files maps the paths of a fake machine to their contents. /proc/large is larger than a message.
 var files = map[string]string{"/proc/large": "0123456789", "/proc/version": "Linux version 6.12\n"}
 
 // ReadFile implements api.MachineServer.

@@ -1,4 +1,4 @@
-// Package machinetest is a fake machine for the tests of orlopctl: the services of the API with
+// Package machinetest has a fake machine for the tests of orlopctl: the services of the API with
 // canned answers, behind a real apid.
 package machinetest
 
@@ -33,17 +33,17 @@ import (
 	"github.com/orlop-os/orlop/pkg/relay"
 )
 
-// Machine is a simulated machine: the services of the API with canned answers on a Unix socket,
+// Machine is a simulated machine. The services of the API give canned answers on a Unix socket,
 // behind a real apid on a real TCP port.
 type Machine struct {
-	Code                 pairing.Code // the code on its console
+	Code                 pairing.Code // the pairing code on the console
 	Address, Fingerprint string
 	dir                  string // files of apid
 	key                  *pki.Leaf
 	clients              *pki.CA
 	Stop                 func() error
 	network              *Network   // nil without a network
-	node                 netip.Addr // its address in the network
+	node                 netip.Addr // the address of the machine in the network
 
 	mu      sync.Mutex
 	configs struct {
@@ -51,28 +51,28 @@ type Machine struct {
 		applied time.Time
 		past    []*config.Config // earlier configurations; number 1 is the first
 	}
-	// secrets that its programs have leaked: lines of every log, events, and texts in topic
-	// "memory"
+	// Slips are secrets that programs of the machine have leaked: lines of every log, events, and
+	// texts in topic "memory".
 	Slips   []string
 	install struct {
 		name    string // name of a machine that runs from memory and installs itself
-		watched int    // number of calls that watched it
+		watched int    // number of watches of the installation
 	}
 	trial struct {
 		name     string // name of the current trial
-		confirms int    // calls to confirm it
-		boots    int    // calls to confirm it before the reboot with which it begins
+		confirms int    // number of calls that confirm the trial
+		boots    int    // number of Confirm calls that still come before the reboot
 	}
 	calls struct {
 		ticket bool // a ticket was requested
-		// the time that the last call of each method had; the key is SERVICE/METHOD
+		// left maps SERVICE/METHOD to the remaining time limit of its last call.
 		left map[string]time.Duration
 	}
 }
 
 // Start starts a machine that trusts an operator CA and has no configuration yet.
 func Start(operatorCA []byte) (*Machine, error) {
-	dir, err := os.MkdirTemp("", "orlop") // short: the path of a Unix socket has at most 108 bytes
+	dir, err := os.MkdirTemp("", "orlop") // short: a socket's path has at most 108 bytes
 	if err != nil {
 		return nil, err
 	}
@@ -130,15 +130,15 @@ func Start(operatorCA []byte) (*Machine, error) {
 	return f, nil
 }
 
-// Left returns the time limit of the last call of a method, such as Machine/Reset, when the machine
-// received it; zero without a call or without a limit.
+// Left returns the time limit that the last call of a method (for example Machine/Reset) had when
+// the machine received it. It returns zero if there was no call, or no limit.
 func (f *Machine) Left(method string) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls.left[method]
 }
 
-// note records the time limit of a call.
+// note records the time limit of a call of method.
 func (f *Machine) note(ctx context.Context, method string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +174,7 @@ func New(t testing.TB, operatorCA []byte) *Machine {
 	return f
 }
 
-// internalService pairs a machine that was started without an operator CA.
+// internalService pairs the machine with an operator.
 type internalService struct {
 	api.UnimplementedApidInternalServer
 	f *Machine
@@ -198,15 +198,15 @@ func (f *Machine) slipped() []string {
 	return f.Slips
 }
 
-// Current returns the present configuration, or nil.
+// Current returns the active configuration, or nil.
 func (f *Machine) Current() *config.Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.configs.present
 }
 
-// Configure applies a configuration and issues a certificate by the cluster's machine CA, like
-// machined.
+// Configure makes a configuration active, and issues a server certificate with the cluster's
+// machine CA, like machined.
 func (f *Machine) Configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,7 +241,7 @@ func (f *Machine) Configure(c *config.Config) error {
 	return f.replace(apid.ServerCertFile, leaf.CertPEM())
 }
 
-// replace replaces a file of apid, like machined.
+// replace replaces a file of apid atomically, like machined.
 func (f *Machine) replace(name string, content []byte) error {
 	temporary := filepath.Join(f.dir, "new")
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
@@ -250,13 +250,14 @@ func (f *Machine) replace(name string, content []byte) error {
 	return os.Rename(temporary, filepath.Join(f.dir, name))
 }
 
-// Network connects fake machines: it maps the address of each machine to its TCP address.
+// Network connects fake machines. It maps the address of each machine in the network to its TCP
+// address.
 type Network struct {
 	sync.Map
 	machines sync.Map // address → *Machine
 }
 
-// members returns the machines with a configuration, by address.
+// members returns the configurations of the machines that have a Cluster document, by address.
 func (n *Network) members() map[string]*config.Config {
 	all := map[string]*config.Config{}
 	n.machines.Range(func(address, m any) bool {
@@ -268,7 +269,8 @@ func (n *Network) members() map[string]*config.Config {
 	return all
 }
 
-// machineCA returns the machine CA of the cluster, with its key; a worker has no key.
+// machineCA returns the machine CA of the cluster, with its key. A worker does not have the key, so
+// machineCA takes the key from another machine of the network.
 func (f *Machine) machineCA(c *config.Config) config.CertKey {
 	pair := c.Cluster.Spec.PKI.Machine
 	if !pair.Key.IsZero() || f.network == nil {
@@ -286,7 +288,7 @@ func (f *Machine) machineCA(c *config.Config) config.CertKey {
 	return pair
 }
 
-// Join gives a machine an address, before it gets a configuration.
+// Join gives the machine an address in a network. Call it before the machine gets a configuration.
 func (f *Machine) Join(n *Network, node netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -395,8 +397,9 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 	return &api.TopicValue{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
-// watchInstall simulates an installation that loses the connection once. The installation of
-// machine "worn" fails, and machine "restless" boots from its boot medium again.
+// watchInstall simulates an installation. The connection is lost once. The installation of the
+// machine with name "worn" fails, and the machine with name "restless" boots from its boot medium
+// again.
 func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.install.watched++
@@ -431,7 +434,8 @@ func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.Topi
 	return nil
 }
 
-// topics are constant topics. A watch of them never ends.
+// topics are the values of topics that do not change. A watch of these topics does not end by
+// itself.
 var topics = map[string]string{
 	"services": `[{"name": "containerd", "state": "running", "restarts": 0, "since": "2026-05-04T03:02:01Z"}, {"name": "apid", "state": "backoff", "restarts": 3}]`,
 	"system":   `{"cpus": 2, "uptimeSeconds": 7200, "load1": 0.5}`,
@@ -445,7 +449,7 @@ func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingSer
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
-	if r.Topic == "configuration" { // a service restarts meanwhile
+	if r.Topic == "configuration" { // the first value shows a service that restarts
 		waiting, err := structpb.NewValue(map[string]any{"waitingFor": []any{"orchestrator-api"}})
 		if err != nil {
 			return err
@@ -512,7 +516,8 @@ func (s *machineService) Reboot(_ context.Context, r *api.PowerRequest) (*api.Po
 	return &api.PowerResponse{}, checkDrain("reboot", r.Drain)
 }
 
-// checkDrain refuses an operation with policy respect: a budget blocks the drain.
+// checkDrain rejects an operation with the drain policy respect, because a PodDisruptionBudget
+// blocks the drain. It returns nil for other policies.
 func checkDrain(operation string, r *api.DrainPolicy) error {
 	if r.GetPolicy() != "respect" {
 		return nil
@@ -554,7 +559,8 @@ func (s *machineService) Reset(_ context.Context, r *api.ResetRequest) (*api.Pow
 	return &api.PowerResponse{}, nil
 }
 
-// WipeDisk implements api.MachineServer: there is a disk B1, and a volume "old" without a document.
+// WipeDisk implements api.MachineServer. The machine has a disk B1, and a volume "old" without a
+// document.
 func (s *machineService) WipeDisk(_ context.Context, r *api.WipeDiskRequest) (*api.WipeDiskResponse, error) {
 	switch {
 	case r.Disk == "B1":
@@ -656,7 +662,7 @@ type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
 	suspended *api.SuspendedObject // suspend.go
-	// number of answers of ClusterHealth
+	// answers is the number of answers of ClusterHealth.
 	answers int
 }
 
@@ -717,9 +723,9 @@ contexts:
 `)}, nil
 }
 
-// auditService has a record of three calls. A query after 100 omits the second call, and a
-// query after 200 has another third call; these simulate a tampered log. The record of rejected
-// calls has two entries.
+// auditService has a record of three calls, and a record of two rejected calls. It simulates a
+// tampered log for two values of After: for 100 it omits the second call, and for 200 it changes an
+// address in the second call.
 type auditService struct{ api.UnimplementedAuditServer }
 
 // Read implements api.AuditServer.

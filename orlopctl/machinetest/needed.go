@@ -7,10 +7,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// neededName is the name of a machine that its cluster needs: it refuses to be away.
+// neededName is the name of a machine that its cluster needs. The machine rejects operations after
+// which it would be away.
 const neededName = "needed"
 
-// checkNeeded refuses an operation on the machine neededName, unless it is forced.
+// checkNeeded rejects an operation of the machine neededName, unless force is set. It returns nil
+// for other machines.
 func (f *Machine) checkNeeded(o disruption.Operation, force bool) error {
 	if c := f.Current(); c == nil || c.Machine.Metadata.Name != neededName || force {
 		return nil

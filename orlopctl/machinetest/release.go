@@ -18,7 +18,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/bundle"
 )
 
-// releaseKey signs the version of every fake machine.
+// releaseKey returns the key that signs the version of every fake machine.
 var releaseKey = sync.OnceValues(bundle.NewKey)
 
 // sbom is the bill of materials of every fake machine.
@@ -55,8 +55,9 @@ func signedStatement() ([]byte, error) {
 	return bundle.SignPayload(bundle.TypePayload, payload, key)
 }
 
-// WriteRelease writes a release to a directory: orlop.bundle, provenance.intoto.jsonl, and keys.pem
-// with the key that signed both and the versions of the fake machines.
+// WriteRelease writes a release to a directory: orlop.bundle, provenance.intoto.jsonl and keys.pem.
+// keys.pem has the key that signed the bundle, the provenance and the version of every fake
+// machine.
 func WriteRelease(dir, version string) error {
 	key, err := releaseKey()
 	if err != nil {
@@ -91,7 +92,8 @@ func WriteRelease(dir, version string) error {
 	)
 }
 
-// bundleOf returns a bundle and the digests of its parts. It writes the parts to a directory.
+// bundleOf returns a bundle and the digests of its parts. It also writes each part to a file in
+// dir.
 func bundleOf(dir, version string, key bundle.Key) (file []byte, subject []bundle.Resource, err error) {
 	pack, err := zstd.NewWriter(nil, zstd.WithWindowSize(bundle.Window))
 	if err != nil {

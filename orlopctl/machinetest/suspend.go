@@ -10,7 +10,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/api"
 )
 
-// Suspend suspends the webhook configuration "policy", which is the only object of this cluster.
+// Suspend implements api.ClusterServer. The only object of this cluster is the webhook
+// configuration "policy".
 func (s *clusterService) Suspend(_ context.Context, r *api.SuspendRequest) (*api.SuspendResponse, error) {
 	if !strings.EqualFold(r.Kind, "validatingwebhookconfiguration") || r.Name != "policy" {
 		return nil, status.Errorf(codes.FailedPrecondition, "%s %s: not found", r.Kind, r.Name)

@@ -15,14 +15,15 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Confirm confirms the current trial. It does not confirm a configuration of link eth9, because the
-// call would not reach a machine with that configuration.
+// Confirm implements api.ConfigServer. It rejects a configuration with link eth9, because a call
+// would not reach a machine with that configuration. For a configuration with link eth8, it answers
+// that the trial has already ended.
 func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) (*api.ConfirmConfigResponse, error) {
 	now := s.f.Current()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	if s.f.trial.name == "" && r.TrialName == "" {
-		return &api.ConfirmConfigResponse{}, nil // a trial of mode try
+		return &api.ConfirmConfigResponse{}, nil // there is only a trial of mode try
 	}
 	s.f.trial.confirms++
 	switch {
@@ -42,8 +43,8 @@ func (s *configService) Confirm(_ context.Context, r *api.ConfirmConfigRequest) 
 	return &api.ConfirmConfigResponse{Failures: failuresIn(now)}, nil
 }
 
-// failuresIn returns the operations of a configuration that fail on the fake machine: it has no
-// module iscsi_tcp.
+// failuresIn returns the failed operations of a configuration. The fake machine does not have the
+// kernel module iscsi_tcp.
 func failuresIn(c *config.Config) []string {
 	if slices.Contains(c.Machine.Spec.KernelModules, "iscsi_tcp") {
 		return []string{"host: cannot load kernel modules iscsi_tcp: iscsi_tcp: not found"}
@@ -51,8 +52,8 @@ func failuresIn(c *config.Config) []string {
 	return nil
 }
 
-// completed adds the consequences on a machine to the answer to a patch: a change of a link starts
-// a trial.
+// completed adds the effects of a patch to the answer, and makes the new configuration active
+// unless the call is a dry run. A change of a link starts a trial.
 func (s *configService) completed(answer *api.ApplyResponse, before, next *config.Config, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
 		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")

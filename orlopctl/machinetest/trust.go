@@ -19,7 +19,8 @@ func bundled(own config.Certificate, accepted []config.Certificate) []byte {
 	return pki.EncodeCerts(append(config.X509s(accepted), own.X509())...)
 }
 
-// certificates is topic "certificates": for each authority a leaf and its CA bundle.
+// certificates returns the value of topic "certificates": for each CA of the cluster, the CAs that
+// the machine trusts and a certificate that the CA has issued.
 func (f *Machine) certificates() any {
 	list := []any{}
 	c := f.Current()
@@ -40,7 +41,7 @@ func (f *Machine) certificates() any {
 	return list
 }
 
-// trustService signs every request, and has no ledger.
+// trustService issues a certificate for every request. It has no ledger.
 type trustService struct {
 	api.UnimplementedTrustServer
 	f      *Machine
@@ -66,7 +67,8 @@ func (s *trustService) sign(spec pki.Spec, request []byte, role string, ttl time
 	}
 	if ttl == 0 {
 		s.signed++
-		// each certificate is valid for longer than the previous
+		// Each certificate is valid for longer than the previous certificate, so a renewal always
+		// extends the validity.
 		ttl = time.Hour + time.Duration(s.signed)*time.Minute
 	}
 	spec.O, spec.Usage, spec.TTL, spec.For = []string{pki.RolePrefix + role}, pki.Client, ttl, public

@@ -14,8 +14,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/disruption"
 )
 
-// upgradeService simulates a machine behind an unreliable line: uploads to it and its status
-// streams break off.
+// upgradeService simulates a machine with an unreliable connection: uploads and status streams
+// break off.
 type upgradeService struct {
 	api.UnimplementedUpgradeServer
 	f      *Machine
@@ -23,12 +23,12 @@ type upgradeService struct {
 	have   int64
 	breaks int // number of broken streams
 	record *api.UpgradeStatus
-	// finalized reports that the level of the cluster was raised.
+	// finalized is true after the level of the cluster was raised.
 	finalized bool
 }
 
 const (
-	brokenAfter   = 1_500_000 // bytes that pass before the line breaks
+	brokenAfter   = 1_500_000 // bytes of an upload before the connection breaks
 	brokenVersion = "1.6.0"   // a version that every machine rolls back
 )
 
@@ -102,7 +102,7 @@ func (s *upgradeService) Rollback(_ context.Context, r *api.RollbackRequest) (*a
 	return &api.RollbackResponse{To: "1.2.2"}, nil
 }
 
-// Finalize implements api.UpgradeServer. The level is raised once.
+// Finalize implements api.UpgradeServer. Only the first call raises the level.
 func (s *upgradeService) Finalize(context.Context, *api.FinalizeRequest) (*api.FinalizeResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// holding is the part of a machine's configuration about one authority.
+// holding is the part of a machine's configuration about a single CA.
 type holding struct {
-	// issuing CA; nil if the machine does not use this authority
+	// own is the CA that issues certificates; nil if the machine does not use this CA.
 	own      *x509.Certificate
-	key      bool // the machine has the CA's key
+	key      bool // the machine has the key of own
 	accepted []*x509.Certificate
 }
 
@@ -29,22 +29,22 @@ func (h holding) trusts(c *x509.Certificate) bool {
 	return h.own.Equal(c) || slices.ContainsFunc(h.accepted, c.Equal)
 }
 
-// state returns the state of the machine for the next CA.
+// state returns the state of the machine in the rotation to the CA next.
 func (h holding) state(next *x509.Certificate) state {
 	return stateOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 }
 
-// step returns the authorities of the machine one state later. All trusted CAs stay trusted until
-// the last step, including CAs from an earlier rotation with another new CA.
+// step returns the CAs of the machine one state later. All trusted CAs stay trusted until the last
+// step. This includes CAs of an earlier rotation to another new CA.
 func (h holding) step(next *x509.Certificate) holding {
 	h.own, h.accepted = stepOf((*x509.Certificate).Equal, h.own, h.accepted, next)
 	return h
 }
 
-// related rejects machines of different clusters, and a file of secrets of another cluster. known
-// is the CA in the file; it may be nil.
+// related returns an error if the machines are of different clusters, or if the file of secrets is
+// another cluster's. known is the CA in the file; nil if the file has none.
 func related(names []string, all []holding, known, next *x509.Certificate) error {
-	with := -1 // the last machine with the authority
+	with := -1 // the last machine that uses the CA
 	fits := known == nil
 	for i, h := range all {
 		if h.own == nil {
@@ -65,7 +65,8 @@ func related(names []string, all []holding, known, next *x509.Certificate) error
 	return nil
 }
 
-// readHolding reads an authority from a machine's configuration without secrets.
+// readHolding reads the CA with this name from the documents of a machine. The documents contain no
+// secrets.
 func readHolding(documents []byte, name string) (h holding, err error) {
 	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
 		var doc struct {
@@ -99,8 +100,8 @@ func readHolding(documents []byte, name string) (h holding, err error) {
 	}
 }
 
-// patch returns the patch that gives a machine the authorities of h. key is the key of the issuing
-// CA; the patch contains it only if that CA changes.
+// patch returns the patch that changes a machine from was to h. key is the key of h.own. The patch
+// contains the key only if h.own is new for the machine and the machine has the key of its CA.
 func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	authorities := map[string]any{}
 	if !h.own.Equal(was.own) {
@@ -110,7 +111,7 @@ func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 		}
 		authorities[name] = pair
 	}
-	var list []string // null removes it
+	var list []string // a null list removes the field
 	for _, c := range h.accepted {
 		list = append(list, string(pki.EncodeCert(c)))
 	}
@@ -118,7 +119,7 @@ func (h holding) patch(name string, was holding, key string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"pki": authorities}})
 }
 
-// shownCertificate is a certificate on a machine: an entry of topic "certificates".
+// shownCertificate is a certificate of a machine: an element of topic "certificates".
 type shownCertificate struct {
 	File      string `json:"file"`
 	IssuerKey string `json:"issuerKey"`
@@ -126,7 +127,8 @@ type shownCertificate struct {
 	Authority bool   `json:"authority"`
 }
 
-// pendingFile returns the first file of a machine that does not match h yet, or an empty string.
+// pendingFile describes the first file of a machine that does not correspond to h yet. It returns
+// "" if all files correspond.
 func pendingFile(h holding, next *x509.Certificate, files []shownCertificate) string {
 	if !slices.ContainsFunc(files, func(f shownCertificate) bool { return f.Authority && f.Serial == pki.Serial(next) }) {
 		return "no file holds the new CA yet"
@@ -136,7 +138,7 @@ func pendingFile(h holding, next *x509.Certificate, files []shownCertificate) st
 	}
 	for _, f := range files {
 		for _, old := range h.accepted {
-			// Two authorities without a key identifier cannot be told apart.
+			// Without a key identifier, two CAs cannot be distinguished.
 			if key := hex.EncodeToString(old.SubjectKeyId); !f.Authority && key != "" && f.IssuerKey == key {
 				return f.File + " is still of the CA before"
 			}

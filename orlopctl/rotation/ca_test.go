@@ -20,7 +20,7 @@ func testCA(t *testing.T, name string) *pki.CA {
 	return ca
 }
 
-// TestStates checks that the configuration determines the state of a machine and its next step.
+// TestStates checks that a machine's configuration determines its state and its next step.
 func TestStates(t *testing.T) {
 	old, next, other := testCA(t, "old").Cert, testCA(t, "next").Cert, testCA(t, "other").Cert
 	names := map[*x509.Certificate]string{old: "old", next: "next", other: "other"}
@@ -41,8 +41,8 @@ func TestStates(t *testing.T) {
 		{holding{own: old, accepted: list(next)}, accepted, "next + old"},
 		{holding{own: next, accepted: list(old)}, issues, "next +"},
 		{holding{own: next}, newOnly, "next +"},
-		// Another rotation was abandoned after its first or second step. Trusted CAs are dropped
-		// only at the end.
+		// Another rotation was abandoned after its first or second step. The trusted CAs of that
+		// rotation are dropped only by the last step.
 		{holding{own: old, accepted: list(other)}, stateBefore, "old + other next"},
 		{holding{own: old, accepted: list(other, next)}, accepted, "next + old other"},
 		{holding{own: next, accepted: list(old, other)}, issues, "next +"},
@@ -57,12 +57,12 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestAllCertificatesTrusted rotates three machines, machine by machine, and restarts the rotation
-// after each. At every moment each machine verifies the certificates of the others, including
-// certificates from before the latest step.
+// TestAllCertificatesTrusted performs a rotation of three machines, machine by machine, and plans
+// the remaining steps again after each step. At every moment, each machine must trust the
+// certificates of the other machines, including certificates from before the latest step.
 func TestAllCertificatesTrusted(t *testing.T) {
 	old, next := testCA(t, "old").Cert, testCA(t, "next").Cert
-	// the second machine does not use the authority
+	// The second machine does not use the CA.
 	all := []holding{{own: old}, {}, {own: old}, {own: old}}
 	taken := 0
 	remaining := func() []plannedStep {
@@ -85,7 +85,8 @@ func TestAllCertificatesTrusted(t *testing.T) {
 					t.Fatalf("after %d steps machine %d does not believe machine %d", taken, a, b)
 				}
 			}
-			// Every certificate is by the new CA before a machine takes the last step.
+			// Before a machine takes the last step, all machines have replaced the certificates
+			// that the old CA issued.
 			if h.own != nil && at != issues && !h.trusts(old) {
 				t.Fatalf("after %d steps machine %d does not believe what the old CA has signed", taken, a)
 			}
@@ -123,8 +124,8 @@ func TestRelated(t *testing.T) {
 	}
 }
 
-// TestPatch passes each step through a configuration in the way in which a machine merges, reads
-// and returns it.
+// TestPatch applies each step to a configuration. It merges, parses and redacts the configuration
+// like a machine.
 func TestPatch(t *testing.T) {
 	parsed, problems := config.Parse("reference", []byte(config.Reference))
 	if len(problems) > 0 {
@@ -160,7 +161,7 @@ func TestPatch(t *testing.T) {
 	if !own.Kubernetes.Key.Equal(key.Secret) || len(own.Accepted.Kubernetes) != 0 {
 		t.Error("the new CA does not stand alone, with its key, at the end")
 	}
-	// A worker has no key, and gets none.
+	// A worker has no key of the CA, and must not get the new key.
 	h := holding{own: testCA(t, "old").Cert, accepted: []*x509.Certificate{next.Cert}}
 	patch, err := h.step(next.Cert).patch("kubernetes", h, "SECRET")
 	if err != nil || strings.Contains(string(patch), "SECRET") {

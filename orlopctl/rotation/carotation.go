@@ -25,19 +25,20 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// rotatable is a CA that can be replaced.
+// rotatable describes a CA that the command can replace.
 type rotatable struct {
-	field string // in Cluster.spec.pki, and in the file of secrets
-	cn    string // common name of a new CA
-	// hold is the minimum time between two steps. Clients that read their files only at intervals
-	// have read them within this time.
+	field string // field in Cluster.spec.pki and in the file of secrets
+	cn    string // common name of the new CA
+	// hold is the minimum time between two steps. Some clients read their files only at intervals;
+	// they have read them again after this time.
 	hold time.Duration
-	end  string // the remaining work of the operator
+	end  string // the remaining work of the operator after the rotation
 }
 
-// kubernetesHold: clients of Kubernetes read their CA and their certificate again every 5 minutes
-// (client-go, transport: caRefreshDuration, CertCallbackRefreshDuration), and a volume of a pod
-// gets a new CA within 2 minutes.
+// kubernetesHold is longer than the intervals at which clients of Kubernetes read their files
+// again. They read their CA and certificate every 5 minutes (client-go, transport:
+// caRefreshDuration, CertCallbackRefreshDuration). A volume of a pod gets a new CA within 2
+// minutes.
 const kubernetesHold = 10 * time.Minute
 
 var rotatables = map[string]rotatable{
@@ -48,21 +49,21 @@ var rotatables = map[string]rotatable{
 	"etcd":        {"etcd", "etcd", 0, ""},
 }
 
-// CACommand returns the command that replaces a CA.
+// CACommand returns the command `trust rotate-ca`.
 func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	r := caRotation{rollout: rollout{ios: ios, conn: conn}}
 	names := slices.Sorted(maps.Keys(rotatables))
 	c := &cobra.Command{
 		Use:   "rotate-ca " + strings.Join(names, "|"),
 		Short: "Replace one of the cluster's CAs while the cluster serves",
-		Long: "Replace one of the cluster's CAs while the cluster serves, on all endpoints of the context, or on the machines\n" +
-			"of --nodes: these must be all machines of the cluster. The rotation takes three configurations, each on every\n" +
-			"machine before the next: the new CA is accepted; it issues, and every machine renews its certificates; the old\n" +
-			"CA is dropped. The new CA is made on this computer, and stored in the file of secrets. If the command is\n" +
-			"interrupted, call it again: it continues in the same place.\n\n" +
-			"kubernetes: pods that read the cluster's CA only at their start (kube-root-ca.crt) must be restarted between\n" +
-			"the first and the second step; --one-step gives time for this. A step of etcd restarts the machine's API\n" +
-			"server.",
+		Long: "Replace one of the cluster's CAs while the cluster serves, on all endpoints of the context, or on the machines of\n" +
+			"--nodes. These must be all machines of the cluster. The rotation has three steps, and a step begins after all\n" +
+			"machines have performed the previous step. In step accept, the machines accept the new CA beside the old CA. In\n" +
+			"step issue, the new CA issues, and the machines renew their certificates. In step drop, they drop the old CA. This\n" +
+			"computer makes the new CA, and stores it in the file of secrets. If the command is interrupted, call it again: it\n" +
+			"continues with the remaining steps.\n\n" +
+			"kubernetes: pods that read the cluster's CA only at their start (kube-root-ca.crt) must be restarted between the\n" +
+			"first and the second step; --one-step stops there. etcd: each step restarts the machine's API server.",
 		Example:   "  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-ca kubernetes --secrets secrets.yaml",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: names,
@@ -76,16 +77,16 @@ func CACommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	}
 	f := c.Flags()
 	r.flags(f, "CA")
-	f.DurationVar(&r.hold, "hold", 0, "minimum time between two steps (default: 10m for kubernetes and front-proxy, else 0s)")
+	f.DurationVar(&r.hold, "hold", 0, "minimum time between two steps (default: 10m for kubernetes and front-proxy, 0s for the other CAs)")
 	flags.NotNegative(f, "hold", &r.hold)
-	f.BoolVar(&r.force, "force", false, "client: drop the old CA although others still use certificates by it")
+	f.BoolVar(&r.force, "force", false, "for client: drop the old CA even if other clients have only certificates that it issued")
 	return c
 }
 
-// names of the steps to each state
+// stepNames are the names of the steps, by the state to which they lead.
 var stepNames = []string{accepted: "accept", issues: "issue", newOnly: "drop"}
 
-// caRotation is the rotation of a CA.
+// caRotation is a run of `trust rotate-ca`.
 type caRotation struct {
 	rollout
 	name  string
@@ -94,7 +95,7 @@ type caRotation struct {
 	hold  time.Duration
 
 	next *pki.CA
-	all  []holding // of the machines of the fleet
+	all  []holding // of the machines of the fleet, in the same order
 }
 
 func (r *caRotation) state(i int) (state, bool) {
@@ -108,8 +109,8 @@ func (r *caRotation) stepName(to state) string { return stepNames[to] }
 
 func (r *caRotation) newValue() string { return r.next.Cert.Subject.String() }
 
-// begin reads the new CA from the file of secrets, or creates it and stores it there before any
-// machine gets it.
+// begin reads the new CA from the file of secrets. If the file has none, begin makes a CA and
+// stores it in the file before a machine gets it.
 func (r *caRotation) begin(ctx context.Context) error {
 	pair, begun := r.secrets.Next[r.ca.field]
 	var err error
@@ -138,7 +139,8 @@ func (r *caRotation) begin(ctx context.Context) error {
 	return nil
 }
 
-// readStates reads the certificates in the machines' configurations.
+// readStates reads the CAs and roles in the machines' configurations. It returns an error if
+// machines of the cluster are missing.
 func (r *caRotation) readStates(ctx context.Context) error {
 	r.all = make([]holding, len(r.fleet.Names))
 	roles := make([]machineRole, len(r.all))
@@ -170,8 +172,9 @@ func (r *caRotation) readStates(ctx context.Context) error {
 	return related(r.fleet.Names, r.all, known, r.next.Cert)
 }
 
-// readMachine reads an authority and the role of a machine. It adds the workers that the machine
-// knows, with their addresses.
+// readMachine returns the CA in `field` of Cluster.spec.pki of a machine, and the role of the
+// machine. It adds the workers that the machine knows to workers, which maps their names to
+// addresses.
 func readMachine(ctx context.Context, c *client.Client, field string, workers map[string]string) (h holding, role machineRole, err error) {
 	answer, err := c.Config.Get(ctx, &api.GetConfigRequest{})
 	if err != nil {
@@ -205,15 +208,15 @@ func (r *caRotation) apply(ctx context.Context, i int) error {
 	return err
 }
 
-// request returns the next step of a machine.
+// request returns the request for the next step of machine i.
 func (r *caRotation) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
 	was := r.all[i]
 	patch, err := was.step(r.next.Cert).patch(r.ca.field, was, string(r.next.KeyPEM()))
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-ca", Patch: true, Mode: mode}, err
 }
 
-// waitEffective waits until the latest step is effective on all machines: their files show it, they
-// are healthy, and the hold time has passed.
+// waitEffective waits until state at is effective on all machines: their files correspond to it,
+// the machines are healthy, and the hold time has passed. It then prepares the next step.
 func (r *caRotation) waitEffective(ctx context.Context, at state) error {
 	for i, h := range r.all {
 		if h.own == nil {
@@ -245,7 +248,7 @@ func (r *caRotation) waitEffective(ctx context.Context, at state) error {
 	return nil
 }
 
-// held waits until the machine's configuration has been active for the hold time.
+// held waits until the configuration of machine i has been active for the hold time.
 func (r *caRotation) held(ctx context.Context, i int) error {
 	since, err := r.since(ctx, i)
 	left := time.Until(since.Add(r.hold))
@@ -259,7 +262,7 @@ func (r *caRotation) held(ctx context.Context, i int) error {
 	return nil
 }
 
-// since returns the time at which a machine's configuration became active.
+// since returns the time at which the active configuration of machine i became active.
 func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 	var shown struct {
 		Applied time.Time `json:"applied"`
@@ -278,13 +281,14 @@ func (r *caRotation) since(ctx context.Context, i int) (time.Time, error) {
 	return shown.Applied, err
 }
 
-// trustInContexts adds a machine CA to every context that trusts the machine CA of this cluster. It
-// runs before the machines have certificates by the new CA.
+// trustInContexts adds a machine CA to every context of this cluster. It runs before the machines
+// have certificates of the new CA.
 func (r *caRotation) trustInContexts(ca *x509.Certificate) error {
 	return r.changeContexts(func(known []*x509.Certificate) []*x509.Certificate { return append(known, ca) })
 }
 
-// changeContexts changes the CAs in the contexts of this cluster.
+// changeContexts changes the CAs in all contexts of this cluster. It does nothing for other CAs
+// than the machine CA.
 func (r *caRotation) changeContexts(change func([]*x509.Certificate) []*x509.Certificate) error {
 	if r.ca.field != "machine" {
 		return nil
@@ -296,7 +300,7 @@ func (r *caRotation) changeContexts(change func([]*x509.Certificate) []*x509.Cer
 				return slices.ContainsFunc(r.all, func(h holding) bool { return h.own != nil && h.trusts(c) })
 			}
 			if err != nil || !slices.ContainsFunc(known, ours) {
-				continue // it has a fingerprint, or belongs to another cluster
+				continue // the context has a fingerprint, or belongs to another cluster
 			}
 			c.CA = string(pki.EncodeCerts(change(known)...))
 			f.Contexts[name] = c
@@ -305,7 +309,7 @@ func (r *caRotation) changeContexts(change func([]*x509.Certificate) []*x509.Cer
 	})
 }
 
-// finish replaces the old CA in the local files.
+// finish replaces the old CA in the contexts and in the file of secrets.
 func (r *caRotation) finish() error {
 	*r.secrets.Authority(r.ca.field) = r.secrets.Next[r.ca.field]
 	delete(r.secrets.Next, r.ca.field)

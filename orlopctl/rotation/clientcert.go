@@ -17,8 +17,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// replaceOwnCertificate replaces the caller's certificate if it depends on the client CA that will
-// be dropped, and returns an error if other clients still depend on that CA.
+// replaceOwnCertificate replaces the caller's certificate if it depends on the old client CA. It
+// returns an error if other clients still depend on the old client CA.
 func (r *caRotation) replaceOwnCertificate(ctx context.Context) error {
 	if r.ca.field != "client" {
 		return nil
@@ -40,7 +40,7 @@ func (r *caRotation) replaceOwnCertificate(ctx context.Context) error {
 	}
 	var made *pki.Leaf
 	err = r.fleet.Call(ctx, 0, func(ctx context.Context, c *client.Client) error {
-		if !rooted { // an operator CA is its root
+		if !rooted { // an operator CA signed the first certificate of the lineage
 			made, err = connect.Renew(ctx, c, own, 0)
 			return err
 		}
@@ -75,8 +75,8 @@ func (r *caRotation) replaceOwnCertificate(ctx context.Context) error {
 	return r.checkOtherClients(ctx, own.Cert.Subject.CommonName)
 }
 
-// checkOtherClients returns an error if the old client CA is the only issuer of another client's
-// certificates.
+// checkOtherClients returns an error if another client has only certificates of the old client CA.
+// own is the name of the caller.
 func (r *caRotation) checkOtherClients(ctx context.Context, own string) error {
 	clients := otherClients{current: map[string]bool{own: true}, old: map[string]bool{}}
 	for i := range r.fleet.Names {
@@ -107,11 +107,12 @@ func (r *caRotation) checkOtherClients(ctx context.Context, own string) error {
 	}
 }
 
-// otherClients are the names of clients with certificates of the current client CA, and of the old
-// client CA.
+// otherClients has two sets of names: of clients with a certificate of the current client CA, and
+// of clients with a certificate of the old client CA.
 type otherClients struct{ current, old map[string]bool }
 
-// add sorts the valid certificates of a machine, which uses the current client CA since a time.
+// add adds the clients with valid certificates that a machine has issued. since is the time from
+// which the machine issues with the current client CA.
 func (o otherClients) add(list *api.ListCertificatesResponse, since, now time.Time) {
 	begun := map[string]time.Time{} // issue time of the first certificate of each lineage
 	for _, e := range list.Issued {
@@ -131,7 +132,7 @@ func (o otherClients) add(list *api.ListCertificatesResponse, since, now time.Ti
 	}
 }
 
-// onlyOld returns the names of the clients without a certificate of the current client CA.
+// onlyOld returns the names of the clients that have only certificates of the old client CA.
 func (o otherClients) onlyOld() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o.old)) {
@@ -142,7 +143,7 @@ func (o otherClients) onlyOld() []string {
 	return names
 }
 
-// isOf returns a function that reports whether a revocation applies to a certificate.
+// isOf returns a function that reports whether a revocation applies to certificate e.
 func isOf(e *api.IssuedCertificate) func(*api.Revocation) bool {
 	return func(r *api.Revocation) bool { return r.Name == e.Name || r.Lineage == e.Lineage }
 }

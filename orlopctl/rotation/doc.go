@@ -6,9 +6,9 @@
 //	old issues             old issues          new issues         new issues
 //	                       new accepted        old accepted
 //
-// The state of a machine follows from its configuration, and the new value is in the file of
-// secrets. There is no other record, so an interrupted command continues in the same place.
+// The state of a machine follows from its configuration. The new value is in the file of secrets.
+// There is no other record, so an interrupted command continues with the remaining steps.
 //
-// state.go plans the steps; ca.go and key.go compute the configuration of a machine one state
-// later. They call no machine. rollout.go performs the steps, one machine after the other.
+// state.go plans the steps. ca.go and key.go compute the configuration of a machine one state
+// later. These three files call no machine. rollout.go performs the steps, machine by machine.
 package rotation

@@ -11,20 +11,20 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// The rotation of the encryption key for Secrets (docs/decisions/0067-key-rotation.md). It has the
-// same states as the rotation of a CA (ca.go), but identifies keys by their names, because no
-// machine returns a key.
+// This file computes the rotation of the encryption key for Secrets
+// (docs/decisions/0067-key-rotation.md). The states are the same as in the rotation of a CA
+// (ca.go). Names identify the keys, because no machine returns a key.
 
-// encryptionKeys holds the names of a control-plane machine's encryption keys. The zero value is
-// that of a worker.
+// encryptionKeys holds the names of a control-plane machine's encryption keys. For a worker, own
+// and accepted are empty.
 type encryptionKeys struct {
-	own      string   // encrypts
-	accepted []string // also decrypt
+	own      string   // the key that encrypts
+	accepted []string // keys that only decrypt
 	role     machineRole
 }
 
-// readEncryptionKeys reads the key names from topic "configuration", and the membership of the
-// control plane from the documents without secrets.
+// readEncryptionKeys reads the key names from topic "configuration" of a machine, and the role from
+// the documents of the machine. The documents contain no secrets.
 func readEncryptionKeys(topic, documents []byte) (s encryptionKeys, err error) {
 	var shown struct {
 		EncryptionKeys []string `json:"encryptionKeys"`
@@ -41,19 +41,20 @@ func readEncryptionKeys(topic, documents []byte) (s encryptionKeys, err error) {
 
 func sameName(a, b string) bool { return a == b }
 
-// state returns the state of the machine for the next key.
+// state returns the state of the machine in the rotation to key next.
 func (s encryptionKeys) state(next string) state { return stateOf(sameName, s.own, s.accepted, next) }
 
-// step returns the keys of the machine one state later. Keys that decrypt are retained until the
+// step returns the keys of the machine one state later. It retains all keys that decrypt until the
 // last step.
 func (s encryptionKeys) step(next string) encryptionKeys {
 	s.own, s.accepted = stepOf(sameName, s.own, s.accepted, next)
 	return s
 }
 
-// patch returns the patch that gives the machine the keys of s. keys maps the known names to keys.
+// patch returns the patch that gives the machine the keys of s. keys maps names to keys. It returns
+// an error if keys lacks a key of the machine.
 func (s encryptionKeys) patch(keys map[string]string) ([]byte, error) {
-	var list []string // null removes it
+	var list []string // a null list removes the field
 	for _, name := range append([]string{s.own}, s.accepted...) {
 		if keys[name] == "" {
 			return nil, exit.Usagef("the machine has the encryption key %s, which is not in the file of secrets; add it there to formerEncryptionKeys, or remove it from the machine (acceptedEncryptionKeys)", name)
@@ -65,8 +66,8 @@ func (s encryptionKeys) patch(keys map[string]string) ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"kind": "Cluster", "spec": map[string]any{"secretsEncryptionKey": keys[s.own], "acceptedEncryptionKeys": list}})
 }
 
-// checkEncryptionKeys rejects an incomplete control plane, and a file of secrets of another
-// cluster. own is the key in the file.
+// checkEncryptionKeys returns an error if control-plane machines are missing, or if the file of
+// secrets is another cluster's. own is the name of the key in the file.
 func checkEncryptionKeys(names []string, all []encryptionKeys, own, next string) error {
 	roles := make([]machineRole, len(all))
 	for i, s := range all {

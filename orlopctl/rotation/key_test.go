@@ -18,8 +18,8 @@ func TestKeyStates(t *testing.T) {
 		{encryptionKeys{own: "old", accepted: []string{"next"}}, accepted, "next + old"},
 		{encryptionKeys{own: "next", accepted: []string{"old"}}, issues, "next +"},
 		{encryptionKeys{own: "next"}, newOnly, "next +"},
-		// Other keys are left from a restore, or from a rotation with another new key. Every key
-		// that decrypts stays until the last step.
+		// Other keys are left from a restore, or from a rotation to another new key. The machine
+		// retains every key that decrypts until the last step.
 		{encryptionKeys{own: "old", accepted: []string{"older"}}, stateBefore, "old + older next"},
 		{encryptionKeys{own: "old", accepted: []string{"older", "next"}}, accepted, "next + old older"},
 		{encryptionKeys{own: "next", accepted: []string{"old", "older"}}, issues, "next +"},
@@ -33,9 +33,9 @@ func TestKeyStates(t *testing.T) {
 	}
 }
 
-// TestEverySecretReadable checks for two machines in equal or adjacent states that each decrypts
-// Secrets that the other encrypts. A Secret encrypted before a step is readable after it. The last
-// step is the exception: all Secrets are re-encrypted before it.
+// TestEverySecretReadable checks two machines in equal or adjacent states: each must decrypt the
+// Secrets that the other machine encrypts. A machine must also decrypt Secrets from before its
+// step. The last step is an exception, because all Secrets are re-encrypted before it.
 func TestEverySecretReadable(t *testing.T) {
 	reads := func(s encryptionKeys, key string) bool {
 		return strings.Contains(" "+s.own+" "+strings.Join(s.accepted, " ")+" ", " "+key+" ")

@@ -18,22 +18,22 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// keyStepNames are the names of the steps to each state.
+// keyStepNames are the names of the steps, by the state to which they lead.
 var keyStepNames = []string{accepted: "accept", issues: "encrypt", newOnly: "drop"}
 
-// KeyCommand returns the command that replaces the encryption key.
+// KeyCommand returns the command `trust rotate-key`.
 func KeyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
 	r := keyRotation{rollout: rollout{ios: ios, conn: conn}}
 	c := &cobra.Command{
 		Use:   "rotate-key",
 		Short: "Replace the key that encrypts Secrets in the cluster's data",
-		Long: "Replace the key that encrypts Secrets in the cluster's data, on all endpoints of the context, or on the\n" +
-			"machines of --nodes: these must be all control-plane machines of the cluster. The rotation takes three\n" +
-			"configurations, each on every machine before the next: the new key is accepted; it encrypts; the old key is\n" +
-			"dropped, and before this the machine re-encrypts all Secrets that the old key encrypts. Each step restarts the\n" +
-			"API servers of the machines, one after the other. The new key is made on this computer, and stored in the file\n" +
-			"of secrets; the old key stays there too, because earlier backups need it. If the command is interrupted, call\n" +
-			"it again: it continues in the same place.",
+		Long: "Replace the key that encrypts Secrets in the cluster's data, on all endpoints of the context, or on the machines of\n" +
+			"--nodes. These must be all control-plane machines of the cluster. The rotation has three steps, and a step begins\n" +
+			"after all machines have performed the previous step. In step accept, the machines accept the new key beside the old\n" +
+			"key. In step encrypt, they encrypt with the new key. In step drop, they re-encrypt all Secrets that the old key\n" +
+			"encrypts, and then drop the old key. Each step restarts the API servers of the machines, one after the other.\n\n" +
+			"This computer makes the new key, and stores it in the file of secrets. The old key stays in the file too, because\n" +
+			"earlier backups need it. If the command is interrupted, call it again: it continues with the remaining steps.",
 		Example: "  orlopctl trust rotate-key --secrets secrets.yaml --dry-run\n  orlopctl trust rotate-key --secrets secrets.yaml -n 10.0.0.11,10.0.0.12,10.0.0.13",
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return r.run(&r) },
@@ -42,12 +42,12 @@ func KeyCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command 
 	return c
 }
 
-// keyRotation is the rotation of the encryption key.
+// keyRotation is a run of `trust rotate-key`.
 type keyRotation struct {
 	rollout
-	keys map[string]string // in base64, by name
+	keys map[string]string // name → key in base64
 	next string
-	all  []encryptionKeys // of the machines of the fleet
+	all  []encryptionKeys // of the machines of the fleet, in the same order
 }
 
 func (r *keyRotation) state(i int) (state, bool) { return r.all[i].state(r.next), r.all[i].own != "" }
@@ -56,8 +56,8 @@ func (r *keyRotation) stepName(to state) string { return keyStepNames[to] }
 
 func (r *keyRotation) newValue() string { return "the key " + r.next }
 
-// waitEffective waits until every machine's API server runs with the latest step. An interrupted
-// command can therefore be repeated.
+// waitEffective waits until every machine runs with the latest step and is healthy. It also runs at
+// the start of a repeated command, so an interrupted command can be repeated.
 func (r *keyRotation) waitEffective(ctx context.Context, _ state) error {
 	for i, name := range r.fleet.Names {
 		if _, has := r.state(i); !has {
@@ -85,8 +85,8 @@ func (r *keyRotation) waitEffective(ctx context.Context, _ state) error {
 	return nil
 }
 
-// begin reads the new key from the file of secrets, or creates it and stores it there before any
-// machine gets it.
+// begin reads the new key from the file of secrets. If the file has none, begin makes a key and
+// stores it in the file before a machine gets it.
 func (r *keyRotation) begin(ctx context.Context) error {
 	begun := len(r.secrets.NextEncryptionKey) > 0
 	next := r.secrets.NextEncryptionKey
@@ -122,7 +122,8 @@ func (r *keyRotation) begin(ctx context.Context) error {
 	return nil
 }
 
-// readStates reads the key names of the machines.
+// readStates reads the key names and roles of the machines. It returns an error if control-plane
+// machines are missing.
 func (r *keyRotation) readStates(ctx context.Context) error {
 	r.all = make([]encryptionKeys, len(r.fleet.Names))
 	for i, name := range r.fleet.Names {
@@ -153,13 +154,14 @@ func (r *keyRotation) readStates(ctx context.Context) error {
 	return checkEncryptionKeys(r.fleet.Names, r.all, config.NewEncryptionKey([32]byte(r.secrets.SecretsEncryptionKey)).Name(), r.next)
 }
 
-// request returns the next step of a machine.
+// request returns the request for the next step of machine i.
 func (r *keyRotation) request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error) {
 	patch, err := r.all[i].step(r.next).patch(r.keys)
 	return &api.ApplyRequest{Documents: patch, Filename: "rotate-key", Patch: true, Mode: mode}, err
 }
 
-// apply performs the next step of a machine, and prints the number of re-encrypted Secrets.
+// apply performs the next step of machine i, and prints the operations of etcd: the number of
+// re-encrypted Secrets.
 func (r *keyRotation) apply(ctx context.Context, i int) error {
 	request, err := r.request(i, api.ApplyRequest_MODE_NO_REBOOT)
 	if err != nil {
@@ -174,7 +176,7 @@ func (r *keyRotation) apply(ctx context.Context, i int) error {
 	return err
 }
 
-// finish replaces the old key in the local file.
+// finish replaces the old key in the file of secrets. The old key stays there as a former key.
 func (r *keyRotation) finish() error {
 	r.secrets.FormerEncryptionKeys = append(r.secrets.FormerEncryptionKeys, r.secrets.SecretsEncryptionKey)
 	r.secrets.SecretsEncryptionKey, r.secrets.NextEncryptionKey = r.secrets.NextEncryptionKey, nil

@@ -15,14 +15,14 @@ import (
 	"github.com/orlop-os/orlop/pkg/config"
 )
 
-// machineRole is the control plane as a machine's configuration describes it.
+// machineRole is the role of a machine, and the control plane in its configuration.
 type machineRole struct {
-	machine       string   // its name
-	controlPlane  bool     // it is a control-plane machine
+	machine       string   // name of the machine
+	controlPlane  bool     // the machine is a control-plane machine
 	controlPlanes []string // the control-plane machines in its configuration
 }
 
-// readRole reads the role from a machine's documents, without the machine's name.
+// readRole reads the role from a machine's documents. It does not set the name of the machine.
 func readRole(documents []byte) (p machineRole, err error) {
 	for dec := yaml.NewDecoder(bytes.NewReader(documents)); ; {
 		var doc struct {
@@ -45,8 +45,9 @@ func readRole(documents []byte) (p machineRole, err error) {
 	}
 }
 
-// checkRoles rejects an incomplete control plane, and returns its number of machines. A machine
-// that missed a step could not verify the other machines, or could not decrypt their Secrets.
+// checkRoles returns the number of control-plane machines. It returns an error if a control-plane
+// machine of the cluster is missing: a machine that misses a step could not verify the other
+// machines, or could not decrypt their Secrets.
 func checkRoles(names []string, all []machineRole) (count int, err error) {
 	machines := map[string]bool{} // two addresses may name the same machine
 	for _, p := range all {
@@ -62,8 +63,8 @@ func checkRoles(names []string, all []machineRole) (count int, err error) {
 	return len(machines), nil
 }
 
-// checkWorkers rejects a rotation without all workers of the cluster. workers maps their names to
-// their addresses. A worker that did not get the new CA in time could not verify any other machine.
+// checkWorkers returns an error if a worker of the cluster is missing. workers maps the names of
+// the workers to their addresses. A worker without the new CA could not verify any other machine.
 func checkWorkers(all []machineRole, workers map[string]string) error {
 	missing := maps.Clone(workers)
 	for _, m := range all {

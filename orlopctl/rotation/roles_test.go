@@ -7,8 +7,7 @@ import (
 	"github.com/orlop-os/orlop/orlopctl/exit"
 )
 
-// TestCheckRoles checks that a CA or key is not replaced on only a part of the control-plane
-// machines.
+// TestCheckRoles checks that checkRoles rejects an incomplete list of control-plane machines.
 func TestCheckRoles(t *testing.T) {
 	three := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	of := func(machine string, members ...string) machineRole {
@@ -37,7 +36,8 @@ func TestCheckRoles(t *testing.T) {
 	}
 }
 
-// TestCheckWorkers checks that the error names each worker that takes no part, with its address.
+// TestCheckWorkers checks that the error names each missing worker, and that the hint has its
+// address.
 func TestCheckWorkers(t *testing.T) {
 	named := []machineRole{{machine: "cp1", controlPlane: true}, {machine: "w1"}}
 	if err := checkWorkers(named, map[string]string{"w1": "10.0.0.21"}); err != nil {

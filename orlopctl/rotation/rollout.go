@@ -16,7 +16,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/client"
 )
 
-// rollout applies the steps of a rotation to the machines of a fleet, one machine after the other.
+// rollout applies the steps of a rotation to the machines of a fleet, machine by machine.
 type rollout struct {
 	ios             *iostreams.Streams
 	conn            *connect.Connector
@@ -25,45 +25,45 @@ type rollout struct {
 
 	secrets *gen.Secrets
 	fleet   *connect.Fleet
-	// the roles in the machines' configurations, in the order of the fleet; empty until the
-	// rotation has read them
+	// roles are the roles of the machines, in the order of the fleet. The slice is empty until the
+	// rotation has read the roles.
 	roles []machineRole
 }
 
-// rotation is the stepwise replacement of a key or CA of a cluster. Three steps take each machine
-// through four states (state.go): stateBefore, accepted (the machine accepts the new value), issues
-// (it issues or encrypts with the new value) and newOnly (it has dropped the old value).
+// rotation is the replacement of a key or a CA of a cluster. Three steps take each machine through
+// four states (state.go). In stateBefore, the machine does not know the new value. In accepted, it
+// accepts the new value. In issues, it issues or encrypts with the new value. In newOnly, it has
+// dropped the old value.
 type rotation interface {
-	// begin reads the replacement from the file of secrets, or creates it and stores it there
-	// before any machine gets it.
+	// begin reads the new value from the file of secrets. If the file has none, begin makes it and
+	// stores it in the file before a machine gets it.
 	begin(ctx context.Context) error
-	// readStates reads the states of the machines.
+	// readStates reads the states of all machines.
 	readStates(ctx context.Context) error
-	// state returns the state of a machine, by its index in the fleet; false if the machine does
-	// not take part.
+	// state returns the state of machine i of the fleet. It returns false if the machine takes no
+	// part in the rotation.
 	state(i int) (state, bool)
-	// waitEffective waits until the state of the parameter reached is effective on all machines.
-	// Then it does the work that must precede the next step, for example it adds a new CA to the
-	// contexts.
+	// waitEffective waits until the state reached is effective on all machines. It then prepares
+	// the next step: for example, it adds a new CA to the contexts.
 	waitEffective(ctx context.Context, reached state) error
-	// request returns the next step of a machine, and apply performs it.
+	// request returns the request for the next step of machine i. apply performs the step.
 	request(i int, mode api.ApplyRequest_Mode) (*api.ApplyRequest, error)
 	apply(ctx context.Context, i int) error
 	// finish replaces the old value in the local files.
 	finish() error
-	// stepName returns the name of the step that leads to a state.
+	// stepName returns the name of the step to a state.
 	stepName(to state) string
 	newValue() string // name of the new value
 }
 
-// flags adds the flags of every rotation. what is the name of the value that the rotation replaces.
+// flags adds the flags that all rotations have. The parameter `what` is "CA" or "key".
 func (r *rollout) flags(f *pflag.FlagSet, what string) {
-	f.StringVar(&r.file, "secrets", "secrets.yaml", "the cluster's secrets; the new "+what+" is added to the file, and replaces the old value at the end")
+	f.StringVar(&r.file, "secrets", "secrets.yaml", "file with the cluster's secrets; the command adds the new "+what+" to the file, and replaces the old "+what+" at the end")
 	f.BoolVar(&r.dryRun, "dry-run", false, "change nothing, only list the next steps and their operations")
 	f.BoolVar(&r.oneStep, "one-step", false, "perform only the next step, on every machine")
 }
 
-// run performs the remaining steps of a rotation.
+// run performs the remaining steps of a rotation. With --dry-run it only prints them.
 func (r *rollout) run(rot rotation) (err error) {
 	ctx, stop := connect.Interruptible()
 	defer stop()
@@ -85,8 +85,8 @@ func (r *rollout) run(rot rotation) (err error) {
 		if r.dryRun {
 			return r.print(ctx, rot, steps)
 		}
-		// at is the state that all machines have reached, and from which some machines still have
-		// to take the next step; newOnly if no step remains.
+		// at is the state that all machines have reached. It is newOnly if no step remains.
+		// Otherwise some machines still have to take the step after at.
 		at := newOnly
 		if len(steps) > 0 {
 			at = steps[0].to - 1
@@ -95,7 +95,7 @@ func (r *rollout) run(rot rotation) (err error) {
 			r.ios.Printf("stopped after one step; the same command performs the next step %q\n", rot.stepName(at+1))
 			return nil
 		}
-		// all machines have reached the state "at", in this run or in an earlier one
+		// All machines have reached state at, in this run or in an earlier run.
 		if at > stateBefore {
 			if err := rot.waitEffective(ctx, at); err != nil {
 				return err
@@ -113,7 +113,7 @@ func (r *rollout) run(rot rotation) (err error) {
 	}
 }
 
-// steps returns the remaining steps.
+// steps returns the remaining steps of all machines.
 func (r *rollout) steps(rot rotation) []plannedStep {
 	all := make([]progress, len(r.fleet.Names))
 	for i := range all {
@@ -143,7 +143,7 @@ func (r *rollout) print(ctx context.Context, rot rotation, steps []plannedStep) 
 	return nil
 }
 
-// printOperations prints the operations of the next step of a machine.
+// printOperations prints the operations of the next step of machine i.
 func (r *rollout) printOperations(ctx context.Context, rot rotation, i int) error {
 	request, err := rot.request(i, api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
@@ -162,8 +162,8 @@ func (r *rollout) printOperations(ctx context.Context, rot rotation, i int) erro
 	return nil
 }
 
-// performStep performs a step on one machine, waits for the services that restart because of it,
-// and returns the operations that the machine reports.
+// performStep performs a step on machine i, and confirms its trial. It waits for the services that
+// restart because of the step. It returns the operations that the machine reports.
 func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequest) (operations []string, err error) {
 	was := map[string]int32{}
 	var restarts []string
@@ -197,13 +197,13 @@ func (r *rollout) performStep(ctx context.Context, i int, request *api.ApplyRequ
 	if err != nil || len(restarts) == 0 {
 		return operations, err
 	}
-	// the next machine waits until this machine is healthy, so that the other machines serve during
-	// its restart
+	// The next machine has to wait until this machine is healthy, because the other machines serve
+	// during its restart.
 	return operations, r.healthy(ctx, i)
 }
 
-// confirm confirms the trial of a machine. Each attempt uses a new connection to the machine, and
-// to the machine that relays to it, because the step changes the trusted CAs.
+// confirm confirms the trial of machine i. Each attempt uses new connections to the machine and to
+// the relay, because the step changes the trusted CAs.
 func (r *rollout) confirm(ctx context.Context, i int, name string, answer *api.ApplyResponse) error {
 	left := answer.TrialDuration.AsDuration()
 	until := time.Now().Add(left)

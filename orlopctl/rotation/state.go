@@ -4,18 +4,18 @@ import (
 	"slices"
 )
 
-// state is the progress of a machine.
+// state is the progress of a machine in a rotation.
 type state int
 
 const (
 	stateBefore state = iota
 	accepted          // the new value is accepted
-	issues            // the new value issues or encrypts, and the old value is accepted
+	issues            // the new value issues or encrypts, and the old value is still accepted
 	newOnly           // the old value is dropped
 )
 
-// stateOf returns the state of a machine from its own value and the values that it accepts in
-// addition.
+// stateOf returns the state of a machine in the rotation to next. own is the value with which the
+// machine issues or encrypts. beside are the other values that it accepts.
 func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	switch isNext := func(o T) bool { return same(o, next) }; {
 	case !isNext(own) && !slices.ContainsFunc(beside, isNext):
@@ -28,7 +28,7 @@ func stateOf[T any](same func(T, T) bool, own T, beside []T, next T) state {
 	return newOnly
 }
 
-// stepOf returns the values of a machine one state later.
+// stepOf returns own and beside of a machine one state later.
 func stepOf[T any](same func(T, T) bool, own T, beside []T, next T) (T, []T) {
 	switch stateOf(same, own, beside, next) {
 	case stateBefore:
@@ -46,15 +46,16 @@ type progress struct {
 	takesPart bool // the machine has the value that the rotation replaces
 }
 
-// plannedStep is a step that some machines still have to perform.
+// plannedStep is a step to state `to`. machines are the indices of the machines that still have to
+// perform it.
 type plannedStep struct {
 	to       state
 	machines []int
 }
 
-// plan returns the remaining steps, each with its machines in the given order. No machine takes a
-// step before every other machine has taken the previous step. The plan is empty if all machines
-// that take part are in the last state.
+// plan returns the remaining steps, each with its machines in this order. Callers perform the steps
+// in order: all machines must have taken a step before a machine takes the next step. The plan is
+// empty if all machines that take part are in the last state.
 func plan(order []int, all []progress) []plannedStep {
 	var steps []plannedStep
 	for to := stateBefore + 1; to <= newOnly; to++ {
@@ -71,9 +72,9 @@ func plan(order []int, all []progress) []plannedStep {
 	return steps
 }
 
-// order returns the order of n machines in a step: control-plane machines first. A worker requests
-// certificates from them as soon as it has performed the step, and certificates of the old CA would
-// be useless to it. roles is empty if the roles are unknown.
+// order returns the order in which n machines perform a step: control-plane machines first. A
+// worker requests certificates from control-plane machines as soon as it has performed the step,
+// and it has no use for certificates of the old CA. roles is empty if the roles are unknown.
 func order(n int, roles []machineRole) []int {
 	var first, then []int
 	for i := range n {

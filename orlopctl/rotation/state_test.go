@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPlan checks the remaining steps of machines in different states, control-plane machines
-// first.
+// TestPlan checks the remaining steps of machines in different states. Control-plane machines must
+// come first in each step.
 func TestPlan(t *testing.T) {
 	roles := []machineRole{{}, {controlPlane: true}, {controlPlane: true}}
 	for _, c := range []struct {

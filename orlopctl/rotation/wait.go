@@ -19,9 +19,10 @@ import (
 // machineTimeout bounds the wait for a machine after a step.
 const machineTimeout = 10 * time.Minute
 
-// notRestarted returns a sentence about a service that still has to restart, or an empty string.
-// services is the JSON value of the machine's topic "services", was contains the process IDs before
-// the step, and restarts names the services to restart.
+// notRestarted returns a sentence about a service that still has to restart, or "" if there is
+// none. services is the JSON value of the machine's topic "services". was maps the names of
+// services to their process IDs before the step. restarts has the names of the services that
+// restart.
 func notRestarted(services []byte, was map[string]int32, restarts []string) (string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -40,10 +41,10 @@ func notRestarted(services []byte, was map[string]int32, restarts []string) (str
 	return "", nil
 }
 
-// await waits until a machine reaches a state. It connects and calls look; after a lost connection
-// it does both again. look watches the machine and reports each change to its last argument: the
-// reason why the state is not reached yet, or an empty string when it is reached. look ends when
-// that function returns an error, and returns this error.
+// await waits until machine i reaches a state that look recognizes. It connects and calls look, and
+// does so again after a lost connection. look watches the machine. For each change it calls the
+// function in its last argument with the reason why the state is not reached yet, or with "" when
+// the state is reached. look returns when this function returns an error, and returns that error.
 func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *client.Client, func(waits string) error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.conn.Timeout(machineTimeout))
 	defer cancel()
@@ -75,11 +76,11 @@ func (r *rollout) await(ctx context.Context, i int, look func(context.Context, *
 	}
 }
 
-// errDone ends look in await when the state is reached.
+// errDone ends look in await after the state is reached.
 var errDone = errors.New("the wait is over")
 
-// awaitTopic is await for a topic of the machine, which it watches. waits returns, for a value of
-// the topic, the reason why the state is not reached yet, or an empty string.
+// awaitTopic waits until waits returns "" for the value of a topic of machine i. For any other
+// value of the topic, waits returns the reason why the state is not reached yet.
 func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits func([]byte) (string, error)) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
@@ -100,7 +101,7 @@ func (r *rollout) awaitTopic(ctx context.Context, i int, topic string, waits fun
 	})
 }
 
-// healthy waits until the machine is healthy.
+// healthy waits until machine i is healthy.
 func (r *rollout) healthy(ctx context.Context, i int) error {
 	return r.await(ctx, i, func(ctx context.Context, c *client.Client, say func(string) error) error {
 		stream, err := c.Cluster.Health(ctx, &api.HealthRequest{})

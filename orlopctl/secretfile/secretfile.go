@@ -17,14 +17,14 @@ type File struct {
 	Content []byte
 }
 
-// Write atomically writes a file that only its owner can read. Without replace it does not
-// overwrite a file.
+// Write atomically writes a file that only its owner can read. Without replace, it returns an error
+// if the file exists.
 func Write(path string, content []byte, replace bool) error {
 	return WriteAll([]File{{path, content}}, replace)
 }
 
-// WriteAll is Write for several files. It renames the first file only after all files are
-// on the disk.
+// WriteAll is Write for several files. All contents are on the disk before the first file gets its
+// name.
 func WriteAll(files []File, replace bool) error {
 	for _, f := range files {
 		if _, err := os.Lstat(f.Path); err == nil && !replace {
@@ -34,7 +34,7 @@ func WriteAll(files []File, replace bool) error {
 	var staged []string
 	defer func() {
 		for _, temporary := range staged {
-			_ = os.Remove(temporary) // already renamed after a success
+			_ = os.Remove(temporary) // fails after a success, because the file has its final name
 		}
 	}()
 	for _, f := range files {
@@ -57,8 +57,9 @@ func WriteAll(files []File, replace bool) error {
 	return nil
 }
 
-// WriteAtomic writes a file that only its owner can read. The file appears, or replaces an existing
-// file, only after its whole content is on the disk. If write fails, no file appears.
+// WriteAtomic writes a file that only its owner can read. The file appears under its name only
+// after its whole content is on the disk. An existing file is replaced. If write fails, nothing
+// changes.
 func WriteAtomic(path string, write func(io.Writer) error) error {
 	temporary, err := stage(path, write)
 	if err != nil {
@@ -71,19 +72,21 @@ func WriteAtomic(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// publish renames a staged file to path. The new file survives a power cut: it may hold the only
-// copy of a key that a machine gets next.
+// publish gives a staged file its name. It flushes the directory, so that the new file survives a
+// power cut: the file may hold the only copy of a key that a machine gets next.
 func publish(temporary, path string) error {
 	place := linked(path)
 	if err := os.Rename(temporary, place); err != nil {
 		return fmt.Errorf("%s: cannot write: %w", path, err)
 	}
-	// some network file systems cannot flush a directory; the file itself is written
+	// An error is ignored, because some network file systems cannot flush a directory. The content
+	// of the file is on the disk already.
 	_ = safefile.SyncDir(filepath.Dir(place))
 	return nil
 }
 
-// linked returns the real location of path. A symbolic link stays; its target is replaced.
+// linked returns the path of the file to replace. For a symbolic link, it is the target of the
+// link, so that the link stays.
 func linked(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target
@@ -91,8 +94,8 @@ func linked(path string) string {
 	return path
 }
 
-// stage writes a file to the disk under a temporary name in the same directory and returns that
-// name. If write fails, no file remains.
+// stage writes a file to the disk under a temporary name in the same directory, and returns the
+// temporary name. If write fails, no file remains.
 func stage(path string, write func(io.Writer) error) (temporary string, err error) {
 	place := linked(path)
 	file, err := os.CreateTemp(filepath.Dir(place), "."+filepath.Base(place)+"-*") // mode 0600

@@ -1,8 +1,8 @@
 // Package trial confirms changes of the configuration that are on trial.
 //
-// A change that can cut off its caller automatically starts a trial on the machine
-// (docs/decisions/0056-lockout.md). The tool then proves that the machine is still reachable: it
-// opens a new connection and confirms over it.
+// A change that can cut off its caller starts a trial on the machine automatically
+// (docs/decisions/0056-lockout.md). The tool then checks that the machine is still reachable: it
+// opens a new connection and confirms the trial over this connection.
 package trial
 
 import (
@@ -23,29 +23,31 @@ import (
 )
 
 const (
-	// lostTrial bounds the search for a machine whose answer was lost. It is the default length of
-	// such a trial.
+	// lostTrial bounds the attempts to confirm a trial if the answer of the machine was lost. It is
+	// the default length of a trial that the machine starts.
 	lostTrial = time.Minute
-	// lostBootTrial is the default length of a trial that begins with a boot, and bootWait bounds
-	// the time until it begins: pods and services stop, and the firmware starts the machine.
+	// lostBootTrial is the default length of a trial that begins with a boot. bootWait bounds the
+	// time until the trial begins: pods and services stop, and the firmware starts the machine.
 	lostBootTrial = 5 * time.Minute
 	bootWait      = 10 * time.Minute
-	// confirmDial and confirmCall bound one attempt to confirm. The machine waits up to 20 s for
-	// its network.
+	// confirmDial and confirmCall bound an attempt to confirm. The machine waits up to 20 s for its
+	// network.
 	confirmDial = 10 * time.Second
 	confirmCall = 25 * time.Second
 )
 
-// NewName returns a random name for a trial, so that this command confirms no other trial.
+// NewName returns a random name for a trial. With this name, the command cannot confirm the trial
+// of another command.
 func NewName() string { return rand.Text() }
 
-// IsAutomatic reports whether the machine decides in this mode whether a change starts a trial.
+// IsAutomatic reports whether in this mode the machine itself decides whether a change starts a
+// trial.
 func IsAutomatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT || m == api.ApplyRequest_MODE_REBOOT
 }
 
-// Needed reports whether an answer to a request in such a mode asks for a confirmation: of a trial
-// that runs, or of a trial that begins when the machine has rebooted.
+// Needed reports whether an answer in an automatic mode requires a confirmation. The trial runs
+// already, or begins after a reboot of the machine.
 func Needed(answer *api.ApplyResponse) bool {
 	return answer.TrialDeadline != nil || afterBoot(answer)
 }
@@ -54,18 +56,18 @@ func afterBoot(answer *api.ApplyResponse) bool {
 	return answer.Reboot && answer.TrialDuration != nil
 }
 
-// Confirmation is the confirmation of one trial.
+// Confirmation is the confirmation of a trial.
 type Confirmation struct {
-	Name       string            // its name; empty: any trial
+	Name       string            // name of the trial; empty for any trial
 	Endpoints  []client.Endpoint // endpoints of the machine, the usual endpoint first
-	BeforeDial func()            // closes the open connections below the new connection; may be nil
-	// operations of the configuration that failed; set after the confirmation
+	BeforeDial func()            // called before each attempt, to close the relay; may be nil
+	// Failures are the failed operations of the configuration. They are set after the confirmation.
 	Failures []string
 	At       client.Endpoint // endpoint of the successful call
 }
 
-// EndpointsOf returns the endpoints of a machine: the usual endpoint, and the addresses in the
-// configuration on trial.
+// EndpointsOf returns the endpoints at which a machine may be reachable: e, and e with each of the
+// addresses in the configuration on trial.
 func EndpointsOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	endpoints := []client.Endpoint{e}
 	for _, address := range addresses {
@@ -76,9 +78,9 @@ func EndpointsOf(e client.Endpoint, addresses []string) []client.Endpoint {
 	return endpoints
 }
 
-// Run confirms over a new connection, and repeats this until the call succeeds, the machine reports
-// that there is no trial, or the time is up. The error is that of the usual endpoint, before the
-// end of the time if there is one: it says more than the end.
+// Run confirms the trial over a new connection. It tries again until a call succeeds, the machine
+// reports that there is no trial, or ctx ends. After the end of ctx it returns the last error of
+// the first endpoint, and prefers an error from before the end, which says more about the cause.
 func (c *Confirmation) Run(ctx context.Context) error {
 	var last error
 	for {
@@ -125,8 +127,8 @@ func isTemporaryOrUnauthorized(err error) bool {
 	return !ok || s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled || s.Code() == codes.Unauthenticated
 }
 
-// Confirm confirms the trial that the machine has started automatically, or starts after a reboot,
-// and adds the result to the answer.
+// Confirm confirms a trial that the machine has started, or starts after a reboot. It adds the
+// result to the answer. It returns an error if the trial is not confirmed in time.
 func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answer *api.ApplyResponse) error {
 	left, reboots := answer.TrialDuration.AsDuration(), afterBoot(answer)
 	until := time.Now().Add(left)
@@ -163,13 +165,14 @@ func Confirm(ios *iostreams.Streams, conn *connect.Connector, name string, answe
 	return nil
 }
 
-// New returns the confirmation of a trial of the machine of a connector.
+// New returns a Confirmation of the trial with this name. It closes the relay of the connector
+// before each attempt.
 func New(conn *connect.Connector, name string, endpoints []client.Endpoint) *Confirmation {
 	return &Confirmation{Name: name, Endpoints: endpoints, BeforeDial: conn.CloseRelay}
 }
 
-// reverted returns the error of a trial that the machine has already reverted; nil if another error
-// ended the confirmation.
+// reverted returns the error for a trial that the machine has already reverted. It returns nil if
+// err has another cause.
 func reverted(err error) error {
 	if s, ok := exit.StatusOf(err); ok && s.Code() == codes.FailedPrecondition {
 		return &exit.Error{Code: exit.Failure, Err: err, Hint: "the change was reverted; `orlopctl config-history` shows the active configuration"}
@@ -177,7 +180,8 @@ func reverted(err error) error {
 	return nil
 }
 
-// notConfirmedAfterBoot returns the error of an unconfirmed trial that begins with a boot.
+// notConfirmedAfterBoot returns the error for an unconfirmed trial that begins with a boot. length
+// is the length of the trial.
 func notConfirmedAfterBoot(err error, length time.Duration) error {
 	if ended := reverted(err); ended != nil {
 		return ended
@@ -190,8 +194,8 @@ func notConfirmedAfterBoot(err error, length time.Duration) error {
 	}
 }
 
-// NotConfirmed returns the error of an unconfirmed trial; it says what the machine does next, and
-// when.
+// NotConfirmed returns the error for an unconfirmed trial. It says that the machine reverts, and
+// when. left is the remaining time of the trial.
 func NotConfirmed(err error, left time.Duration) error {
 	if ended := reverted(err); ended != nil {
 		return ended
@@ -209,8 +213,9 @@ func NotConfirmed(err error, left time.Duration) error {
 	}
 }
 
-// ConfirmLost continues after the loss of a machine's answer, which a change can cause that cuts
-// off its caller. The machine may have started a trial, with a minute for its confirmation.
+// ConfirmLost tries to confirm a trial after the loss of a machine's answer. A change that cuts off
+// its caller can cause the loss, and the machine may have started a trial then. err is the error of
+// the lost call.
 func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.Mode == api.ApplyRequest_MODE_REBOOT {

@@ -20,8 +20,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// TestConfirmElsewhere checks that a machine with a new address is confirmed at that address, and
-// that an unreachable machine is not confirmed.
+// TestConfirmElsewhere checks that Run confirms a machine at its new address, and that Run fails
+// for an unreachable machine.
 func TestConfirmElsewhere(t *testing.T) {
 	operator, err := pki.NewCA("operator", time.Hour)
 	if err != nil {
@@ -82,8 +82,8 @@ func TestNotConfirmed(t *testing.T) {
 	}
 }
 
-// TestNeeded checks which answers ask for a confirmation: of a trial that runs, or of a trial that
-// begins with a reboot. A reboot without a trial does not.
+// TestNeeded checks which answers require a confirmation: of a trial that runs, or of a trial that
+// begins with a reboot. A reboot without a trial requires none.
 func TestNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer *api.ApplyResponse
