@@ -20,8 +20,8 @@ const Language = `A filter is made of
   port NUMBER                                  from or to a port of TCP, UDP or SCTP
   src or dst before host, net and port         only from, only to
   tcp or udp before port; ip, ip6 or arp before host and net
-  not, and, or, parentheses                    where and meets or, parentheses say what belongs together
-IPv6 extension headers are not looked behind. A VLAN tag makes no difference.`
+  not, and, or, parentheses                    an expression with both and and or needs parentheses
+After IPv6 extension headers, no protocol and no port is found. A VLAN tag makes no difference.`
 
 // protocols are the words that alone are a complete filter.
 var protocols = map[string]code{
