@@ -47,11 +47,12 @@ type Challenge struct {
 	Secret     []byte `json:"secret"`     // TPM2B_ENCRYPTED_SECRET without its size
 }
 
-// Claims are what a machine says about itself. The quote covers them: the claims of a machine that
-// booted a known version are true.
+// Claims are what a machine says about itself. The quote covers the claims, and known versions make
+// only true claims. So if the PCRs show that the machine booted a known version, its claims are
+// true.
 type Claims struct {
 	Version string `json:"version"`
-	Root    string `json:"root"` // as on the kernel's command line
+	Root    string `json:"root"` // the root partition, as on the kernel's command line
 	// Configuration is the SHA-256 digest of the documents of the active configuration; empty if
 	// there is no active configuration.
 	Configuration []byte `json:"configuration,omitempty"`
@@ -114,10 +115,10 @@ func parsePublic(what string, text []byte) (*tpm2.TPMTPublic, error) {
 	return unmarshal[tpm2.TPMTPublic](what, text)
 }
 
-// NewChallenge returns a challenge for the keys, and its content.
+// NewChallenge returns a challenge for the keys, and the content that only the TPM can decrypt.
 func (k Keys) NewChallenge() (c Challenge, content []byte, err error) {
 	defer func() {
-		if recover() != nil { // the library on untrusted bytes
+		if recover() != nil { // the library can panic on untrusted bytes
 			err = errors.New("endorsement key: cannot be used")
 		}
 	}()
@@ -157,8 +158,9 @@ func (k Keys) attestation() (*tpm2.TPMTPublic, error) {
 	if !a.FixedTPM || !a.FixedParent || !a.SensitiveDataOrigin || !a.Restricted || !a.SignEncrypt || a.Decrypt {
 		return nil, errors.New("attestation key: it is not a restricted signing key of a TPM")
 	}
-	// The challenge connects the key with the TPM by the name only. Because SHA-1 has collisions, a
-	// key outside of the TPM could have the same SHA-1 name as a key inside.
+	// The challenge connects the key with the TPM only by the name of the key, which is a hash.
+	// Because SHA-1 has collisions, a key outside of the TPM could have the same SHA-1 name as a
+	// key inside.
 	if ak.NameAlg != tpm2.TPMAlgSHA256 {
 		return nil, errors.New("attestation key: its name is not by SHA-256")
 	}
@@ -191,7 +193,7 @@ func (k Keys) endorsementDER() ([]byte, error) {
 // publicKey converts a public key to the type of the standard library.
 func publicKey(k *tpm2.TPMTPublic) (out any, err error) {
 	defer func() {
-		if recover() != nil { // the library on untrusted bytes
+		if recover() != nil { // the library can panic on untrusted bytes
 			err = errors.New("is not a valid public key")
 		}
 	}()

@@ -4,15 +4,16 @@
 // A record consists of JSON lines, one for each call, in files of a directory
 // (audit-NNNNNNNNNNNNNNNNNNNN.jsonl, where the number is that of the first line in the file). Each
 // line holds its number and the SHA-256 of the previous line. When there are too many files, the
-// oldest file is deleted; in a chain that begins at a number above 1, only such files are missing.
-// A client that stores the number and digest of a line (a Checkpoint) can verify later that no line
-// up to it was changed. Without a checkpoint, a record in which all lines from some line on were
-// replaced looks intact.
+// oldest file is deleted. Therefore the first line of a record can have a number above 1. A client
+// that stores the number and digest of a line (a Checkpoint) can verify later that no line up to it
+// was changed. Without a checkpoint, a record in which all lines from some line on were replaced
+// looks intact.
 //
-// A machine writes two records, each with its own chain, the record without a name and the record
-// Refused. So calls without effect cannot displace lines of calls that changed the machine. Each
-// line of a named record contains the name. Calls in progress are in neither record: a Journal
-// holds them, so that calls ended by a power cut are known afterwards.
+// A machine writes two records, each with its own chain: the record of changes, which has no name
+// here, and the record Refused. So calls without effect cannot displace lines of calls that changed
+// the machine. Each line of a named record contains the name. Calls in progress are in neither
+// record: a Journal holds them, so that after a power cut the machine knows the calls that the
+// power cut ended.
 //
 // The package does not decide which call goes to which record, and does not send records to
 // receivers (package logship does).
@@ -107,7 +108,7 @@ const (
 // line: a power cut interrupted the write of this line, so its Append never returned.
 func Open(dir string, size, files int) (*Log, error) { return OpenNamed(dir, "", size, files) }
 
-// OpenNamed opens or creates a named record like Open.
+// OpenNamed does for a named record what Open does for the record without a name.
 func OpenNamed(dir, record string, size, files int) (*Log, error) {
 	l := &Log{dir: dir, record: record, size: size, files: files, changed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -76,7 +76,8 @@ type Client struct {
 
 	Attestation api.AttestationClient
 
-	// carries the calls of all services; a *grpc.ClientConn, unless the caller owns it (Over)
+	// the connection for the calls of all services; a *grpc.ClientConn, unless the caller owns it
+	// (Over)
 	calls   grpc.ClientConnInterface
 	address string      // host:port; empty for a client of Over
 	watch   *watchedTLS // nil for a client of Over
@@ -141,8 +142,9 @@ func (s *ConnPool) set(address string) {
 // attemptTimeout is the timeout for each machine except the last one that Dial tries.
 const attemptTimeout = 5 * time.Second
 
-// dialWithin tries the machine of e. left is the number of machines to try, this one included.
-// Unless it is the last, dialWithin leaves time for the others.
+// dialWithin tries the machine of e. left is the number of machines to try, this one included. For
+// each machine except the last one, dialWithin limits the time, so that enough is left for the
+// others.
 func dialWithin(ctx context.Context, e Endpoint, left int) (*Client, error) {
 	if left > 1 {
 		limit := attemptTimeout
@@ -207,8 +209,8 @@ func dial(ctx context.Context, e Endpoint) (*Client, error) {
 		}
 	}
 	names := new(methodNames)
-	// The target is a placeholder: it must be a URL, in which some addresses, such as those with a
-	// zone, are invalid. The dialer knows the address.
+	// The target is a placeholder, because the dialer has the address. gRPC requires a URL as the
+	// target, and some addresses are invalid in a URL, for example addresses with a zone.
 	conn, err := grpc.NewClient("passthrough:///machine",
 		grpc.WithTransportCredentials(watch),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

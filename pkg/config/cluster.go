@@ -119,8 +119,8 @@ type PKI struct {
 	Accepted          Accepted   `yaml:"accepted"`
 }
 
-// Accepted are CAs that are trusted but do not issue certificates: during a rotation, the next CA
-// before it issues, and the previous CA while its certificates are in use.
+// Accepted are CAs that are trusted but do not issue certificates. During a rotation, these are the
+// next CA until it issues certificates, and then the previous CA while its certificates are in use.
 type Accepted struct {
 	Kubernetes []Certificate `yaml:"kubernetes,omitempty"`
 	Etcd       []Certificate `yaml:"etcd,omitempty"`
@@ -135,17 +135,18 @@ type CertKey struct {
 	Key  PrivateKey  `yaml:"key,omitempty"`
 }
 
-// IsZero reports whether both are missing.
+// IsZero reports whether the certificate and the key are missing.
 func (c CertKey) IsZero() bool { return c.Cert.IsZero() && c.Key.IsZero() }
 
-// PEM returns both, in PEM.
+// PEM returns the certificate and the key in PEM.
 func (c CertKey) PEM() (cert, key []byte) { return []byte(c.Cert.PEM()), []byte(c.Key.PEM()) }
 
 // Kubernetes configures the components of Kubernetes.
 //
-// Package nodespec passes it to the processes of Kubernetes as JSON, without four fields that
-// machined translates. AllowSchedulingOnControlPlane becomes a taint of the node. Authentication
-// and Authorization contain secrets and become files. MachineObjects becomes a file of its own.
+// machined passes these settings to the processes of Kubernetes as JSON (package nodespec), without
+// four fields that machined translates. AllowSchedulingOnControlPlane becomes a taint of the node.
+// Authentication and Authorization contain secrets and become files. MachineObjects becomes a
+// separate file.
 type Kubernetes struct {
 	AllowSchedulingOnControlPlane bool              `yaml:"allowSchedulingOnControlPlane" json:"-"`
 	MaxPods                       int               `yaml:"maxPods" limits:"1 to 253, the addresses of the machine's /24"`
@@ -169,7 +170,8 @@ type Kubernetes struct {
 // so that a change does not restart the processes.
 type MachineObjects struct {
 	Enabled bool `yaml:"enabled"`
-	// Inventory lets machines without a configuration describe themselves.
+	// Inventory lets machines without a configuration send their inventory, so that host objects
+	// describe them.
 	Inventory bool `yaml:"inventory"`
 	// Claims lets a MachineDeployment claim approved waiting machines as workers.
 	Claims bool `yaml:"claims"`

@@ -298,8 +298,8 @@ func (c CPUSet) String() string { return string(c) }
 // MarshalText returns the text.
 func (c CPUSet) MarshalText() ([]byte, error) { return []byte(c), nil }
 
-// Bounds returns how many processors the set has, and the highest processor number; 0 and -1 for an
-// empty set.
+// Bounds returns the number of processors in the set, and the highest processor number; 0 and -1
+// for an empty set.
 func (c CPUSet) Bounds() (size, highest int) {
 	highest = -1
 	if c == "" {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Link is a network interface: hardware, which Name, MAC or Match selects, or a link that the
-// system creates, which has a name and a single definition, such as Bond.
+// Link is a network interface. It is either hardware, which Name, MAC or Match selects, or a link
+// that the system creates. A created link has a name and exactly one definition, such as Bond.
 type Link struct {
 	Name      string         `yaml:"name,omitempty"`
 	MAC       MAC            `yaml:"mac,omitempty"`
@@ -84,8 +84,8 @@ func (DHCP6) Names() []string {
 	return []string{string(DHCP6Auto), string(DHCP6Stateless), string(DHCP6Stateful), string(DHCP6Off)}
 }
 
-// Use returns the mode of DHCPv6. The default is DHCP6Auto, which follows the flags of router
-// advertisements, if these are accepted; otherwise DHCP6Off.
+// Use returns the mode of DHCPv6. The default is DHCP6Auto if the link accepts router
+// advertisements, whose flags this mode follows. Otherwise the default is DHCP6Off.
 func (l *LinkIPv6) Use() DHCP6 {
 	switch {
 	case l.DHCP != "":
@@ -102,7 +102,7 @@ type Delegation struct {
 	Subnets []Subnet `yaml:"subnets,omitempty"`
 }
 
-// Subnet assigns a /64 of a delegated prefix to another link. Link is the link's name in links.
+// Subnet assigns a /64 of a delegated prefix to another link. Link is the name of the other link.
 type Subnet struct {
 	Link   string `yaml:"link" jsonschema:"required"`
 	Number int    `yaml:"number" limits:"0 to 65535"`
@@ -199,7 +199,7 @@ type RoutingRule struct {
 	Table    uint32       `yaml:"table" jsonschema:"required"`
 }
 
-// Bond combines links. A member, and Primary, is the name of a link, a pattern for names of
+// Bond combines links. Each member, and Primary, is the name of a link, a pattern for names of
 // hardware, or a pattern for hardware addresses.
 type Bond struct {
 	Members    []string    `yaml:"members" jsonschema:"required"`
@@ -276,8 +276,8 @@ func (HashPolicy) Names() []string {
 	return []string{string(HashLayer2), string(HashLayer23), string(HashLayer34)}
 }
 
-// VLAN is a link for the frames of another link that have a VLAN tag. Parent identifies the other
-// link as a member of a bond does.
+// VLAN is a link for those frames of another link that have the VLAN tag ID. Parent identifies the
+// other link, in the format of an item of Bond.Members.
 type VLAN struct {
 	Parent string `yaml:"parent" jsonschema:"required"`
 	ID     int    `yaml:"id" jsonschema:"required" limits:"1 to 4094"`
@@ -291,15 +291,15 @@ type Bridge struct {
 	Untagged      int          `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
 }
 
-// BridgePort is a link that belongs to a bridge. Link identifies the link as a member of a bond
-// does.
+// BridgePort is a link that belongs to a bridge. The field Link has the format of an item of
+// Bond.Members.
 type BridgePort struct {
 	Link     string `yaml:"link" jsonschema:"required"`
 	VLANs    []int  `yaml:"vlans,omitempty"`
 	Untagged int    `yaml:"untagged,omitempty" limits:"1 to 4094, or 0 for none"`
 }
 
-// VRF gives its members a separate routing table. The members are identified as those of a bond.
+// VRF gives its members a separate routing table. Members has the format of Bond.Members.
 type VRF struct {
 	Table   uint32   `yaml:"table" jsonschema:"required"`
 	Members []string `yaml:"members,omitempty"`
@@ -393,7 +393,8 @@ func (l *Link) definitions() (fields []string) {
 	return fields
 }
 
-// Members returns the members of the link, and the format of a member's path with its index.
+// Members returns the members of the link, and a format string for the path of a member in the
+// configuration, with %d for its index.
 func (l *Link) Members() (members []string, field string) {
 	switch {
 	case l.Bond != nil:

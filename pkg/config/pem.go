@@ -69,8 +69,8 @@ func certificates(text, want string) ([]Certificate, error) {
 // 150.
 const maxBundle = 256
 
-// Bundle is a list of trusted CA certificates. Its text format is concatenated PEM. The zero value
-// is empty.
+// Bundle is a list of trusted CA certificates, not the signed file of a version. Its text format is
+// concatenated PEM. The zero value is empty.
 type Bundle struct{ all []Certificate }
 
 // ParseBundle parses the certificates of a text. It ignores text between PEM blocks. A text without
@@ -80,16 +80,16 @@ func ParseBundle(text string) (Bundle, error) {
 	return Bundle{all}, err
 }
 
-// NewBundle returns a bundle of certificates.
+// NewBundle returns a Bundle of the certificates.
 func NewBundle(all ...Certificate) Bundle { return Bundle{all} }
 
 // Certificates returns the certificates.
 func (b Bundle) Certificates() []Certificate { return b.all }
 
-// IsZero reports whether the bundle is empty.
+// IsZero reports whether the Bundle is empty.
 func (b Bundle) IsZero() bool { return len(b.all) == 0 }
 
-// PEM returns the certificates in PEM; "" for an empty bundle.
+// PEM returns the certificates in PEM; "" for an empty Bundle.
 func (b Bundle) PEM() string {
 	var out strings.Builder
 	for _, c := range b.all {

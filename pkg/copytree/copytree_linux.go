@@ -40,20 +40,20 @@ const (
 	// batch is the number of names that are read from a directory at a time. Each open directory
 	// holds at most this number of names in memory.
 	batch = 64
-	// maxPending is the maximum number of files of which further hard links can follow, and of the
-	// directories above them. Their names need at most 80 MiB of memory.
+	// A copied file is pending while further hard links to it can follow. maxPending is the maximum
+	// number of pending files and of the directories above them. Their names need at most 80 MiB of
+	// memory.
 	maxPending = 1 << 18
 	// systemPrefix is the prefix of extended attributes that the system stores for the original
 	// only. Copy and Equal ignore them.
 	systemPrefix = "trusted.orlop."
-	// minShown is the number of bytes at the end of a path that an error shows at least. A whole
-	// path can have 128 KiB.
+	// An error shows at least the last minShown bytes of a path. A whole path can have 128 KiB.
 	minShown = 128
 )
 
 // Copy copies the directory from to the empty directory to. It stops when ctx is done. After an
 // error, to contains an incomplete copy. The error names the file, relative to from. Copy fails if
-// too many files with further hard links are pending (maxPending).
+// too many files are pending (maxPending).
 func Copy(ctx context.Context, from, to string) error {
 	return newCopier(ctx).tree(from, to)
 }
@@ -84,11 +84,11 @@ func (c *copier) tree(from, to string) error {
 }
 
 // Idle gives the calling thread the lowest priority for the processor and, if the disk's scheduler
-// supports priorities, for the disk. There is no way back, so the thread must not be used for other
-// work afterwards.
+// supports priorities, for the disk. Idle cannot be undone, so the thread must not be used for
+// other work afterwards.
 func Idle() error {
 	const (
-		process = 1       // IOPRIO_WHO_PROCESS: a thread, 0 is the caller
+		process = 1       // IOPRIO_WHO_PROCESS: a single thread; its ID 0 means the calling thread
 		idle    = 3 << 13 // IOPRIO_CLASS_IDLE (include/uapi/linux/ioprio.h)
 	)
 	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, process, 0, idle); errno != 0 {
@@ -103,14 +103,14 @@ func Idle() error {
 // copier is the state of a copy.
 type copier struct {
 	ctx     context.Context
-	share   bool               // FICLONE has not failed yet
-	first   map[uint64]*linked // by inode: copied files of which further hard links can follow
-	pending int                // number of files in first and of the directories above them
-	most    int                // maximum of pending
+	share   bool               // whether to use FICLONE, which has not failed yet
+	first   map[uint64]*linked // the pending files, by inode
+	pending int                // number of pending files and of the directories above them
+	limit   int                // maximum of the field pending
 }
 
 func newCopier(ctx context.Context) *copier {
-	return &copier{ctx: ctx, share: true, first: map[uint64]*linked{}, most: maxPending}
+	return &copier{ctx: ctx, share: true, first: map[uint64]*linked{}, limit: maxPending}
 }
 
 // dirNode is a directory in the path of a file. The entries of a directory share its dirNode, and
@@ -155,7 +155,7 @@ func retryOpen(name string, call func() (fd int, err error)) (*os.File, error) {
 	}
 }
 
-// dir copies the entries of a directory. The node in has the copy.
+// dir copies the entries of the directory source. The new entries are in the directory in.to.
 func (c *copier) dir(source *os.File, in *dirNode) error {
 	if in.depth > maxDepth {
 		return fmt.Errorf("%s: cannot copy: it is nested in more than %d directories; reduce the depth", in.printable(), maxDepth)
@@ -245,8 +245,8 @@ func (c *copier) subdir(from *os.File, in *dirNode, name string, s *unix.Stat_t)
 	if err != nil {
 		return err
 	}
-	// after the entries, which would otherwise inherit the default ACL and the group of the
-	// directory
+	// The directory gets its metadata after its entries were copied. Otherwise the entries would
+	// inherit its default ACL and its group.
 	if err := setMetadata(source, target, s); err != nil {
 		return fmt.Errorf("%s: cannot copy: %w", in.printable(name), err)
 	}
@@ -365,9 +365,9 @@ func (c *copier) addPending(inode uint64, e *linked) error {
 		}
 		c.pending++
 	}
-	if c.pending > c.most {
+	if c.pending > c.limit {
 		return fmt.Errorf("%s: cannot copy: files with more hard links to come, and their directories, "+
-			"exceed %d; remove hard links, or place the links of a file near each other", e.in.printable(e.name), c.most)
+			"exceed %d; remove hard links, or place the links of a file near each other", e.in.printable(e.name), c.limit)
 	}
 	return nil
 }
@@ -523,8 +523,8 @@ func fillBuffer(fill func([]byte) (int, error)) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// printable returns a quoted path for messages; of a long path only the end. Names can contain any
-// byte, and paths can be very long.
+// printable returns the quoted path of an entry for messages. Of a long path it returns only the
+// end. Names can contain any byte, and paths can be very long.
 func (s *dirNode) printable(name ...string) string {
 	way := path.Join(name...)
 	for ; s.up != nil; s = s.up {

@@ -379,7 +379,7 @@ func TestTooManyLinks(t *testing.T) {
 		from, to, outside := t.TempDir(), t.TempDir(), t.TempDir()
 		linksAt(t, 9, chain(t, from, "n", c.deep), chain(t, outside, "n", 0))
 		work := newCopier(t.Context())
-		work.most = c.most
+		work.limit = c.most
 		err := work.tree(from, to)
 		if (err == nil) != c.fits || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("exceed %d; remove hard links", c.most)) {
 			t.Errorf("%s, %d: %v", c.what, c.most, err)
@@ -391,7 +391,7 @@ func TestTooManyLinks(t *testing.T) {
 		linksAt(t, 1, in, in)
 	}
 	work := newCopier(t.Context())
-	work.most = 3
+	work.limit = 3
 	if err := work.tree(from, to); err != nil {
 		t.Error(err)
 	}

@@ -43,17 +43,17 @@ type Prober struct {
 	deadline      time.Duration
 	cachedTimeout time.Duration
 	now           func() time.Time
-	slots         chan struct{}
+	running       chan struct{} // an element per examination, until it ends or is abandoned
 
 	mu    sync.Mutex
 	known map[string]*record // by the name and identity of the disk
-	stuck int
+	stuck int                // number of abandoned examinations that have not ended
 }
 
 // New returns a prober that examines disks by run. deadline is the timeout of one examination.
-// changed is called when an examination ends without a waiting caller; it must be fast.
+// changed is called when an examination ends whose caller has stopped waiting; it must be fast.
 func New(run Run, deadline time.Duration, changed func()) *Prober {
-	return &Prober{run: run, changed: changed, deadline: deadline, cachedTimeout: cachedTimeout, now: time.Now, slots: make(chan struct{}, maxConcurrent), known: map[string]*record{}}
+	return &Prober{run: run, changed: changed, deadline: deadline, cachedTimeout: cachedTimeout, now: time.Now, running: make(chan struct{}, maxConcurrent), known: map[string]*record{}}
 }
 
 // record is the state of one disk.
@@ -78,8 +78,8 @@ func (r *record) change() {
 type DeviceResult struct {
 	Device Device
 	Answer Result
-	// why the content is unknown; the disk must then be treated as one with data. ErrNoMedium:
-	// there is no disk
+	// The reason why the content is unknown, or nil. ErrNoMedium means that there is no disk. After
+	// any other error, the caller must treat the disk as a disk with data.
 	Err error
 }
 
@@ -257,7 +257,8 @@ func (r *record) store(a Result, err error, d Device, f *File, now time.Time) (R
 // retries computes the delay after a number of consecutive failures.
 var retries = backoff.Backoff{Min: minBackoff, Max: maxBackoff}
 
-// reserve marks a disk as busy for a new examination. It must be called with the lock held.
+// reserve marks a disk as busy for a new examination. It fails if too many abandoned examinations
+// have not ended. It must be called with the lock held.
 func (p *Prober) reserve(r *record) error {
 	if p.stuck >= maxStuck {
 		return fmt.Errorf("%d examinations of other disks hang", p.stuck)
@@ -307,12 +308,12 @@ func (p *Prober) attempt(ctx context.Context, d Device, f *File, r *record) (Res
 // the examination: its process may wait in the kernel for the disk and then does not end when it is
 // killed. The disk is not examined again before the abandoned examination has ended.
 func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (Result, error) {
-	p.slots <- struct{}{}
-	defer func() { <-p.slots }()
+	p.running <- struct{}{}
+	defer func() { <-p.running }()
 	limited, cancel := context.WithTimeoutCause(ctx, p.deadline, fmt.Errorf("no answer within %v", p.deadline))
 	defer cancel()
 	ended := make(chan outcome, 1)
-	late := false // the examination is abandoned; guarded by the lock
+	abandoned := false // guarded by the lock
 	go func() {
 		var o outcome
 		o.err = panics.Do("examination of disk "+d.Name, func() (err error) {
@@ -326,7 +327,7 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			r.busy = false
-			if late {
+			if abandoned {
 				p.stuck--
 				r.change()
 				return nil
@@ -347,7 +348,7 @@ func (p *Prober) supervise(ctx context.Context, d Device, f *File, r *record) (R
 		o := <-ended
 		return o.a, o.err
 	}
-	late = true
+	abandoned = true
 	p.stuck++
 	return r.store(Result{}, context.Cause(limited), d, f, p.now())
 }

@@ -12,9 +12,9 @@ import (
 type Operation string
 
 // The operations. Reset deletes the configuration; the machine stays an etcd member. ResetData also
-// deletes the data of etcd; before that, the machine leaves etcd. Finalize restarts the API server
-// with etcd after the level of the cluster was raised; the system itself requests it, not an
-// operator.
+// deletes the data of etcd; before that, the machine leaves etcd. Finalize restarts etcd and the
+// API server after the level of the cluster was raised; the system itself requests this operation,
+// not an operator.
 const (
 	Finalize  Operation = "finalize"
 	Upgrade   Operation = "upgrade"
@@ -25,7 +25,8 @@ const (
 	ResetData Operation = "reset-data"
 )
 
-// Name returns the name of the operation on the command line.
+// Name returns the name of the operation on the command line, where Reset and ResetData have the
+// same name.
 func (o Operation) Name() string {
 	if o == ResetData {
 		return string(Reset)

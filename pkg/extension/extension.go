@@ -65,13 +65,13 @@ type Statement struct {
 	Version string `json:"version"` // version of the extension
 	System  string `json:"system"`  // the only version of the system for which it is valid
 	Profile string `json:"profile"` // the profile of that version
-	Kernel  string `json:"kernel"`  // release of the kernel of its modules
+	Kernel  string `json:"kernel"`  // release of the kernel for which its modules were built
 	// Root is the dm-verity description of the image (verity.Params.String).
 	Root  string      `json:"root"`
 	Image bundle.Part `json:"image"` // file system and hash tree
 	// Files lists all files and symbolic links, sorted by path. Directories are implied.
 	Files    []File    `json:"files"`
-	Load     []string  `json:"load,omitempty"` // kernel modules to load at its activation
+	Load     []string  `json:"load,omitempty"` // modules to load when the extension is activated
 	Runtimes []Runtime `json:"runtimes,omitempty"`
 	Services []Service `json:"services,omitempty"`
 }
@@ -329,7 +329,8 @@ func (s Statement) checkService(one Service) error {
 // Trust are the keys that can sign extensions. An extension is valid if enough release keys, or an
 // extension key, have signed it.
 type Trust struct {
-	Release bundle.Trust // without keys, signatures of release keys are not accepted
+	// Release are the release keys. If it has no keys, no signature of a release key is accepted.
+	Release bundle.Trust
 	// Keys are the extension keys in the system image and in the configuration.
 	Keys bundle.Trust
 }

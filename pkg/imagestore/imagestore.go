@@ -42,7 +42,7 @@ type Store struct{ conn grpc.ClientConnInterface }
 // New returns the store behind the connection.
 func New(conn grpc.ClientConnInterface) *Store { return &Store{conn: conn} }
 
-// Image is a name in the store, with its target.
+// Image is a name in the store, with the digest and size of the content to which it refers.
 type Image struct {
 	Name   string
 	Digest string // of the manifest or index, "sha256:…"
@@ -91,10 +91,10 @@ func (s *Store) get(ctx context.Context, name string) (*imagesapi.Image, error) 
 	return r.Image, nil
 }
 
-// display converts records of names for display. all are the records of the whole store.
-func (s *Store) display(ctx context.Context, some, all []*imagesapi.Image) ([]Image, error) {
-	// the best name of each digest: a name not made of a digest, else the pinned name of an
-	// artifact
+// display converts the selected records for display. all are the records of the whole store.
+func (s *Store) display(ctx context.Context, selected, all []*imagesapi.Image) ([]Image, error) {
+	// named has the best name of each digest: a name that is not made of a digest, or otherwise the
+	// pinned name of an artifact.
 	named := map[string]string{}
 	for _, i := range all {
 		if d := i.Target.GetDigest(); !isDigestName(i.Name) || i.Name == pinnedName(d) && named[d] == "" {
@@ -103,7 +103,7 @@ func (s *Store) display(ctx context.Context, some, all []*imagesapi.Image) ([]Im
 	}
 	read := s.texts(inNamespace(ctx))
 	var out []Image
-	for _, i := range some {
+	for _, i := range selected {
 		if best := named[i.Target.GetDigest()]; isDigestName(i.Name) && best != "" && best != i.Name {
 			continue
 		}
@@ -127,10 +127,10 @@ func (s *Store) list(ctx context.Context) ([]*imagesapi.Image, error) {
 }
 
 // Import reads an OCI or docker archive, plain or compressed, stores its images and artifacts, and
-// unpacks the images. After Import has returned, they survive a power cut. Import returns the full
-// names of the items in the archive, each once. An archive without a name is an error. An archive
-// with an item that this machine cannot use, or with a reserved name, is also an error; then Import
-// removes all its items again.
+// unpacks the images. When Import returns, a power cut can no longer damage these images and
+// artifacts. Import returns the full names of the items in the archive, each once. An archive
+// without a name is an error. An archive with an item that this machine cannot use, or with a
+// reserved name, is also an error. In this case, Import removes all items of the archive again.
 //
 // Import does not unpack the layers with containerd's transfer service. That service marks a layer
 // as unpacked before its files are on the disk. After a power cut, containerd would then run
@@ -186,10 +186,11 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 		return err
 	}
 	destination, err := pack(&transfertypes.ImageStore{
-		// The names come from the annotations of the archive; the prefix is for annotations with
-		// only a tag. A manifest without an annotation gets no name, not even a name made of its
-		// digest, because no pod could use such a name. The index of the archive is such a
-		// manifest: with a name, it would retain the content of images that are deleted later.
+		// The names come from the annotations of the archive. If an annotation has only a tag, the
+		// name begins with the prefix. A manifest without an annotation gets no name, not even a
+		// name made of its digest, because no pod could use such a name. The index of the archive
+		// is such a manifest: with a name, it would retain the content of images that are deleted
+		// later.
 		ExtraReferences: []*transfertypes.ImageReference{{Name: tagged, IsPrefix: true, AllowOverwrite: true}},
 		Labels:          map[string]string{labelImported: "true"},
 		Platforms:       []*types.Platform{{OS: "linux", Architecture: architecture}},
@@ -204,16 +205,16 @@ func (s *Store) transfer(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// imported returns the names of this import: the names with the import label and a record that was
-// written after the list before was read. The label excludes images that were pulled for a pod
-// meanwhile; the write time excludes earlier imports.
-func imported(before, after []*imagesapi.Image) []*imagesapi.Image {
+// imported returns the records of this import: those of the list current that have the import
+// label, and that the list previous does not contain with the same write time. The label excludes
+// images that were pulled for a pod meanwhile; the write time excludes earlier imports.
+func imported(previous, current []*imagesapi.Image) []*imagesapi.Image {
 	was := map[string]*imagesapi.Image{}
-	for _, i := range before {
+	for _, i := range previous {
 		was[i.Name] = i
 	}
 	var brought []*imagesapi.Image
-	for _, i := range after {
+	for _, i := range current {
 		old := was[i.Name]
 		if i.Labels[labelImported] != "" && (old == nil || !old.UpdatedAt.AsTime().Equal(i.UpdatedAt.AsTime())) {
 			brought = append(brought, i)

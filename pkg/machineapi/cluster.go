@@ -81,8 +81,8 @@ type Rollout struct {
 	// paused prevents the start of further updates. Updates that have started continue.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// maxUnavailable is the number of workers that may be away at the same time, for any reason.
-	// The default is 1.
+	// maxUnavailable is the number of workers that may be unavailable at the same time, for any
+	// reason. The default is 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
@@ -143,17 +143,18 @@ type Day string
 //
 // +kubebuilder:validation:XValidation:rule="has(self.conditionType) != has(self.cronJob)",message="exactly one of conditionType and cronJob is needed"
 type Gate struct {
-	// conditionType is the type of a condition of Machine objects, which a program outside the
-	// system sets. The gate passes if the condition is True for every machine that was updated.
+	// conditionType is the type of a condition of Machine objects. A program outside the system
+	// sets the condition. The gate passes if the condition is True for every machine that runs its
+	// wanted release.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
 	ConditionType string `json:"conditionType,omitempty"`
 	// cronJob is the name of a CronJob in the namespace of the OrlopCluster. Before the update of
 	// each machine, the system creates a Job from the template in the CronJob. The gate passes if
-	// the Job completes. If the Job fails, the rollout waits until the Job is deleted, and then
-	// creates another one. The CronJob itself can be suspended, because the system does not use its
-	// schedule.
+	// the Job completes. If the Job fails, the rollout waits until an operator deletes the Job, and
+	// then the system creates another Job. The CronJob itself can be suspended, because the system
+	// does not use its schedule.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=52
@@ -176,8 +177,8 @@ type OrlopClusterStatus struct {
 	// processed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions has the type RollingOut. It is True while machines wait for their release. Its
-	// reason and message say what the rollout waits for.
+	// conditions has the type RollingOut. This condition is True while machines wait for their
+	// wanted release. Its reason and message say what the rollout waits for.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -42,9 +42,8 @@ type ComponentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Active string `json:"active,omitempty"`
-	// version is the version of the component on the control-plane machine that leads the
-	// controllers. ClusterHealth shows the versions of all machines. The field is empty for an
-	// add-on.
+	// version is the version of the component on the control-plane machine whose controllers lead.
+	// ClusterHealth shows the versions of all machines. The field is empty for an add-on.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Version string `json:"version,omitempty"`
@@ -67,9 +66,9 @@ type ComponentStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	Extensions []Extension `json:"extensions,omitempty"`
-	// conditions has the type Ready. It is True if the component is ready on all machines that have
-	// to run it. For runsOn Leader, only the active machine counts. For runsOn External, it is
-	// always True.
+	// conditions has the type Ready. This condition is True if the component is ready on all
+	// machines that have to run it. For runsOn Leader, only the active machine counts. For runsOn
+	// External, the condition is always True.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

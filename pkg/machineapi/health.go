@@ -39,7 +39,7 @@ type ClusterHealthStatus struct {
 	// machines is the number of machines.
 	// +optional
 	Machines int32 `json:"machines,omitempty"`
-	// healthyMachines is the number of machines that have answered without a failed check.
+	// healthyMachines is the number of machines that have answered and have no failed check.
 	// +optional
 	HealthyMachines int32 `json:"healthyMachines,omitempty"`
 	// versions are the versions that machines run, with the number of machines of each. The most
@@ -51,7 +51,7 @@ type ClusterHealthStatus struct {
 	// etcd is the state of etcd.
 	// +optional
 	Etcd *EtcdHealth `json:"etcd,omitempty"`
-	// certificateExpiry is the time at which the first certificate of a machine expires.
+	// certificateExpiry is the earliest time at which a certificate of a machine expires.
 	// +optional
 	CertificateExpiry *metav1.Time `json:"certificateExpiry,omitempty"`
 	// addons describes the state of the add-ons in one line.
@@ -70,16 +70,16 @@ type ClusterHealthStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Problems []HealthFinding `json:"problems,omitempty"`
-	// notes are states that are no problems, for example a version on trial. They end without an
-	// action of an operator, or an operator has chosen them.
+	// notes are states that are no problems, for example a version on trial. Such a state ends
+	// without an action of an operator, or an operator has chosen it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Notes []HealthFinding `json:"notes,omitempty"`
 	// conditions has the type Ready, and a type for each subject. Ready is True if the cluster has
 	// no problem. The condition of a subject is True if there is no problem with this subject. All
-	// conditions are Unknown if no control-plane machine has asked the machines for more than three
-	// minutes.
+	// conditions are Unknown if no control-plane machine has asked the machines for their health
+	// during the last three minutes.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -112,7 +112,7 @@ type EtcdHealth struct {
 	// down is the number of voting etcd members that do not answer.
 	// +optional
 	Down int32 `json:"down,omitempty"`
-	// problem says why the etcd members could not be read.
+	// problem says why the list of etcd members could not be read.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Problem string `json:"problem,omitempty"`

@@ -27,14 +27,15 @@ type OrlopHost struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec identifies the machine, and contains the decisions about it.
 	Spec OrlopHostSpec `json:"spec"`
-	// status is the description that the machine sends about itself. Only spec.fingerprint is
-	// proved.
+	// status is the description that the machine sends about itself. It can be false, because the
+	// machine has proved only spec.fingerprint.
 	// +optional
 	Status OrlopHostStatus `json:"status,omitempty"`
 }
 
-// Approved reports whether an operator or a rule has approved the machine: the object has an
-// approval with its own fingerprint. The schema also rejects an approval with another fingerprint.
+// Approved reports whether an operator or a rule has approved the machine: the fingerprint in
+// spec.approval is spec.fingerprint. The schema rejects every other fingerprint in spec.approval,
+// too.
 func (h *OrlopHost) Approved() bool {
 	return h.Spec.Approval != nil && h.Spec.Approval.Fingerprint == h.Spec.Fingerprint
 }
@@ -93,8 +94,8 @@ type OrlopHostStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Address string `json:"address,omitempty"`
-	// lastSeen is the time of a message of the machine. The controllers write it every two minutes
-	// at most, so later messages may exist.
+	// lastSeen is the time of a recent message of the machine. The controllers write it at most
+	// once in two minutes, so the machine may have sent later messages.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// inventory is the hardware, as the machine describes it.

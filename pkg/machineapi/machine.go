@@ -54,21 +54,22 @@ type OrlopMachineSpec struct {
 	// release only if its permit names the release and has not expired.
 	// +optional
 	Permit *Permit `json:"permit,omitempty"`
-	// claim says that a MachineSet has claimed the machine from the inventory. The controllers
-	// write it when they create the object. If the Machine of a claimed machine is deleted, the
-	// machine is removed from the cluster.
+	// claim is set if a MachineSet claimed this machine when it was a waiting machine (OrlopHost).
+	// The controllers write the field when they create the object. If the Machine of a claimed
+	// machine is deleted, the machine is removed from the cluster.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed"
 	Claim *MachineClaim `json:"claim,omitempty"`
 	// repair is the order of a MachineHealthCheck for an unhealthy machine. The controllers write
-	// it. The machine performs the step if the order is at most a few minutes old. After a repair
-	// by hand, an operator removes the field, and the steps begin again with the first step.
+	// it. The step begins only within four minutes after the order. After a repair by hand, the
+	// operator removes the field, so that the next repair begins with the first step.
 	// +optional
 	Repair *RepairOrder `json:"repair,omitempty"`
 	// power is the access of the controllers to the power switch of the machine. An operator writes
-	// it. With it, a MachineHealthCheck power-cycles the machine as the last step of a repair. A
-	// check with a maximum (triggerIf) also fences the machine when its Node does not report: the
-	// machine is switched off before its pods and volumes are released.
+	// it. If the field is set, a MachineHealthCheck power-cycles the machine as the last step of a
+	// repair. A MachineHealthCheck with a maximum of unhealthy machines (triggerIf) also fences the
+	// machine when its Node does not report: the controllers switch the machine off before they
+	// release its pods and volumes.
 	// +optional
 	Power *MachinePower `json:"power,omitempty"`
 	// fence is the state of a fence. The controllers write it. An operator removes it to end a
@@ -97,8 +98,8 @@ type MachinePower struct {
 
 // MachineFence is the state of a fence.
 type MachineFence struct {
-	// phase is SwitchOff, Release, SwitchOn or Return; Failed if the power switch has not reported
-	// the machine as off.
+	// phase is SwitchOff, Release (of the pods and volumes), SwitchOn or Return (until the Node is
+	// Ready). It is Failed if the power switch did not report the machine as off in time.
 	// +kubebuilder:validation:MaxLength=64
 	Phase string `json:"phase"`
 	// since is the begin of the phase.
@@ -113,7 +114,8 @@ type MachineFence struct {
 	StayOff string `json:"stayOff,omitempty"`
 }
 
-// MachineClaim says how a claimed machine came from the inventory into the cluster.
+// MachineClaim says by which template and which approval a waiting machine became a machine of the
+// cluster.
 type MachineClaim struct {
 	// fingerprint is the fingerprint of the key of the machine.
 	// +kubebuilder:validation:Pattern=`^sha256:[0-9a-f]{64}$`
@@ -154,8 +156,8 @@ type Permit struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=64
 	Peers []string `json:"peers,omitempty"`
-	// expires is the time at which the permit ends. An update that has started before continues
-	// after this time.
+	// expires is the time at which the permit ends. An update that has started before this time
+	// continues.
 	Expires metav1.Time `json:"expires"`
 }
 
@@ -267,12 +269,15 @@ type DrainStatus struct {
 	// reset.
 	// +kubebuilder:validation:MaxLength=64
 	Operation string `json:"operation"`
-	// policy says how the drain treats a PodDisruptionBudget: timeout, respect or force.
+	// policy says what happens if a PodDisruptionBudget forbids an eviction. timeout and respect
+	// wait until the deadline; then the operation proceeds (timeout) or is refused (respect). force
+	// deletes the pod at once.
 	// +kubebuilder:validation:MaxLength=64
 	Policy string `json:"policy"`
-	// phase is running, drained, given up, undone, incomplete or refused. Incomplete means that the
-	// operation proceeds although pods are left. Refused means that the operation does not take
-	// place.
+	// phase is running, drained, given up, undone, incomplete or refused. Incomplete means that
+	// pods are left and the operation proceeds. After the phases given up, undone and refused, the
+	// operation does not take place: a client has ended the drain, the operation failed after the
+	// drain, or pods are left.
 	// +kubebuilder:validation:MaxLength=64
 	Phase string `json:"phase"`
 	// started is the time at which the drain started.

@@ -3,8 +3,8 @@ package machineapi
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // An OrlopApprovalRule approves waiting machines by their serial numbers or UUIDs. An operator
-// signs the rule and creates the object. A serial number proves nothing, so a rule approves each
-// listed machine only once.
+// signs the rule and creates the object. Another machine can send a listed serial number as its
+// own. Therefore a rule approves only one machine for each entry of its list.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=orlopapprovalrules,shortName=oar,scope=Namespaced
@@ -54,7 +54,7 @@ type OrlopApprovalRuleStatus struct {
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// approved is the number of machines that the rule has approved. It includes the machines in
-	// approvals, and the machines that wait for a claim.
+	// approvals, and the machines that still wait for a claim by a MachineSet.
 	// +optional
 	Approved int32 `json:"approved"`
 	// approvals are the approvals that have had an effect: the control plane has offered a

@@ -14,10 +14,10 @@ import (
 
 // Machine operates the power switch, the boot device and the CD drive of a single machine.
 //
-// The methods can be called concurrently. A method returns when its context ends, or earlier, at
-// the deadline of the implementation. A method that changes the machine returns when the provider
-// has accepted the change; Describe shows the result. A repeated call has no further effect, except
-// for SetPower(Restart). Each error is an *Error, and contains no password.
+// The methods can be called concurrently. A method returns at the latest when its context ends, or
+// when the deadline of the implementation passes. A method that changes the machine returns when
+// the provider has accepted the change; Describe shows the result. A repeated call has no further
+// effect, except for SetPower(Restart). Each error is an *Error, and contains no password.
 type Machine interface {
 	// Describe returns the present state.
 	Describe(context.Context) (Description, error)

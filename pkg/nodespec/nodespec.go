@@ -1,7 +1,8 @@
 // Package nodespec defines the specification of the node (Spec). machined writes it as JSON to
-// paths.NodeSpec before it starts the processes of the orchestrator. It contains no secrets: these
-// are in separate files, and the package defines the names of the files and the certificates in
-// them. The package also defines the input and output of the orchestrator's commands (Command).
+// paths.NodeSpec before it starts the processes of the orchestrator. The specification contains no
+// secrets. Secrets are in separate files, and the package defines the names of these files and the
+// certificates in them. The package also defines the input and output of the orchestrator's
+// commands (Command).
 package nodespec
 
 import (
@@ -24,11 +25,11 @@ type Spec struct {
 	// URL of the API server for clients outside the cluster: https://host:6443
 	Endpoint string `json:"endpoint"`
 	// ControlPlanes are the addresses of the control-plane machines of the cluster; one of them can
-	// be this machine. On each machine, an API server listens on paths.PortKubernetes, and an etcd
+	// be this machine. On each of them, an API server listens on paths.PortKubernetes, and an etcd
 	// member runs. The list may be empty for a single machine.
 	ControlPlanes []netip.Addr `json:"controlPlanes"`
-	// VirtualAddresses are the virtual addresses of the API, at most one per family. See
-	// AnnounceAPI.
+	// VirtualAddresses are the virtual addresses of the API, at most one per family.
+	// Network.AnnounceAPI selects how machines serve them.
 	VirtualAddresses []netip.Addr `json:"virtualAddresses,omitempty"`
 
 	Node    Node    `json:"node"`    // this machine
@@ -40,7 +41,7 @@ type Spec struct {
 	// LocalVolumes configures the PersistentVolumes on the disks of the nodes.
 	LocalVolumes LocalVolumes `json:"localVolumes,omitzero"`
 
-	// Kubernetes are the settings of components in the configuration.
+	// Kubernetes holds the settings of the Kubernetes components, as in the configuration.
 	Kubernetes config.Kubernetes `json:"kubernetes"`
 	// PodCertificates reports whether pods can get certificates for their identity.
 	PodCertificates bool `json:"podCertificates,omitempty"`
@@ -125,8 +126,8 @@ type BGPPeer struct {
 	OneHop bool `json:"oneHop,omitempty"`
 }
 
-// External selects the cluster parts that an external component replaces. Orlop's own part does
-// not run, and the orchestrator removes its leftovers.
+// External selects the cluster parts that an external component replaces. If a field is true,
+// Orlop's own part does not run, and the orchestrator removes what an earlier run of it has left.
 type External struct {
 	Proxy   bool `json:"proxy,omitempty"`   // the service proxy
 	DNS     bool `json:"dns,omitempty"`     // the cluster DNS, which answers at Network.DNSIPs
@@ -169,8 +170,9 @@ type DNS struct {
 
 // TLS configures the verification of the certificates of resolvers.
 type TLS struct {
-	ServerName string `json:"serverName,omitempty"` // empty for the address of the resolver
-	CA         string `json:"ca,omitempty"`         // PEM; empty for the public CAs of the image
+	// name in the certificates; if empty, a certificate must contain the address of its resolver
+	ServerName string `json:"serverName,omitempty"`
+	CA         string `json:"ca,omitempty"` // PEM; empty for the public CAs of the image
 }
 
 // StubDomain is a domain that has its own resolvers.
@@ -197,14 +199,14 @@ func (s Spec) OtherControlPlanes() []netip.Addr {
 
 // TokenWebhook configures the webhook to which the API server sends a TokenReview.
 type TokenWebhook struct {
-	// file name in paths.KubeAPI; another content has another name
+	// name of a file in paths.KubeAPI; a file with other content has another name
 	Kubeconfig string `json:"kubeconfig"`
 	CacheTTL   string `json:"cacheTTL"` // time for which a result is cached, for example 2m0s
 }
 
-// AccessCheck is the JSON input of `orchestrator check-access`: the two documents of the API
-// server, and the DNS domain of the cluster. The name of the API server's own token issuer contains
-// this domain.
+// AccessCheck is the JSON input of `orchestrator check-access`: the two files of the API server
+// about authentication and authorization, and the DNS domain of the cluster. The name of the API
+// server's own token issuer contains this domain.
 type AccessCheck struct {
 	Authentication string `json:"authentication"`
 	Authorization  string `json:"authorization"`
@@ -238,7 +240,7 @@ type SavepointRestored struct {
 // NodeGCRequest is the JSON input of `orchestrator delete-removed-nodes`.
 type NodeGCRequest struct {
 	Names []string `json:"names"` // names of the Nodes
-	// MadeBefore protects newer Nodes. A Node that was created later belongs to another machine
-	// with the same name.
+	// MadeBefore is the time before which a deleted Node must have been created. A Node that was
+	// created later belongs to another machine with the same name, and is not deleted.
 	MadeBefore time.Time `json:"madeBefore"`
 }

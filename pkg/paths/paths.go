@@ -2,9 +2,9 @@
 // imports nothing.
 //
 // A path below State or Data is part of the stored format: the released versions read and write it,
-// and a rollback can start them again (docs/decisions/0092-stored-formats.md). Therefore some files
-// have an older name than their constant: etcd-kept (snapshots), stand-in (offline API server),
-// shipping (log shipping) and trust/book.json (ledger).
+// and a rollback can start such a version again (docs/decisions/0092-stored-formats.md). Therefore
+// some files have an older name than their constant: etcd-kept (snapshots), stand-in (offline API
+// server), shipping (log shipping) and trust/book.json (ledger).
 package paths
 
 // Executables in the read-only root.
@@ -68,7 +68,8 @@ const (
 	MachineKey  = State + "/pki/machine.key"
 	MachineCert = State + "/pki/machine.crt"
 	// PairedCA is the certificate (PEM) of the operator CA that claimed the machine by pairing. The
-	// file does not exist if the image or a configuration has named an operator CA before.
+	// file does not exist if the machine got its operator CA from the image or from a
+	// configuration.
 	PairedCA = State + "/pki/operator.crt"
 	// Audit holds record `changes` of the audit log (package audit).
 	Audit = State + "/audit"
@@ -83,7 +84,7 @@ const (
 	// membership (package trust).
 	TrustLedger = State + "/trust/book.json"
 	// Membership holds the certificates that a worker has received, with their keys, in JSON
-	// (package membership).
+	// (package membership). The membership of the cluster is in TrustLedger.
 	Membership = State + "/membership.json"
 	// Leases holds the leases of DHCPv4 and DHCPv6 (package network): a JSON file per protocol and
 	// MAC. It also holds the identifier of the machine for DHCPv6.
@@ -127,8 +128,8 @@ const (
 	// ExternalCNIPlugins is the directory for the plugins of an external pod network. Its owner is
 	// root. /opt/cni/bin is a symbolic link to it.
 	ExternalCNIPlugins = Data + "/lib/cni/bin"
-	// The next directories are for pods with hostPath volumes that must be writable: root, 0755. In
-	// the root, /opt, /mnt, /srv, /home and /etc/kubernetes are symbolic links to them.
+	// The next five directories (root, 0755) are for pods that write to hostPath volumes. In the
+	// root, /opt, /mnt, /srv, /home and /etc/kubernetes are symbolic links to them.
 	HostOpt        = Data + "/opt"
 	HostMnt        = Data + "/mnt"
 	HostSrv        = Data + "/srv"
@@ -145,8 +146,8 @@ const (
 	Bundle = Data + "/lib/bundle"
 	// root, 0700: the extensions (machined/extensions): a file per manifest, statement and image
 	Extensions = Data + "/lib/extensions"
-	// root, 0755: a directory for each service of an extension that requests a directory; the user
-	// of the service owns it
+	// root, 0755: a directory for each service with extension.Service.State; the user of the
+	// service owns the directory
 	ExtensionState = Data + "/lib/extension-state"
 	AuditLog       = Data + "/log/kube-audit" // owner UserAPI, 0700
 	// root, 0700: the kernel log of this boot and of the previous boot (machined/debug/bootlog)
@@ -168,8 +169,8 @@ const (
 	// per volume.
 	VolumeMounts = Run + "/volumes"
 	// System holds the parts of the system that an installation writes to a disk. It exists only on
-	// a machine that runs from memory (package bootenv). It is read-only, and its files take up
-	// memory only once.
+	// a machine that runs from memory (package bootenv). It is a read-only bind mount of the files
+	// from which the machine runs, so the files take up memory only once.
 	System       = Run + "/system"
 	SystemRoot   = System + "/root.img"            // all bytes of a root partition
 	SystemUKI    = System + "/orlop.efi"           // the UKI that boots this root from a disk
@@ -180,9 +181,9 @@ const (
 	// SystemStatement is the signed statement of the version (package bundle). It does not exist if
 	// the image was built without a bundle.
 	SystemStatement = System + "/statement.json"
-	// AuditInMemory is Audit on a machine without a STATE partition.
+	// AuditInMemory replaces Audit on a machine without a STATE partition.
 	AuditInMemory = Run + "/audit"
-	// PairedCAInMemory is PairedCA on a machine without a STATE partition.
+	// PairedCAInMemory replaces PairedCA on a machine without a STATE partition.
 	PairedCAInMemory = Run + "/operator.crt"
 	// ExtensionMounts holds the mount points of the active extensions.
 	ExtensionMounts = Run + "/extensions"

@@ -92,7 +92,7 @@ type Spec struct {
 	// effect, and the Leaf has no key.
 	For *ecdsa.PublicKey
 	// Lineage and Root are the results of LineageOf for the certificate that this certificate
-	// renews. Both are empty for a certificate that renews none.
+	// renews. Both are empty for a certificate that is not a renewal.
 	Lineage, Root string
 	// Ticket is the serial number of the ticket with which the machine joined the cluster
 	// (TicketOf). It is empty for other holders.
@@ -127,7 +127,7 @@ func NewCA(name string, ttl time.Duration) (*CA, error) {
 	return NewCAAt(name, ttl, time.Now())
 }
 
-// NewCAAt is NewCA with another present time.
+// NewCAAt creates the CA that NewCA would create at the time now.
 func NewCAAt(name string, ttl time.Duration, now time.Time) (*CA, error) {
 	if name == "" || ttl <= 0 {
 		return nil, fmt.Errorf("CA %q: cannot create: expected a name and a positive TTL", name)
@@ -271,8 +271,8 @@ func SignedBy(c *x509.Certificate, cas ...*x509.Certificate) bool {
 	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil })
 }
 
-// ticketPrefix follows "urn:" in a URI of the certificates that a machine got with a ticket. The
-// URI is a subject alternative name.
+// ticketPrefix follows "urn:" in a URI of the certificates of a machine that joined with a ticket.
+// The URI is a subject alternative name.
 const ticketPrefix = "orlop:ticket:"
 
 // TicketOf returns the serial number of the ticket with which the holder of a certificate joined
@@ -308,7 +308,7 @@ func LineageOf(cert *x509.Certificate) (serial, root string) {
 }
 
 // Sizes in octets. The serial number of a renewed certificate has a prefix that derives from its
-// lineage, and random octets (RFC 5280, 4.1.2.2: at most 20 octets). By the prefix a reader
+// lineage, and random octets (RFC 5280, 4.1.2.2: at most 20 octets). By the prefix, a machine
 // recognizes the lineage without a list of all renewals. The first bit of the prefix is 0 and the
 // second is 1, so the number is positive and always has 19 octets. The serial numbers of other
 // certificates have at most 16 octets.

@@ -27,7 +27,8 @@ type Phase string
 
 // The phases of an upgrade.
 const (
-	// the machine receives the new version, or writes it into the other slot; it has no entry yet
+	// the machine receives the new version, or writes it into the other slot; the new version has
+	// no entry yet
 	Writing    Phase = "writing"
 	Written    Phase = "written"     // the entry exists; the next boot is the first try
 	Trial      Phase = "trial"       // the new version has booted at least once
@@ -149,8 +150,9 @@ func (Reboot) action()               {}
 // In the table, From and To are fields of the record. The own entry is the entry of the running
 // version. An entry without a try counter is good. The own entry is on trial if it has a try
 // counter, even if no try remains. Any other entry has failed if it has a try counter and no try
-// remains. Open stands for the phases writing, written and trial. The usual cause of a row is in
-// parentheses.
+// remains. Done stands for the phases with a true Phase.Done, and open for the phases writing,
+// written and trial. "trial+reason" is the phase trial with a reason. The usual cause of a row is
+// in parentheses.
 //
 //	record            event         condition                 new record    actions
 //	done              Started       newer, epoch not below    writing       -

@@ -77,7 +77,7 @@ func (a Action) String() string {
 }
 
 // Step is the lifecycle of a service as a pure function. It returns the next state after an event,
-// and the actions of the transition. Of the service it uses only the durations.
+// and the actions of the transition. Of svc it uses only the durations.
 //
 //	phase     event         next phase                             actions
 //	waiting   needs-ready   starting                               start, timer: start timeout
@@ -89,8 +89,9 @@ func (a Action) String() string {
 //	running   timeout       running, failures=0
 //	unready   ready         running                                timer Backoff.Reset
 //	starting, running, unready:
-//	          exited        first failure: starting, or waiting    start, timer: start timeout
-//	                        later failures: backoff; failures+1    timer: the back-off
+//	          exited        failures+1, and then
+//	                        failures=1: starting, or waiting       start, timer: start timeout
+//	                        failures>1: backoff                    timer: the back-off
 //	          unwant        stopping                               terminate, timer GracePeriod
 //	          restart       stopping                               terminate, timer GracePeriod
 //	stopping  timeout       stopping                               kill
@@ -110,7 +111,8 @@ func (a Action) String() string {
 // Backoff.Max. If the process could not be started, a first failure counts as the second. The start
 // timeout is StartTimeout. It doubles with each failure, up to 8 times StartTimeout.
 //
-// Every other combination of phase and event changes only State.Wanted and State.Needs.
+// In every phase, the first four events (want, unwant, needs-ready, needs-lost) also set
+// State.Wanted or State.Needs. A combination of phase and event without a row has no other effect.
 func Step(s State, e Event, svc Service) (State, []Action) {
 	switch e {
 	case Want:

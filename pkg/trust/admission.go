@@ -26,9 +26,9 @@ func (l Ledger) AddTicket(ticket Ticket) (Ledger, error) {
 	return l.normalize(), nil
 }
 
-// Vote decides whether this control-plane machine votes for the admission of the machine m. It
-// returns the changed ledger for a yes. For a no, it returns the unchanged ledger and the reason as
-// the error. The caller stores the ledger before it reports the vote.
+// Vote decides whether this control-plane machine votes for the admission of the machine m. If it
+// votes, Vote returns the changed ledger. Otherwise it returns the unchanged ledger, and the reason
+// as the error. The caller stores the ledger before it reports the vote.
 //
 // If m presents a ticket, the ledger records a ticket binding: the first key that has presented the
 // ticket to this machine. Vote returns an error for every other key. If m is a member, the ledger
@@ -55,8 +55,8 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 		}
 		return l.normalize(), nil
 	case hasCertificate:
-		// m has been a member, because it has a certificate. This ledger does not contain m,
-		// because it replaced a lost ledger.
+		// m was a member before, because it has a certificate. This ledger does not contain m,
+		// because this ledger replaced a lost one.
 		return l, nil
 	}
 	t, found := l.ticket(m.Ticket)
@@ -120,9 +120,9 @@ func ticketUsedError(old Member) error {
 	return fmt.Errorf("ticket: another machine has used it at %s; if you do not know that machine, remove it (`orlopctl nodes remove %s`) and create another ticket", old.Joined.UTC().Format(time.RFC3339), old.Name)
 }
 
-// checkConflicts returns an error if another machine holds the name or the address of m, a machine
-// that joins or renews its certificates. If isMember is true, m is already a member and keeps its
-// name, so only the address is checked.
+// checkConflicts returns an error if another machine holds the name or the address of m. The
+// machine m joins the cluster or renews its certificates. If isMember is true, m is already a
+// member and keeps its name, so only the address is checked.
 func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 	for _, o := range l.Members {
 		switch {
@@ -134,9 +134,9 @@ func (l Ledger) checkConflicts(m Member, isMember bool, now time.Time) error {
 		}
 	}
 	// This machine has voted for the machines in its own bindings. Another control-plane machine
-	// may be admitting such a machine now, so the machine holds its name and its address too. It
-	// holds both until its ticket is long expired, because the admission may have begun before the
-	// expiry. If its ticket is spent, it holds neither, because no key can reach the quorum of the
+	// may be admitting such a machine now, so such a machine holds its name and its address, too.
+	// It holds both until its ticket is long expired, because the admission may have begun before
+	// the expiry. With a spent ticket it holds neither, because no key can reach the quorum of the
 	// ticket any more.
 	for _, c := range l.Bindings {
 		t, _ := l.ticket(c.Ticket)
@@ -181,7 +181,7 @@ func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger,
 	at := l.member(m.Ticket)
 	if at < 0 && !hasCertificate {
 		t, found := l.ticket(m.Ticket)
-		// Vote has found the ticket, so it was revoked after the vote.
+		// Vote has found the ticket, so the ticket was revoked after the vote.
 		if !found {
 			return l, errTicketRevoked
 		}

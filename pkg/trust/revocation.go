@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxRevoked is the maximum number of revocations, because each call is checked against all of
-	// them. place says which entry a full list drops.
+	// maxRevoked is the maximum number of revocations. There is a maximum because each call is
+	// checked against all revocations. The function place drops an entry of a full list.
 	maxRevoked = 10000
 	// keepTicket is the minimum time for which a full list retains the revocation of a ticket. It
 	// is longer than the 90 days for which the certificates of a member can still be valid after
@@ -48,8 +48,8 @@ type Revocation struct {
 
 // supersedes reports whether r replaces o, if two machines have these entries for the same lineage
 // or name. The entry with the higher generation replaces the other. If the generations are equal, a
-// revocation replaces a restoration, and an earlier entry replaces a later one. Every machine
-// chooses the same entry.
+// revocation replaces a restoration, then an earlier entry replaces a later one, and then By
+// decides. So every machine chooses the same entry.
 func (r Revocation) supersedes(o Revocation) bool {
 	switch {
 	case r.Generation != o.Generation:
@@ -146,7 +146,7 @@ func (l Revocations) hasTicket(serial string) bool {
 }
 
 // set returns a copy of the list in which r replaces the entry for the same lineage or name, or is
-// added. The result is false if the list is full (place).
+// added. The result is false if the list is full and the function place can drop no entry.
 func (l Revocations) set(r Revocation, now time.Time) (Revocations, bool) {
 	return place(slices.Clone(l), l.find(r), r, now)
 }
@@ -170,7 +170,7 @@ func (l Revocations) merge(received []Revocation, now time.Time) (next Revocatio
 		}
 		if i >= 0 {
 			old := next[i]
-			// The sender may not know the name of the machine that this ledger knows.
+			// The name of the machine can be missing in one of the two entries.
 			machine, later := max(old.Machine, r.Machine), r.supersedes(old)
 			if !later && machine == old.Machine {
 				continue
@@ -202,9 +202,10 @@ func skippedError(refused int, first error) error {
 // false if the list is full and no entry can be dropped; then list is unchanged.
 //
 // A full list drops the oldest entry of a ticket without valid certificates (Revocation.expired).
-// If a peer sends this entry again, it does no harm. If there is no such entry, the list drops the
-// first restored name. A machine that was off since the restoration can then bring the revocation
-// back, which rejects a valid name but never accepts a revoked one.
+// If a peer sends this entry again, it does no harm, because its certificates have expired. If
+// there is no such entry, the list drops the first restored name. A machine that was off since the
+// restoration can then bring the revocation back, which rejects a valid name but never accepts a
+// revoked one.
 func place(list Revocations, i int, r Revocation, now time.Time) (Revocations, bool) {
 	if i >= 0 {
 		list[i] = r

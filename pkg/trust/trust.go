@@ -5,9 +5,10 @@
 // A certificate and all its renewals form a lineage (pki.LineageOf). The ID of the lineage is the
 // serial number of its first certificate. The revocation of any certificate of a lineage revokes
 // the whole lineage, because a thief may have renewed a stolen certificate. A machine can also
-// revoke a certificate that its ledger does not contain: the serial number of a renewal begins with
-// a prefix that is computed from the ID of the lineage (pki.LineagePrefixOf). The revocation of a
-// name makes every certificate with this name invalid until an operator restores the name.
+// revoke a certificate that its ledger does not contain. It recognizes the renewals of this
+// certificate by a prefix of their serial numbers, which is computed from the ID of the lineage
+// (pki.LineagePrefixOf). The revocation of a name makes every certificate with this name invalid
+// until an operator restores the name.
 //
 // The package only makes decisions. It stores no files and issues no certificates; machined does
 // both.
@@ -42,7 +43,7 @@ type Ledger struct {
 	Revoked Revocations  `json:"revoked,omitempty"`
 	// ControlPlanes maps the addresses of the other control-plane machines to the names that these
 	// machines have reported. machined admits no worker with one of these names, even while the
-	// control-plane machine is off.
+	// control-plane machine with this name is off.
 	ControlPlanes map[string]string `json:"planes,omitempty"`
 	Membership                      // members, tickets and ticket bindings
 	// Floor is a time that has certainly passed (package timesync). It is not stored; the caller
@@ -78,7 +79,7 @@ func (l Ledger) WithID(id string) Ledger {
 
 // RecordControlPlaneName returns the ledger with the name that the control-plane machine at address
 // has reported. controlPlanes are the present addresses of the control plane; the ledger drops the
-// names of all other addresses. The error is the error of CheckHolder for the name.
+// names of all other addresses. It fails if CheckHolder rejects the name.
 func (l Ledger) RecordControlPlaneName(address, name string, controlPlanes []string) (Ledger, error) {
 	if err := CheckHolder(name); err != nil {
 		return l, err
@@ -101,18 +102,19 @@ func (l Ledger) AddIssued(i Issued) Ledger {
 }
 
 // HasIssued reports whether the ledger contains the certificate with this serial number, or a
-// certificate of its lineage. An unused ticket in the ledger counts, even if another control-plane
-// machine has issued it.
+// certificate of its lineage. It also returns true for an unused ticket in the ledger, even if
+// another control-plane machine has issued the ticket.
 func (l Ledger) HasIssued(serial string) bool {
 	_, ticket := l.ticket(serial)
 	return ticket || l.Issued.lineageOf(serial) != "" || slices.ContainsFunc(l.Issued, func(i Issued) bool { return i.Lineage == serial })
 }
 
-// Revoke returns the ledger with the revocation of a certificate (r.Lineage is its serial number)
-// or of a name, and the recorded entry. If the certificate is already revoked, Revoke returns the
-// ledger unchanged, with the earlier entry. If the name is already revoked, Revoke increases the
-// generation of its entry, because another machine may have restored the name since this machine
-// last synced. Revoke fails if r is invalid or the list of revocations is full.
+// Revoke revokes a certificate or a name. It returns the new ledger and the recorded entry.
+// r.Lineage can be the serial number of any certificate of the lineage. If the certificate is
+// already revoked, Revoke returns the ledger unchanged, with the earlier entry. If the name is
+// already revoked, Revoke increases the generation of its entry, because another machine may have
+// restored the name since this machine last synced. Revoke fails if r is invalid or the list of
+// revocations is full.
 func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	if lineage := l.Issued.lineageOf(r.Lineage); lineage != "" {
 		r.Lineage = lineage
@@ -169,8 +171,8 @@ func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) 
 	}
 	received.Tickets = s.pruneTickets(received.Tickets, l.pruneTime(now))
 	received.Approvals = slices.DeleteFunc(slices.Clone(received.Approvals), func(a Approval) bool { return oldApproval(a, l.pruneTime(now)) })
-	// The ledger of this machine is the authority for the votes of this machine, so a copy from a
-	// peer never replaces them.
+	// The ledger of this machine is the authority for the ticket bindings of this machine, so a
+	// copy from a peer never replaces them.
 	received.Bindings = slices.DeleteFunc(slices.Clone(received.Bindings), func(c TicketBinding) bool {
 		return c.Voter == l.ID && slices.ContainsFunc(l.Bindings, func(own TicketBinding) bool { return own.Voter == l.ID && own.Ticket == c.Ticket })
 	})
@@ -187,7 +189,7 @@ func (l Ledger) MergeMembership(received Membership, s *Session, now time.Time) 
 }
 
 // Prune returns the ledger without long-expired tickets and old approvals. The result is true if
-// Prune has dropped any.
+// Prune has dropped at least one of them.
 func (l Ledger) Prune(s *Session, now time.Time) (Ledger, bool) {
 	now = l.pruneTime(now)
 	old := func(a Approval) bool { return oldApproval(a, now) }
@@ -246,8 +248,8 @@ func (l Ledger) withMachineNames() Ledger {
 
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
-// CheckName returns an error if machines issue no certificates with the name n. CheckHolder is the
-// weaker check, for names in certificates of any CA.
+// CheckName returns an error if n is not permitted as a name in a certificate that a machine
+// issues. CheckHolder is the weaker check, for names in certificates of any CA.
 func CheckName(n string) error {
 	if !name.MatchString(n) {
 		return fmt.Errorf("name %.80q: cannot use: expected 1 to 64 letters, digits and . _ @ -, with a letter or digit first", n)
@@ -312,6 +314,6 @@ func checkTimes(times ...time.Time) error {
 	return nil
 }
 
-// maxBy is the maximum length of the subject of a caller (the fields By), in bytes. apid forwards
-// no longer subjects.
+// maxBy is the maximum length of the subject of a caller (the fields By), in bytes. apid shortens a
+// longer subject before it forwards the call.
 const maxBy = 128

@@ -49,7 +49,7 @@ const (
 	Pending  State = "waits"    // no operator has decided yet
 	Approved State = "approved" // the answer contains the ticket
 	Denied   State = "denied"   // by an operator
-	Rejected State = "refused"  // not listed for an operator; Reason says why
+	Rejected State = "refused"  // the request is not listed for an operator; Reason says why
 )
 
 // Answer is the message of the control-plane machine.
@@ -108,7 +108,8 @@ const (
 	// maxPending is the maximum number of listed machines, and maxPerAddress the maximum for one
 	// address. Every machine in the network can send requests.
 	maxPending, maxPerAddress = 64, 4
-	// maxDenied bounds the entries that hold only a denial.
+	// maxDenied bounds the entries for machines that have sent no request here: with so many
+	// entries in the list, another machine cannot be denied in advance.
 	maxDenied = 256
 )
 
@@ -118,8 +119,8 @@ type Machine struct {
 	Key           string    // fingerprint of its key (pki.KeyFingerprint)
 	Request       []byte    // PKCS #10, DER
 	Since, Last   time.Time // time of the first and the last request
-	// Ticket is the answer to the next request, and TicketEnds the expiry of the ticket. Both are
-	// zero before the approval.
+	// Ticket is the certificate in the answer to the next request, and TicketEnds is its expiry.
+	// Both are zero before the approval.
 	Ticket     []byte
 	TicketEnds time.Time
 	Denied     bool
@@ -224,7 +225,8 @@ func (l List) Approved(key string, ticket []byte, ends time.Time) List {
 func (l List) Denied(key string, now time.Time) List {
 	l = l.current(now)
 	// The denial is from an operator, directly or by another control-plane machine. Operators deny
-	// few machines; beyond the limit, a denial is not stored.
+	// few machines, so the limit is not reached in practice. Beyond the limit, a denial is not
+	// stored.
 	if _, found := l[key]; !found && len(l) >= maxDenied {
 		return l
 	}

@@ -14,12 +14,12 @@ type State string
 // The states.
 const (
 	Idle        State = "Idle"          // there is nothing to do
-	Held        State = "Held"          // an operator prevents it, or the place of the controllers
+	Held        State = "Held"          // by an operator or the check, or the controllers run on it
 	NoSwitch    State = "NoPowerSwitch" // the controllers cannot operate the power switch
 	TooMany     State = "TooMany"       // too many machines are unhealthy
 	NoQuorum    State = "NoQuorum"      // the other control-plane machines are no quorum
-	Waiting     State = "Waiting"       // another operation comes first
-	Cycling     State = "PowerCycle"    // the step of a repair runs
+	Waiting     State = "Waiting"       // another machine is fenced first
+	Cycling     State = "PowerCycle"    // the step PowerCycle of a repair runs
 	SwitchesOff State = "SwitchingOff"  // phase SwitchOff
 	Releasing   State = "Releasing"     // phase Release
 	SwitchesOn  State = "SwitchingOn"   // phase SwitchOn
@@ -47,7 +47,7 @@ type Verdict struct {
 	State   State
 	Message string // for operators; empty if the state needs no explanation
 	// Operation and Cycle are the states to store. If one of them differs from the stored state,
-	// Action is not TurnOff or TurnOn.
+	// Action is not TurnOff or TurnOn, because the controllers store a phase before they act on it.
 	Operation Operation
 	Cycle     Phase
 	Action    Action
@@ -71,21 +71,21 @@ func (v Verdict) Busy() string {
 	return ""
 }
 
-// Decide returns a verdict for each machine, in the order of the machines. Without an operation, or
-// after a fence that has failed, the first row that applies decides:
+// Decide returns a verdict for each machine, in the order of the machines. For a machine without an
+// operation, or with one in phase Failed, the first row that applies decides:
 //
 //	the machine                                          verdict
 //	has a step PowerCycle that runs                      PowerCycle
-//	has no check, is healthy, its Node reports, or its   Idle
-//	Node has never reported a boot
+//	has no check or no Node, is healthy, its Node        Idle
+//	reports, or its Node has never reported a boot
 //	runs the controllers, or is excluded by an operator  Held
 //	has no power switch                                  NoPowerSwitch
-//	is one of too many                                   TooMany
+//	has a check that repairs no machine at present       TooMany
 //	is needed for the quorum                             NoQuorum
 //	has a check without a maximum                        Held
-//	is not the only machine with phase SwitchOff         Waiting
-//	or Release
 //	had a fence that failed less than RetryAfter ago     NotConfirmed
+//	must wait, because another machine is in phase       Waiting
+//	SwitchOff or Release
 //	any other                                            phase SwitchOff begins
 func Decide(w World) []Verdict {
 	running := ""
@@ -115,26 +115,27 @@ func Decide(w World) []Verdict {
 	return verdicts
 }
 
-// stay is the verdict that changes nothing.
+// stay returns the verdict that changes nothing.
 func (m Machine) stay(s State, message string) Verdict {
 	return Verdict{State: s, Message: message, Operation: m.Operation, Cycle: m.Cycle.Phase, Taint: m.Taint}
 }
 
-// enter is the verdict that begins a phase.
+// enter returns the verdict that begins a phase.
 func (m Machine) enter(now time.Time, phase Phase, s State, message string) Verdict {
 	v := m.stay(s, message)
 	v.Operation.Phase, v.Operation.Since = phase, now
 	return v
 }
 
-// end is the verdict that ends the operation, if there is one.
+// end returns the verdict that ends the operation, if there is one.
 func (m Machine) end(s State, message string) Verdict {
 	v := m.stay(s, message)
 	v.Operation = Operation{}
 	return v
 }
 
-// do is the verdict that operates the power switch.
+// do returns the verdict that operates the power switch. If the controllers cannot operate it, the
+// verdict has the reason and no action.
 func (m Machine) do(s State, message string, a Action) Verdict {
 	if m.Access != "" && s != Cycling {
 		s = NoSwitch
@@ -154,8 +155,8 @@ func (m Machine) reads(now time.Time, p Power) bool {
 	return m.Reading.Power == p && now.Sub(m.Reading.At) <= Fresh
 }
 
-// begin is the verdict about a machine without an operation. running is the machine with an
-// operation in phase SwitchOff or Release; empty if there is none.
+// begin returns the verdict about a machine without an operation, or with one in phase Failed.
+// running is the machine with an operation in phase SwitchOff or Release; empty if there is none.
 func (w World) begin(i int, running string) Verdict {
 	m := w.Machines[i]
 	if !m.Checked || m.Unhealthy == "" || !m.Exists || !m.Silent || m.BootID == "" {
@@ -178,7 +179,7 @@ func (w World) begin(i int, running string) Verdict {
 	return v
 }
 
-// byHand is what the operator of a lost machine can do without its power switch.
+// byHand tells the operator what to do with a lost machine if its power switch does not work.
 const byHand = "verify yourself that the machine is off, and then set the taint node.kubernetes.io/out-of-service of its Node (task 87)"
 
 // held returns the verdict about a machine that must not be switched off at present; false if it
@@ -213,7 +214,8 @@ func (w World) held(i int) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// proceed is the verdict about a machine with an operation. The first row that applies decides:
+// proceed returns the verdict about a machine with an operation. The first row that applies
+// decides:
 //
 //	phase      the machine                                      verdict
 //	any        has no Node                                      the operation ends
@@ -271,7 +273,7 @@ func (w World) proceed(i int) Verdict {
 	return m.stay(Returning, "it was switched on")
 }
 
-// switchOff is the verdict in phase SwitchOff.
+// switchOff returns the verdict in phase SwitchOff.
 func (w World) switchOff(i int) Verdict {
 	m := w.Machines[i]
 	switch {
@@ -294,14 +296,14 @@ func (w World) switchOff(i int) Verdict {
 	}
 	if v, held := w.held(i); held {
 		if m.Access == "" {
-			v.Action = Read // an earlier request may still have an effect
+			v.Action = Read // an earlier request may still switch the machine off
 		}
 		return v
 	}
 	return m.do(SwitchesOff, "its Node does not report", TurnOff)
 }
 
-// release is the verdict in phase Release.
+// release returns the verdict in phase Release.
 func (m Machine) release(now time.Time) Verdict {
 	switch {
 	case m.reads(now, On):
@@ -324,9 +326,10 @@ func (m Machine) release(now time.Time) Verdict {
 	return m.enter(now, SwitchOn, SwitchesOn, "its pods are released")
 }
 
-// cycle is the verdict about a step PowerCycle. A step that has begun ends, also after its time:
-// the machine must not stay off. A machine that must not be switched off at present is not switched
-// off, but its power is read, because an earlier request may still have an effect.
+// cycle returns the verdict about a step PowerCycle. A step that has begun is completed even after
+// the expiry of its order, because the machine must not stay off. If the machine must not be
+// switched off at present, its power is only read, because an earlier request may still switch the
+// machine off.
 func (w World) cycle(i int) Verdict {
 	m := w.Machines[i]
 	next := func(p Phase) Verdict {

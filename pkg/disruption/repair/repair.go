@@ -10,7 +10,7 @@ type Step string
 
 // The steps, in their order.
 const (
-	RestartServices Step = "RestartServices" // of the container runtime and process "node"
+	RestartServices Step = "RestartServices" // the container runtime and the process "node"
 	Reboot          Step = "Reboot"          // like a reboot by an operator, never forced
 	OtherSlot       Step = "OtherSlot"       // like a rollback by an operator, never forced
 	PowerCycle      Step = "PowerCycle"      // off and on by the controller (BMC) of the machine
@@ -61,7 +61,7 @@ func (o Order) Ends() time.Time {
 			return o.Given.Add(s.wait << max(0, min(o.Attempt, s.attempts)-1))
 		}
 	}
-	return o.Given // a step of another version of the system
+	return o.Given // this version of the system does not know the step
 }
 
 // Machine is a machine of the cluster.
@@ -87,7 +87,8 @@ type Machine struct {
 	// step PowerCycle is left out.
 	Power bool
 	// Silent means that the Node of the machine does not report, so the machine does not read its
-	// order. If Power is true, too, the steps of the machine itself are left out.
+	// order. If Power is true, too, the repair leaves out the steps that the machine itself
+	// performs.
 	Silent bool
 }
 
@@ -119,7 +120,8 @@ func (m Machine) can(s Step) bool {
 // World is the input of Decide.
 type World struct {
 	Now time.Time
-	// MaxInFlight is the number of workers with an order that runs; less than 1 means 1.
+	// MaxInFlight is the maximum number of workers whose orders run at the same time; less than 1
+	// means 1.
 	MaxInFlight int
 	Machines    []Machine
 }
@@ -153,13 +155,16 @@ type Verdict struct {
 //
 //	the machine                                   verdict
 //	is healthy, and its cooldown has ended        Cleared, or Healthy without an order
-//	is healthy                                    Recovered
+//	is healthy, and its order has ended           Recovered
+//	is healthy, and ready since its order         Recovered
 //	has no check                                  NotChecked
 //	has an order that has not ended               Repairing
-//	had the last order                            NoStepLeft
+//	has no further step                           NoStepLeft
 //	is busy                                       Busy
-//	is one of too many                            TooMany
-//	would exceed the limit, or the control plane  Waiting
+//	has a check that gives no orders at present   TooMany
+//	is a worker beyond MaxInFlight                Waiting
+//	is of the control plane, and must wait for    Waiting
+//	another machine of the control plane (holds)
 //	any other                                     Ordered
 func Decide(w World) []Verdict {
 	flight, planes := 0, 0
@@ -194,8 +199,8 @@ func Decide(w World) []Verdict {
 	return verdicts
 }
 
-// runs reports whether the order of a machine runs. The order of a machine that has become ready
-// since does not run any more, so that another machine can get an order.
+// runs reports whether the order of a machine runs. If the machine has become ready since the
+// order, the order does not run any more, so that another machine can get an order.
 func (m Machine) runs(now time.Time) bool {
 	return m.Order.Step != "" && now.Before(m.Order.Ends()) && !m.recovered()
 }
@@ -205,7 +210,7 @@ func (m Machine) recovered() bool {
 	return m.Ready && m.Unhealthy == "" && m.Since.After(m.Order.Given)
 }
 
-// verdict is the decision about a machine, regardless of the other machines.
+// verdict returns the decision about a machine, regardless of the other machines.
 func (m Machine) verdict(now time.Time) Verdict {
 	switch {
 	case m.Unhealthy == "" && m.Order.Step == "":

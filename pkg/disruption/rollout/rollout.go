@@ -28,8 +28,8 @@ func (p Permit) Allows(release string, now time.Time) bool {
 	return p.Release != "" && p.Release == release && now.Before(p.Expires)
 }
 
-// covers reports whether the permit may still be valid by the clock of its machine, so that the
-// machine can start at any time.
+// covers reports whether the permit may still be valid by the clock of its machine. If so, the
+// machine may start to change its release at any time.
 func (p Permit) covers(now time.Time) bool {
 	return p.Release != "" && now.Before(p.Expires.Add(ClockSkew))
 }
@@ -42,7 +42,7 @@ type Machine struct {
 	Canary       bool // it belongs to the canary group
 
 	Have string // the running release
-	Want string // the wanted release; empty: the running release stays
+	Want string // the wanted release; empty if the machine keeps the running release
 
 	// Ready means that the machine and its node are healthy.
 	Ready bool
@@ -62,7 +62,8 @@ type Machine struct {
 func (m Machine) behind() bool { return m.Want != "" && m.Want != m.Have }
 
 // busy reports whether the machine changes its release, or has a permit with which it may start at
-// any time. A permit is used up if the machine runs its release, or has rolled back from it.
+// any time. A permit is used up if the machine runs the permitted release, or has rolled back from
+// it.
 func (m Machine) busy(now time.Time) bool {
 	used := m.Permit.Release == m.Have || m.Permit.Release == m.RolledBack
 	return m.Updating || !used && m.Permit.covers(now)
@@ -75,16 +76,17 @@ func (m Machine) failed() bool { return m.behind() && m.RolledBack == m.Want }
 type Policy struct {
 	Paused bool
 	// MaxUnavailable is the maximum number of workers that are unavailable or change their release;
-	// less than 1 means 1. Control-plane machines always go one at a time.
+	// less than 1 means 1. Control-plane machines always change their release one at a time.
 	MaxUnavailable int
 	// MinReady is how long a machine must be ready before it is available.
 	MinReady time.Duration
 	// CanarySoak is how long the canary group must be ready with the new release before other
-	// machines go.
+	// machines change their release.
 	CanarySoak time.Duration
-	// Windows are the maintenance windows; without windows, machines can go at any time.
+	// Windows are the maintenance windows, in which machines can start to change their release;
+	// without windows, they can start at any time.
 	Windows []Window
-	// Gates must pass before each machine goes.
+	// Gates must pass before each machine changes its release.
 	Gates []Gate
 }
 
@@ -98,7 +100,8 @@ const (
 	GateFailed  GateState = "Failed"
 )
 
-// Gate is a condition that an operator has defined. It is evaluated again before each machine goes.
+// Gate is a condition that an operator has defined. It is evaluated again before each machine
+// changes its release.
 type Gate struct {
 	Name string
 	// Step is the Decision.Step for which the gate was evaluated. For any other step, the gate is
@@ -128,10 +131,10 @@ const (
 	Paused         State = "Paused"         // the policy pauses the rollout
 	OutsideWindow  State = "OutsideWindow"  // no maintenance window is open
 	WaitingForGate State = "WaitingForGate" // a gate has not passed
-	WaitingForTurn State = "WaitingForTurn" // another machine goes first
+	WaitingForTurn State = "WaitingForTurn" // another machine changes its release first
 	Unavailable    State = "Unavailable"    // too many machines are unavailable
 	NoQuorum       State = "NoQuorum"       // etcd would lose its quorum
-	Canary         State = "Canary"         // the canary group is not finished
+	Canary         State = "Canary"         // the canary group is not ready, or not for long enough
 )
 
 // Verdict is the decision about a machine.
@@ -148,26 +151,28 @@ type Verdict struct {
 type Decision struct {
 	// Verdicts has an element for each machine, in the order of the input.
 	Verdicts []Verdict
-	// Step names the state of the rollout for which the gates must pass; empty if no machine is at
-	// the gates.
+	// Step names the state of the rollout for which the gates must pass: the release, and the
+	// number of machines that have it. It is empty if the gates do not matter at present.
 	Step string
 	// Next is the earliest time at which the decision can change without a change of a machine or
 	// of the policy; zero means never.
 	Next time.Time
 }
 
-// Decide returns the decision about each machine. The first row that applies decides:
+// Decide returns the decision about each machine. A machine is behind if its wanted release differs
+// from its running release. It is in progress if it changes its release, or may start to at any
+// time because of a valid permit. The first row that applies decides:
 //
 //	machine                                   rollout                               state
 //	not behind, not in progress               any                                   UpToDate
-//	in progress, or with a valid permit       any                                   Updating
+//	in progress                               any                                   Updating
 //	rolled back from its wanted release       any                                   RolledBack
 //	any other, which is behind                paused                                Paused
 //	                                          a machine has rolled back             Halted
 //	                                          no window is open                     OutsideWindow
-//	control plane                             another is in progress, or goes       WaitingForTurn
-//	                                          before: canary, unready, not the
-//	                                          leader, name
+//	control plane                             another is in progress, or is before  WaitingForTurn
+//	                                          it in this order: canary, unready,
+//	                                          not the leader, name
 //	                                          another is unavailable                Unavailable
 //	                                          the others have no quorum             NoQuorum
 //	worker                                    a control-plane machine is behind or  WaitingForTurn
@@ -242,8 +247,8 @@ func (d *decision) classify(i int) {
 	}
 }
 
-// available reports whether the machine has been ready for Policy.MinReady. If not yet, it records
-// when this will be so.
+// available reports whether the machine has been ready for Policy.MinReady. If the machine is
+// ready, but not for so long, available records the time at which it will be available (wake).
 func (d *decision) available(m Machine) bool {
 	if !m.Ready {
 		return false
@@ -252,7 +257,8 @@ func (d *decision) available(m Machine) bool {
 	return !d.Now.Before(m.Since.Add(d.Policy.MinReady))
 }
 
-// hold reports whether the whole rollout waits. If so, it sets the state of the waiting machines.
+// hold reports whether the decision is complete, because no machine waits, or because the whole
+// rollout waits. In the second case, it sets the state of the waiting machines.
 func (d *decision) hold(waiting []int) bool {
 	state, message := State(""), ""
 	failed := slices.IndexFunc(d.Machines, Machine.failed)
@@ -279,7 +285,7 @@ func (d *decision) hold(waiting []int) bool {
 	return state != ""
 }
 
-// order sorts machines by the order in which they go.
+// order sorts machines by the order in which they change their release.
 func (d *decision) order(machines []int) {
 	rank := func(m Machine) int {
 		switch {
@@ -300,8 +306,8 @@ func (d *decision) order(machines []int) {
 	})
 }
 
-// decideControlPlane sets the states of the waiting control-plane machines, which are sorted: only
-// the first can go.
+// decideControlPlane sets the states of the waiting control-plane machines. They are sorted, and
+// only the first can get a permit.
 func (d *decision) decideControlPlane(waiting []int) {
 	if len(waiting) == 0 {
 		return
@@ -364,7 +370,7 @@ func (d *decision) decideWorkers(waiting []int) {
 	var ready []int
 	for _, i := range waiting {
 		m := d.Machines[i]
-		counted := !d.available(m) // the worker is in away already
+		counted := !d.available(m) // the variable away includes this worker already
 		others := away
 		if counted {
 			others--
@@ -442,8 +448,9 @@ func (d *decision) permit(machines []int) {
 
 // awaitsGate returns the reason why the next machine must wait for a gate; empty if all gates have
 // passed. The step contains the number of machines that have the release, so each gate is evaluated
-// again for the next machine. For a control-plane machine, workers are not counted: with false
-// reports, a stolen worker could otherwise delay the control plane.
+// again for the next machine. For a control-plane machine, workers are not counted. Otherwise a
+// stolen worker could change the number by false reports, and the gates of the control plane would
+// never pass.
 func (d *decision) awaitsGate(first Machine) string {
 	release := first.Want
 	if len(d.Policy.Gates) == 0 {

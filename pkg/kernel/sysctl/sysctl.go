@@ -1,8 +1,8 @@
 // Package sysctl has the tables of all kernel parameters that the system sets, with the reason for
 // each. machined/host sets the parameters in System and Pods, and machined/network sets those in
 // Links for each link. pkg/config rejects a configuration that sets a parameter of these tables or
-// of Reserved. Names are dotted, as in sysctl(8), and relative to /proc/sys; "/" in a name means a
-// dot within a part.
+// of Reserved. Names are dotted, as in sysctl(8), and relative to /proc/sys. A "/" in a name stands
+// for a dot within a part, such as the name of a link.
 //
 // To add a parameter, add a row to a table.
 package sysctl
@@ -45,13 +45,13 @@ const (
 // kernel.yama.ptrace_scope=3 (the value 2 still permits debuggers with CAP_SYS_PTRACE),
 // kernel.warn_limit=1 (a warning of a driver must not stop the machine).
 var System = []Parameter{
-	// KSPP: information about the kernel for programs.
+	// KSPP: hide information about the kernel from programs.
 	{Name: "kernel.kptr_restrict", Value: "2", Reason: hardening},
 	{Name: "kernel.dmesg_restrict", Value: "1", Reason: hardening},
 	// 3, an extension of Debian's kernel: no use of perf without CAP_PERFMON
 	{Name: "kernel.perf_event_paranoid", Value: "3", Reason: hardening},
 	{Name: "kernel.randomize_va_space", Value: "2", Reason: hardening},
-	// KSPP: functions of the kernel that attackers can use.
+	// KSPP: restrict functions of the kernel that attackers can use.
 	{Name: "kernel.kexec_load_disabled", Value: "1", Optional: true, Reason: hardening},
 	{Name: "kernel.unprivileged_bpf_disabled", Value: "1", Optional: true, Reason: hardening},
 	{Name: "net.core.bpf_jit_harden", Value: "2", Optional: true, Reason: hardening},
@@ -62,7 +62,7 @@ var System = []Parameter{
 	{Name: "dev.tty.ldisc_autoload", Value: "0", Reason: hardening},
 	{Name: "dev.tty.legacy_tiocsti", Value: "0", Optional: true, Reason: hardening},
 	{Name: "kernel.sysrq", Value: "0", Optional: true, Reason: hardening},
-	// KSPP: files in directories to which other users can write.
+	// KSPP: protect files in directories to which other users can write.
 	{Name: "fs.protected_symlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_hardlinks", Value: "1", Reason: hardening},
 	{Name: "fs.protected_fifos", Value: "2", Reason: hardening},
@@ -86,8 +86,8 @@ var System = []Parameter{
 	{Name: "kernel.keys.root_maxkeys", Value: "1000000", Optional: true, Reason: kubelet},
 	{Name: "kernel.keys.root_maxbytes", Value: "25000000", Optional: true, Reason: kubelet},
 
-	// Kubernetes: pods' packets are forwarded. Forwarding is enabled before any link is up, because
-	// the kernel removes the routes from router advertisements when it is enabled.
+	// Kubernetes: pods' packets are forwarded. Forwarding is enabled before any link is up: at the
+	// moment of the change, the kernel removes the routes from router advertisements.
 	{Name: "net.ipv4.ip_forward", Value: "1", Reason: forwarding},
 	{Name: "net.ipv6.conf.all.forwarding", Value: "1", Optional: true, Reason: forwarding},
 

@@ -1,5 +1,5 @@
-// Package controlplane has the type of the kind OrlopControlPlane, the control-plane half of the
-// v1beta2 contract of Cluster API.
+// Package controlplane has the type of the kind OrlopControlPlane. It fulfills the part of the
+// v1beta2 contract of Cluster API that is about control planes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=controlplane.cluster.x-k8s.io

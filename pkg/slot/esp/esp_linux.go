@@ -57,15 +57,15 @@ type Partition struct {
 	faults  faults
 }
 
-// mounted mounts the ESP, calls do with the mount point, and unmounts the ESP, which flushes it. It
-// waits until no other access runs.
+// The method mounted waits until no other access runs. Then it mounts the ESP, calls do with the
+// mount point, and unmounts the ESP, which flushes it.
 func (e *Partition) mounted(flags mount.Flags, do func(root string) error) error {
 	e.busy.Lock()
 	defer e.busy.Unlock()
 	return e.mount(flags, do)
 }
 
-// mount is mounted for a caller that already holds busy.
+// mount does the work of the method mounted. The caller holds the mutex busy.
 func (e *Partition) mount(flags mount.Flags, do func(root string) error) (err error) {
 	device, err := e.Device()
 	if err != nil {
@@ -125,9 +125,9 @@ func entries(dir string) ([]slot.Entry, error) {
 	return all, nil
 }
 
-// Version calls take with the UKI of a version and its signed statement. The statement is nil if
-// the ESP has none. Version fails if the version has no entry.
-func (e *Partition) Version(version string, take func(uki *os.File, statement []byte) error) error {
+// Version calls do with the UKI of a version and its signed statement. The statement is nil if the
+// ESP has none. Version fails if the version has no entry.
+func (e *Partition) Version(version string, do func(uki *os.File, statement []byte) error) error {
 	return e.mounted(mount.ReadOnly, func(root string) error {
 		all, err := entries(filepath.Join(root, slot.EntriesDir))
 		if err != nil {
@@ -146,11 +146,11 @@ func (e *Partition) Version(version string, take func(uki *os.File, statement []
 			return fmt.Errorf("ESP: cannot read: %w", err)
 		}
 		defer uki.Close()
-		return take(uki, statement)
+		return do(uki, statement)
 	})
 }
 
-// FreeSpace returns the number of bytes that are free after the removal of all versions except
+// FreeSpace returns the number of bytes that would be free after the removal of all versions except
 // keep.
 func (e *Partition) FreeSpace(keep string) (room int64, err error) {
 	err = e.mounted(mount.ReadOnly, func(root string) error {
@@ -209,8 +209,8 @@ func remove(name string) error {
 // unfinished is the suffix of a file that is not complete. The boot loader reads only *.efi.
 const unfinished = ".new"
 
-// RemoveOthers removes all versions except keep. It leaves free space in the directory of entries,
-// so that a rename by the firmware needs no new cluster.
+// RemoveOthers removes all versions except keep. It also trims the directory of entries, so that a
+// later rename by the firmware needs no new cluster for it.
 func (e *Partition) RemoveOthers(keep string) error {
 	if err := e.unmounted(removeDuplicates); err != nil {
 		return fmt.Errorf("ESP: cannot check for duplicate names: %w", err)
@@ -260,7 +260,7 @@ func (e *Partition) unmounted(do func(fs storage, dir string) error) (err error)
 		return err
 	}
 	defer func() {
-		if err != nil { // a success proves nothing: do writes few sectors
+		if err != nil { // a success is not recorded, because the function writes only a few sectors
 			e.faults.record(true, err)
 		}
 	}()
@@ -315,12 +315,12 @@ func write(name, temporary string, content io.Reader) error {
 	return rename(temporary, name)
 }
 
-// rename renames a file in its directory. After a power cut, a name refers to the file, because
-// rename flushes the file before the directory. FAT stores the location of a file in its directory
-// entry. At a rename, Linux writes a new directory entry without the location, and adds the
-// location when it writes the inode of the file (fs/fat/namei_vfat.c, vfat_rename). So the complete
-// new directory entry is on disk before Linux removes the old one, even if they are in different
-// sectors.
+// rename renames a file in its directory. After a power cut, the old or the new name refers to the
+// complete file, because rename flushes the file before the directory. FAT stores the location of a
+// file in its directory entry. At a rename, Linux writes a new directory entry without the
+// location, and adds the location when it writes the inode of the file (fs/fat/namei_vfat.c,
+// vfat_rename). So the complete new directory entry is on disk before Linux removes the old one,
+// even if they are in different sectors.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("ESP: cannot rename: %w", err)

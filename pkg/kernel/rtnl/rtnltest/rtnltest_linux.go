@@ -74,8 +74,9 @@ func Isolate(t *testing.T) bool {
 	return false
 }
 
-// timeout returns the timeout for the child process; 0 means none. It ends before that of the
-// calling test, so that the goroutines of the child are printed, and not those of the calling test.
+// timeout returns the timeout for the child process; 0 means none. It is shorter than the remaining
+// time of the calling test. So if the test hangs, the child prints its goroutines before the
+// calling test ends.
 func timeout(t *testing.T) time.Duration {
 	end, limited := t.Deadline()
 	if !limited {
@@ -304,8 +305,8 @@ func NewOther(t *testing.T) *Namespace {
 	o := &Namespace{work: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		// never unlocked: when the goroutine ends, its thread ends, and with the thread the
-		// namespace
+		// The thread is never unlocked. Therefore it ends with the goroutine, and the namespace
+		// ends with the thread.
 		runtime.LockOSThread()
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
