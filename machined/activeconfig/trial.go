@@ -22,14 +22,16 @@ import (
 //
 // During a trial the previous configuration is stored beside the new configuration on STATE
 // (package configstore). The previous configuration becomes active again when the time is up
-// (WatchTrial), and at the next boot, whatever caused the boot. (Kernel modules, a replaced pod
-// network and kernel parameters net.* revert at boot only, so the machine reboots if the trial
-// changed them; it also reboots if another kernel parameter does not return to its former value.)
-// The new configuration stays only after Confirm, which requires a call over the API: a
-// configuration that locks out its operator is never confirmed.
+// (WatchTrial), and at the next boot, whatever caused the boot. The new configuration stays only
+// after Confirm, which requires a call over the API: a configuration that locks out its operator is
+// never confirmed.
+//
+// Kernel modules, a replaced pod network and the kernel parameters net.* revert at boot only. If
+// the trial changed them, the machine reboots at the end of the trial. It also reboots if another
+// kernel parameter does not return to its former value.
 
-// trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots:
-// the boot reverts the trial, and checks the file systems, because the disk may reject writes.
+// trialRetry is the delay after a failed revert. After trialRetries failures the machine reboots,
+// because the disk may reject writes: the boot checks the file systems and reverts the trial.
 const (
 	trialRetry   = 10 * time.Second
 	trialRetries = 6
@@ -43,11 +45,11 @@ const (
 )
 
 // LoadAtBoot performs the pending changes of a boot (configstore.Store.Boot) and reads the
-// configuration, with its file and its origin for the history. With adopt, a staged configuration
-// becomes active. A staged configuration with a trial is active until the end of the trial, which
-// begins here. The record of this trial is on STATE before the configuration is read, so a machine
-// that crashes with the configuration boots with the previous configuration. If this version cannot
-// read the configuration on trial, LoadAtBoot reverts the trial at once.
+// configuration. from is its file, and by is its origin for the history. If adopt is true, a staged
+// configuration becomes active. A staged configuration with a trial is active until the end of the
+// trial, which begins here. The record of this trial is on STATE before the configuration is read,
+// so a machine that crashes with the configuration boots with the previous configuration. If this
+// version cannot read the configuration on trial, LoadAtBoot reverts the trial at once.
 func (m *Manager) LoadAtBoot(adopt bool) (a Active, from, by string, err error) {
 	changed, err := m.deps.Store.Boot(adopt)
 	if err != nil {
@@ -257,7 +259,7 @@ func (m *Manager) Confirm(ctx context.Context, by api.Caller, name string) (*con
 	if !m.deps.Proves(now.Config, by.Age) {
 		return nil, errOldConnection
 	}
-	// The network must have converged: before, the caller's connection uses the old network.
+	// The network must have converged: until then, the caller's connection uses the old network.
 	if !now.SameNetwork {
 		if err := m.deps.AwaitNetwork(ctx, now.Config); err != nil {
 			return nil, err

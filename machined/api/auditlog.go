@@ -24,11 +24,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/sanitize"
 )
 
-// The audit log (package audit) has two records: the first for calls that changed or revealed data,
-// the second for rejected calls and starts of calls. So entries of the second cannot displace
-// entries of the first (docs/decisions/0058-audit-records.md). machined records every call that
-// changes data or reveals a secret, and every pairing attempt; apid reports the calls that it has
-// rejected.
+// The audit log (package audit) has two records: changes, for calls that changed or revealed data,
+// and refused, for rejected calls and the starts of calls. They are separate so that entries of
+// refused cannot displace entries of changes (docs/decisions/0058-audit-records.md). machined
+// records every call that changes data or reveals a secret, and every pairing attempt. apid reports
+// the calls that it has rejected.
 
 // AuditLogDeps are the dependencies of the audit log.
 type AuditLogDeps struct {
@@ -145,7 +145,7 @@ func bounded(c audit.Call) audit.Call {
 // maxReason is the maximum size of a recorded reason, in bytes.
 const maxReason = 400
 
-// Record writes a call that changed data into the first record. If the write fails, the call is
+// Record writes a call that changed data into the record changes. If the write fails, the call is
 // written before the next call starts, or recorded as unfinished at the next boot.
 func (l *AuditLog) Record(c audit.Call) {
 	if l.changes == nil {
@@ -195,9 +195,9 @@ func (l *AuditLog) nextUnwritten() (c audit.Call, found bool) {
 	return l.unwritten[0], true
 }
 
-// RecordRefused writes a rejected call, or the start of a call, into the second record, within the
-// limit of the caller. The limit is per subject and not per certificate: with another certificate,
-// which a machine gets on request, the machine would evade its limit.
+// RecordRefused writes a rejected call, or the start of a call, into the record refused, within the
+// limit of the caller. The limit is per subject and not per certificate: a machine gets another
+// certificate on request, and would evade a limit per certificate.
 func (l *AuditLog) RecordRefused(c audit.Call) {
 	if l.refused == nil {
 		return
@@ -230,8 +230,8 @@ const (
 	effectCertain
 )
 
-// effectOf returns the effect of a call that has ended: sent reports that its caller received an
-// answer, unchanged that its handler changed no data.
+// effectOf returns the effect of a call that has ended. sent is true if its caller received a part
+// of the answer. unchanged is true if its handler changed no data.
 func effectOf(c audit.Call, code codes.Code, sent, unchanged bool) effect {
 	readOnly := api.AuditRuleOf(c.Method).GetReadOnly()
 	switch {
@@ -275,9 +275,9 @@ func target(method string, request, answer any) string {
 	return sanitize.ASCII(strings.TrimPrefix(what, ", "), 200)
 }
 
-// refusedLimit limits the entries about rejected calls and about callers that may change no data.
-// Without it, any caller with a certificate could displace the entries of all others, because the
-// record holds some twenty thousand calls. Calls over the limit are counted.
+// refusedLimit limits the entries of each caller in the record refused. Without the limit, any
+// caller with a certificate could displace the entries of all other callers, because the record
+// holds only some twenty thousand calls. Calls over the limit are counted.
 type refusedLimit struct {
 	rates limits.Rates
 
@@ -325,8 +325,8 @@ func (l *AuditLog) recordRefusal(r *api.RecordRefusalRequest) {
 // errNoRecord is returned if the audit log cannot be written.
 var errNoRecord = errors.New("audit: the audit log is not writable on this machine; `orlopctl events` shows why")
 
-// record returns the record of the calls that changed or revealed data; with rejected, that of the
-// rejected calls. The error is a gRPC status.
+// record returns the record changes or, if rejected is true, the record refused. The error is a
+// gRPC status.
 func (l *AuditLog) record(rejected bool) (*audit.Log, error) {
 	log := l.changes
 	if rejected {

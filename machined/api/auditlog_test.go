@@ -29,8 +29,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/limits"
 )
 
-// recording is an audit log with records in directories of a test, so small that few calls fill
-// them.
+// recording returns an audit log with records in a directory of the test. size is the largest size
+// of a file of a record, in bytes.
 func recording(t *testing.T, size int) *AuditLog {
 	t.Helper()
 	l := NewAuditLog(AuditLogDeps{Event: func(kind, message string) {}, Console: func(string) {}})
@@ -47,7 +47,7 @@ func recording(t *testing.T, size int) *AuditLog {
 	return l
 }
 
-// interceptorOf is the interceptor of a claimed machine.
+// interceptorOf returns the interceptor of a claimed machine.
 func interceptorOf(l *AuditLog) Interceptor {
 	return Interceptor{AuditLog: l, Audited: apid.Mutates(), RejectUnclaimed: func(string) error { return nil }}
 }
@@ -60,7 +60,7 @@ type fakeStream struct {
 
 func (s fakeStream) Context() context.Context { return s.ctx }
 
-// callBy is the context of a call.
+// callBy returns the context of a call by a client with this subject and role.
 func callBy(t *testing.T, subject, role string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs(
 		api.MetadataSubject, subject, api.MetadataSerial, "1f", api.MetadataRole, role, api.MetadataPeer, "10.0.0.1:4711"))
@@ -102,10 +102,10 @@ func TestInterceptor(t *testing.T) {
 	pairing.Update(nil, nil)
 	g.RejectUnclaimed = pairing.RejectUnclaimed
 	if err := g.do(ctx, api.Machine_Version_FullMethodName, nil); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("a call to a machine of nobody: %v", err)
+		t.Errorf("a call to an unclaimed machine: %v", err)
 	}
 	if err := g.do(ctx, api.ApidInternal_Pair_FullMethodName, nil); err != nil {
-		t.Errorf("pairing with a machine of nobody: %v", err)
+		t.Errorf("pairing with an unclaimed machine: %v", err)
 	}
 	changes := audittest.Entries(t, l.changes, "")
 	if got, want := brief(changes), "admin Machine/Reboot OK\nadmin Cluster/Kubeconfig OK"; got != want || changes[0].Subject != "CN=admin,O=orlop:admin" || changes[0].ID == "" {
@@ -155,7 +155,7 @@ func TestStateHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.flush(); err == nil { // it waits for the write that hangs
-		t.Error("a FIFO holds a record")
+		t.Error("flush succeeded although the file of the record is a FIFO")
 	}
 	if err := errors.Join(reader.Close(), os.Rename(aside, file), l.flush()); err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestRefusedPushOutNothing(t *testing.T) {
 			_ = g.do(ctx, api.Machine_ListFiles_FullMethodName, nil)
 			_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: api.Config_Apply_FullMethodName}, unchanged)
 			_ = g.Stream(nil, fakeStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: api.Image_Import_FullMethodName}, func(any, grpc.ServerStream) error {
-				return status.Error(codes.Canceled, "it left before it had said anything")
+				return status.Error(codes.Canceled, "the client left before its first message")
 			})
 			l.recordRefusal(&api.RecordRefusalRequest{Subject: "CN=op", Role: "operator", Method: api.Machine_Reset_FullMethodName, Outcome: "PermissionDenied"})
 		}
@@ -263,7 +263,9 @@ func TestRefusedPushOutNothing(t *testing.T) {
 	})
 }
 
-func TestWeigh(t *testing.T) {
+// TestEffectOf checks the effect of a call by its role, method, code, and by whether its caller
+// received a part of the answer (sent) and its handler changed no data (unchanged).
+func TestEffectOf(t *testing.T) {
 	for _, c := range []struct {
 		role, method    string
 		code            codes.Code
@@ -331,7 +333,7 @@ func TestStreamBegins(t *testing.T) {
 	}
 	ended := audittest.Entries(t, l.changes, "")
 	if len(ended) != 1 || ended[0].Status != "OK" || ended[0].ID != after[0].ID {
-		t.Errorf("without one: %+v", ended)
+		t.Errorf("without a power cut: %+v", ended)
 	}
 	for _, j := range []audit.Journal{cut.inProgress, l.inProgress} {
 		if left, err := j.Unfinished(); err != nil || len(left) != 0 {
@@ -417,7 +419,7 @@ func optionalCalls() (methods []string) {
 	return methods
 }
 
-// closedLog is a record without its directory.
+// closedLog returns a record that cannot be written, because its directory was removed.
 func closedLog(t *testing.T) *audit.Log {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "gone")
@@ -431,8 +433,8 @@ func closedLog(t *testing.T) *audit.Log {
 	return l
 }
 
-// TestRecordIsBounded checks the limit of recorded calls without a change per caller, and the
-// length of each.
+// TestRecordIsBounded checks how many calls without a change are recorded for each caller, and how
+// long their reasons are.
 func TestRecordIsBounded(t *testing.T) {
 	l := recording(t, audit.DefaultSize)
 	g := interceptorOf(l)
@@ -502,7 +504,7 @@ func TestRefusedLimit(t *testing.T) {
 			t.Error("another caller is not recorded")
 		}
 		recorded++
-		// nearly all of these share a limit
+		// more callers than the limiter distinguishes: nearly all of them share one limit
 		const calls = 3 * limits.MaxKeys
 		for range 2 {
 			for i := range calls {

@@ -3,7 +3,8 @@
 //
 // The files in the directory have mode 0600:
 //
-//	current.yaml    active configuration. If it is missing: that of the image, or none.
+//	current.yaml    active configuration. Without the file, the configuration of the image is
+//	                active, if the image has one.
 //	staged.yaml     replaces current.yaml at the next boot.
 //	try.json        the trial of staged.yaml, which begins at the next boot (StagedTrial).
 //	return.json     the replacement of current.yaml at the next boot, if current.yaml is on trial
@@ -45,8 +46,9 @@ func (s Store) revertFile() string { return filepath.Join(s.Dir, "return.json") 
 // configuration ends the trial, even if a version of the system without trials activates it.
 type revertRecord struct {
 	// SHA-256 digests of the configuration on trial, and of earlier configurations of the trial
-	Tried     []string `json:"tried"`
-	Documents string   `json:"documents"` // empty: no configuration
+	Tried []string `json:"tried"`
+	// the configuration from before the trial; empty if there was none
+	Documents string `json:"documents"`
 }
 
 func digest(documents []byte) string {
@@ -182,8 +184,8 @@ func (s Store) StageTrial(documents []byte, name string, duration time.Duration)
 		}
 		t.Tried = append(t.Tried, digest(earlier))
 	}
-	// Until the second write completes, the earlier staged configuration keeps its trial, or has
-	// none as before.
+	// Until the second write completes, the earlier staged configuration stays staged. It keeps its
+	// trial if it has one; otherwise try.json is not valid for it.
 	if err := s.writeJSON(s.tryFile(), t); err != nil {
 		return err
 	}
@@ -200,7 +202,8 @@ func (s Store) StagedTrial() (t StagedTrial, trying bool, err error) {
 	return t, trying, err
 }
 
-// Staged returns the time of the staging; the zero time if no configuration is staged.
+// Staged returns the time at which the present configuration was staged; the zero time if no
+// configuration is staged.
 func (s Store) Staged() time.Time {
 	info, err := os.Stat(s.staged())
 	if err != nil {
@@ -228,9 +231,10 @@ type Changed struct {
 }
 
 // Boot performs the pending changes at boot and reports them, also together with an error: it
-// reverts an unconfirmed trial, and, if adopt is true, activates the staged configuration. A staged
-// configuration with a trial is active in this boot only: the next boot reverts it. After a power
-// cut between the steps, the next boot performs the remaining steps.
+// reverts an unconfirmed trial, and, if adopt is true, activates the staged configuration. If the
+// staged configuration has a trial that no client confirms, it is active in this boot only: the
+// next boot reverts it. After a power cut between the steps, the next boot performs the remaining
+// steps.
 func (s Store) Boot(adopt bool) (c Changed, err error) {
 	if c.Returned, err = s.RevertTrial(); err != nil {
 		c.Overdue = s.MaybeOnTrial()

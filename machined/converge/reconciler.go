@@ -28,8 +28,8 @@ import (
 // Config is the configuration to which the domains converge.
 type Config struct {
 	Config *config.Config // nil: none
-	// Due is the time at which the configuration becomes active: by then the caller has received
-	// the answer.
+	// Due is the time at which the domains begin to converge. It is late enough for the caller to
+	// receive the answer first.
 	Due time.Time
 }
 
@@ -39,10 +39,11 @@ type Deps struct {
 	Domains Domains
 	// HostConfig returns the host settings of a configuration.
 	HostConfig func(*config.Config) host.Config
-	// APIFacts returns the facts on which the credentials of apid depend, NodeFacts the facts on
-	// which the node and its services depend. Both read the ledger and STATE, which may block.
+	// APIFacts returns the facts on which the credentials of apid depend. NodeFacts returns the
+	// facts on which the node and its services depend. Both read the ledger and STATE, and a read
+	// of STATE may block.
 	APIFacts, NodeFacts func(*config.Config, network.State) nodeplan.Facts
-	// Changes start a reconciliation.
+	// Each change of a value in Changes starts a reconciliation.
 	Changes Changes
 	// MemberProblem returns why a worker is no member of its cluster; empty if the worker is a
 	// member.
@@ -51,7 +52,7 @@ type Deps struct {
 	ConfigureRegistries func(*config.Config, egress.Config) error
 	// Enter sets the current step of the boot, with the resource for which it waits.
 	Enter func(step, waitsFor string)
-	// Stopping reports that the machine shuts down: then no domain is changed.
+	// Stopping reports whether the machine shuts down. The Reconciler then changes no domain.
 	Stopping func() bool
 	// Event adds an event; Console also writes the line to the console.
 	Event   func(source, kind, message string)
@@ -67,7 +68,7 @@ type Domains struct {
 	Network        Network
 	Kernel         *host.Kernel
 	HostFacts      func() host.Facts
-	// HasIdentity reports that the machine key exists.
+	// HasIdentity reports whether the machine key exists.
 	HasIdentity func() bool
 	// UpdatePairing begins or ends the pairing; operators are the operator CAs of the machine.
 	UpdatePairing func(c *config.Config, operators []byte)
@@ -90,7 +91,7 @@ type Changes struct {
 	Membership, Artifacts, Ledger, LLDPLabels, Volumes cell.View[struct{}]
 }
 
-// Reconciler leads the domains to the active configuration.
+// Reconciler converges the domains to the active configuration.
 type Reconciler struct {
 	deps  Deps
 	mu    sync.Mutex // at most one reconciliation at a time
@@ -114,12 +115,13 @@ func (r *Reconciler) Lock() { r.mu.Lock() }
 // Unlock ends Lock.
 func (r *Reconciler) Unlock() { r.mu.Unlock() }
 
-// resyncInterval is the interval at which credentials are reconciled without a change: after a
-// change of the clock a certificate may be due at once. Reading them takes less than a millisecond.
+// resyncInterval is the interval at which credentials are reconciled without a change: after a step
+// of the clock, the renewal of a certificate may be due at once. Reading the credentials takes less
+// than a millisecond.
 const resyncInterval = membership.ResyncInterval
 
-// rulesRetry decides when nftables rules that the kernel has rejected are tried again: the services
-// of the cluster may wait for them.
+// rulesRetry decides when nftables rules that the kernel has rejected are tried again. They are
+// tried again before the next resync, because the services of the cluster may wait for the rules.
 type rulesRetry struct{ rejections int }
 
 // next returns the delay until the next attempt, given the problem of the last attempt (empty: the
@@ -206,8 +208,8 @@ func (r *Reconciler) reconcile(ctx context.Context, c *config.Config, state netw
 	return r.lead(ctx, r.domains(), c, state)
 }
 
-// lead leads these domains to a configuration. First it records the loss of the address and reports
-// the unused resolvers, so that a failure of a domain prevents neither.
+// lead converges the domains in all to a configuration. First it records the loss of the address
+// and reports the unused resolvers, so both happen even if a domain fails.
 func (r *Reconciler) lead(ctx context.Context, all []domain, c *config.Config, state network.State) error {
 	r.recordAddress(c, state)
 	r.reportUnusedResolvers(c, state)
@@ -248,20 +250,20 @@ func (r *Reconciler) apiGoal(c *config.Config, state network.State) apiGoal {
 	return apiGoal{want: want, operators: facts.Trust.Callers.Operators, problem: err}
 }
 
-// ConfigureHost leads the host to a configuration at boot, before the other domains.
+// ConfigureHost converges the host to a configuration at boot, before the other domains.
 func (r *Reconciler) ConfigureHost(ctx context.Context, c host.Config) error {
 	return r.domain("host").converge(ctx, goal{host: c}, r.report)
 }
 
 // ConfigureFirewall installs the nftables rules of a configuration at boot, before the network
-// starts. The reconciliation tries again the rules that the kernel rejects.
+// starts. If the kernel rejects rules, Run tries them again.
 func (r *Reconciler) ConfigureFirewall(ctx context.Context, c *config.Config) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.domain("firewall").converge(ctx, goal{firewall: nodeplan.Firewall(c), guard: nodeplan.Guard(c)}, r.report)
 }
 
-// ConfigureAPI leads apid to a configuration, without the other domains.
+// ConfigureAPI converges apid to a configuration, without the other domains.
 func (r *Reconciler) ConfigureAPI(ctx context.Context, c *config.Config, state network.State) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,9 +311,9 @@ func (r *Reconciler) report(done reconcile.Report) {
 	r.deps.Event(done.Domain, done.Kind(), done.String())
 }
 
-// WaitingServices returns the names of services that do not run with a configuration yet: they have
-// still to start or stop. The plan reads STATE; the error is limits.ErrUnknown if STATE does not
-// answer.
+// WaitingServices returns the names of the services that still have to start, restart or stop for a
+// configuration, and of the services that do not run. It reads STATE; the error is
+// limits.ErrUnknown if STATE does not answer.
 func (r *Reconciler) WaitingServices(ctx context.Context, c *config.Config) ([]string, error) {
 	return limits.Read(ctx, &r.waitingReads, "plan of the services", limits.StateTimeout, func(context.Context) ([]string, error) { return r.waitingServices(c) })
 }

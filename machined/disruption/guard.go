@@ -45,10 +45,11 @@ type Deps struct {
 
 // State is the turn of the machine.
 type State struct {
-	disruption.Turn      // zero if the machine has none
-	Booted          bool // the machine has booted since it took the turn, and was not healthy yet
-	life            time.Duration
-	ends            time.Time // the time of Turn.Ends, by a clock that no correction changes
+	disruption.Turn // zero if the machine has none
+	// the machine has booted since it took the turn, and was not healthy yet
+	Booted bool
+	life   time.Duration // time from a renewal to the end of the turn
+	ends   time.Time     // the time of Turn.Ends, by a clock that no correction changes
 }
 
 // none reports whether the machine has no turn.
@@ -96,9 +97,9 @@ func (g *Guard) Confirm(ctx context.Context, r disruption.Request) error {
 	return g.ask(ctx, r)
 }
 
-// ask returns an error if an operation is refused and not forced; then the turn is as before. The
-// request to the cluster continues if the caller disconnects, because only the answer says whether
-// the machine has the turn.
+// ask returns an error if an operation is refused and not forced. If it returns an error, it has
+// restored the previous state of the turn. The request to the cluster continues if the caller
+// disconnects, because only the answer says whether the machine has the turn.
 func (g *Guard) ask(ctx context.Context, r disruption.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -247,8 +248,8 @@ func (g *Guard) stopKeeping() {
 }
 
 // upkeep renews the turn while an operation needs it, because a drain may take an hour. If no
-// operation needs the turn any more, upkeep repeats its failed return. It returns the time until
-// the next upkeep; 0 if there is none.
+// operation needs the turn any more, an attempt to return it has failed, and upkeep tries to return
+// it again. It returns the time until the next upkeep; 0 if there is none.
 func (g *Guard) upkeep(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -260,14 +261,14 @@ func (g *Guard) upkeep(ctx context.Context) time.Duration {
 		asking, cancel := context.WithTimeout(ctx, renewTimeout)
 		defer cancel()
 		return g.renew(asking, t, t.life)
-	case !t.Booted: // after a boot, Run returns it
+	case !t.Booted: // after a boot, Run returns the turn
 		g.giveBack()
 	}
 	return 0
 }
 
-// renew renews a turn for a time, and returns the time until the next renewal. Without a quorum, no
-// lease ends before the quorum is back.
+// renew renews a turn for a time, and returns the time until the next attempt. A renewal that fails
+// because etcd has no quorum is harmless: no lease ends before the quorum is back.
 func (g *Guard) renew(ctx context.Context, t State, life time.Duration) time.Duration {
 	next := t
 	next.Ends = clock().Add(life)

@@ -36,7 +36,7 @@ type Deps struct {
 	// Removed reports whether the machine was removed from its cluster: it has no pods to evict and
 	// no API server to call.
 	Removed func() bool
-	// Stopping is canceled at shutdown: then the node stays cordoned until the next boot.
+	// Stopping is canceled at shutdown. The drained node then stays cordoned until the next boot.
 	Stopping context.Context
 	// Command runs a command of the orchestrator.
 	Command nodespec.Command
@@ -47,8 +47,9 @@ type Deps struct {
 // Order is a drain that an operation needs.
 type Order struct {
 	Operation string // for example "reboot"
-	By        string // the author of the operation
-	// Node is the name of another machine that is removed; empty: this machine.
+	By        string // the caller that requested the operation
+	// Node is the name of another machine, which is drained because it is removed from the cluster.
+	// If Node is empty, this machine is drained.
 	Node string
 	// Policy is the policy of the caller. The configuration replaces an empty policy or timeout.
 	Policy config.Drain
@@ -89,7 +90,8 @@ func New(d Deps) *Drainer {
 	return &Drainer{deps: d, states: cell.New([]State{}), running: map[string]*run{}}
 }
 
-// States holds the drains of this boot, the newest last; of each node only the last drain.
+// States returns the cell with the drains of this boot, the newest last. It has only the last drain
+// of each node.
 func (d *Drainer) States() *cell.Cell[[]State] { return d.states }
 
 // Wanted reports whether a drain of this machine would evict pods, with the policy of a caller.
@@ -136,7 +138,7 @@ func (d *Drainer) Drain(ctx context.Context, o Order) (done bool, err error) {
 	}, func(p nodespec.DrainProgress) { d.progress(node, p) })
 	phase, err := outcome(policy, d.decide(now), out, failed)
 	d.conclude(node, phase, out, failed)
-	// The command may not have undone the drain.
+	// The command may have ended before it could undo the drain.
 	if !d.leaves(o) && (phase == nodespec.PhaseGivenUp || phase == nodespec.PhaseRefused && !out.Refused) {
 		d.undo(node, o)
 	}
@@ -160,8 +162,8 @@ func (d *Drainer) Undo(o Order) {
 // next boot.
 func (d *Drainer) leaves(o Order) bool { return o.Node == "" && d.deps.Stopping.Err() != nil }
 
-// Cancel gives up the running drain of a node; empty: of this machine. The operation that needs the
-// drain does not happen.
+// Cancel gives up the running drain of a node, or of this machine if node is empty. The operation
+// that needs the drain does not happen.
 func (d *Drainer) Cancel(node, by string) error {
 	node = d.nameOf(node)
 	d.mu.Lock()
@@ -175,7 +177,7 @@ func (d *Drainer) Cancel(node, by string) error {
 	return nil
 }
 
-// nameOf returns the name of a node; empty: of this machine.
+// nameOf returns the name of a node, or of this machine if node is empty.
 func (d *Drainer) nameOf(node string) string {
 	if node != "" {
 		return node
@@ -203,8 +205,8 @@ func (d *Drainer) end(node string) {
 	delete(d.running, node)
 }
 
-// decide ends the time in which a drain can be given up, and returns the caller that has given it
-// up; empty: none.
+// decide ends the time in which a drain can be given up. It returns the caller that has given the
+// drain up, or "" if no caller has.
 func (d *Drainer) decide(now *run) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -260,8 +262,8 @@ func (d *Drainer) undo(node string, o Order) {
 	}
 }
 
-// command runs the orchestrator's command, and passes each progress to each.
-func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRequest, each func(nodespec.DrainProgress)) (nodespec.DrainResult, error) {
+// command runs the orchestrator's command, and passes each progress message to the function report.
+func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRequest, report func(nodespec.DrainProgress)) (nodespec.DrainResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, request.Timeout+reserve)
 	defer cancel()
 	user := uint32(0) // root, which can read the certificate of the kubelet
@@ -273,7 +275,7 @@ func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRe
 		return nodespec.DrainResult{}, fmt.Errorf("drain: cannot make pipe: %w", err)
 	}
 	var reading sync.WaitGroup
-	reading.Go(panics.Guarded("progress of a drain", func() { receive(from, each) }))
+	reading.Go(panics.Guarded("progress of a drain", func() { receive(from, report) }))
 	out, err := nodespec.Run[nodespec.DrainResult](ctx, d.deps.Command, user, "drain", request, to)
 	// no data is lost: the command has ended
 	_ = to.Close()
@@ -282,12 +284,12 @@ func (d *Drainer) command(ctx context.Context, o Order, request nodespec.DrainRe
 	return out, err
 }
 
-// maxLine is the largest length of a progress, in bytes.
+// maxLine is the largest length of a progress message, in bytes.
 const maxLine = 256 << 10
 
-// receive passes each progress of a stream, a line of JSON, to each. It ignores the rest of a
-// stream after a line that is no progress or is too long.
-func receive(from io.Reader, each func(nodespec.DrainProgress)) {
+// receive passes each progress message of a stream to the function report. A message is a line of
+// JSON. After an invalid or too long line, receive ignores the rest of the stream.
+func receive(from io.Reader, report func(nodespec.DrainProgress)) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
@@ -295,7 +297,7 @@ func receive(from io.Reader, each func(nodespec.DrainProgress)) {
 		if json.Unmarshal(lines.Bytes(), &p) != nil {
 			break
 		}
-		each(p)
+		report(p)
 	}
 	_, _ = io.Copy(io.Discard, from) // the writer must not block
 }

@@ -16,7 +16,7 @@ import (
 // Config is the host part of the configuration. The zero Config is a machine without a
 // configuration: Plan then sets everything but reservations.
 type Config struct {
-	// bytes reserved for the system; never more than half of the machine's memory
+	// bytes reserved for the system; Plan uses at most half of the machine's memory
 	ReservedMemory int64
 	Sysctls        map[string]string // the operator's kernel parameters, by dotted name
 	Modules        []string          // the operator's kernel modules
@@ -78,17 +78,17 @@ const Unlimited = ^uint64(0)
 // Group is a control group.
 type Group struct {
 	Path  string
-	Files map[string]string // values by file
-	// controllers delegated to the child groups, as far as the kernel has them
+	Files map[string]string // values by name of the file
+	// controllers delegated to the child groups; the kernel may lack some of them
 	Delegated []string
 }
 
-// controllers are the controllers that the kubelet requires, and io, which provides a part of its
-// statistics.
+// controllers are the controllers that the kubelet requires, and io, from which the kubelet reads a
+// part of its statistics.
 var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 
-// machinedMemory is reserved for PID 1: its limit of 25 MiB of anonymous memory and a part of its
-// text.
+// machinedMemory is the memory reserved for PID 1, in bytes: 25 MiB, which is its limit for
+// anonymous memory, and a part of its code.
 const machinedMemory = 40 << 20
 
 // Plan returns the desired state of the host.
@@ -108,8 +108,8 @@ func Plan(c Config, f Facts) Want {
 // planModules lists the modules that the kernel usually loads on demand with modprobe(8). The image
 // has no modprobe, so that no pod can make the kernel load code (see kernel.modprobe in
 // pkg/kernel/sysctl). Modules for devices are not in this list. The modules for pods, the service
-// proxy and the CNI plugins are loaded only if pods will run: they are most of the code and of the
-// time (0.5 s under emulation), and the machine's API waits for this list.
+// proxy and the CNI plugins are loaded only if pods will run. They have most of the code and take
+// most of the loading time (0.5 s under emulation), and the management API starts only afterwards.
 func planModules(c Config) []Module {
 	var list []Module
 	add := func(optional bool, names ...string) {
@@ -120,15 +120,16 @@ func planModules(c Config) []Module {
 		}
 	}
 	if c.Pods {
-		// containerd's snapshots, the pod bridge and its links, bridged packets through the service
-		// proxy's rules.
+		// For containerd's snapshots (overlay), the pod bridge (bridge), its links (veth), and the
+		// service proxy's rules, which bridged packets pass through (br_netfilter).
 		add(false, "overlay", "bridge", "veth", "br_netfilter")
-		// kube-proxy in nftables mode, the masquerading and port mapping of the CNI plugins.
+		// For kube-proxy in nftables mode, and for the masquerading and the port mapping of the CNI
+		// plugins.
 		add(false, "nf_tables", "nft_chain_nat", "nft_ct", "nft_nat", "nft_masq", "nft_fib_ipv4", "nft_fib_ipv6",
 			"nft_reject_ipv4", "nft_reject_ipv6", "nft_numgen", "nf_conntrack_netlink")
-		// /dev/net/tun, for pods that run a VPN.
+		// For pods that run a VPN: /dev/net/tun.
 		add(true, "tun")
-		// Rules of network policies and the firewall; the inet family.
+		// For rules of network policies and of the firewall, also in tables of the family inet.
 		add(true, "nft_fib_inet", "nft_reject_inet", "nft_limit", "nft_log", "nft_redir")
 	}
 	// The file system of STATE and DATA, if it is not built into the kernel.
@@ -143,9 +144,10 @@ func planModules(c Config) []Module {
 	return list
 }
 
-// planMounts lists every mount except the mounts of disks and pods. init creates the first four and
-// the mount of the control groups; they are checked again here. The sizes limit the effect of a
-// fault: the system itself writes little there. noswap: files there can contain keys.
+// planMounts lists every mount except the mounts of disks and pods. init creates the first four
+// mounts and the mount of the control groups; they are checked again here. The sizes limit the
+// effect of a fault, because the system itself writes little into these mounts. The option noswap
+// keeps the files from swap, because they can contain keys.
 func planMounts(f Facts) []mount.Mount {
 	const strict = mount.NoSuid | mount.NoDev | mount.NoExec
 	list := []mount.Mount{
@@ -239,14 +241,15 @@ var conntrackNames = map[string]bool{conntrackMax: true, conntrackBuckets: true,
 // (orchestrator/kubeproxy), because it would overwrite the operator's values at each start. As in
 // kube-proxy, the maximum is not below the kernel's, and the hash table has at least a quarter as
 // many buckets. The kernel puts each entry into two buckets, so a bucket of a full table has eight
-// entries on average; with the kernel's own maximum it would have two.
+// entries on average. The kernel's own maximum equals its number of buckets; a bucket of a full
+// table then has two entries.
 //
-// The maximum of the operator can be far above the entries for which the machine has memory, and
-// the kernel allocates all buckets at once. So the table has at most the buckets for the entries
-// that fit.
+// The operator's maximum can be far above the number of entries for which the machine has memory,
+// and the kernel allocates all buckets at once. So the table gets buckets only for the number of
+// entries that fit into the memory.
 func conntrack(c Config, f Facts) []Sysctl {
 	const perCPU, least, most = 32768, 131072, 1 << 20
-	const perBucket, entrySize = 4, 256 // struct nf_conn has at least as many bytes
+	const perBucket, entrySize = 4, 256 // struct nf_conn has at least 256 bytes
 	kernelMax := kernelConntrack(f.Memory)
 	entries := max(min(max(perCPU*int64(f.CPUs), least), most), kernelMax)
 	list := []Sysctl{
@@ -299,19 +302,21 @@ func kernelConntrack(memory int64) int64 {
 // cannot wait, above all for incoming packets.
 const minFreeName = "vm.min_free_kbytes"
 
-// minFree returns the kernel's own value for a machine with that many bytes of memory (4·√KiB,
-// init_per_zone_wmark_min in mm/page_alloc.c), but at least 16 MiB; in KiB. With transparent huge
-// pages the kernel raises the value to 66 MiB, to keep memory in large pieces. All watermarks
-// together then take 180 MiB of a small machine from its pods (measured: MemAvailable).
+// minFree returns the value of minFreeName, in KiB, for a machine with memory in bytes. It is the
+// kernel's own value (4·√KiB, at most 256 MiB, init_per_zone_wmark_min in mm/page_alloc.c), but at
+// least 16 MiB. It is set because, with transparent huge pages, the kernel itself raises the value
+// to 66 MiB, to keep memory in large pieces. All watermarks together then take 180 MiB of a small
+// machine from its pods (measured: MemAvailable).
 func minFree(memory int64) int64 {
 	const least, most = 16 << 10, 256 << 10
 	return min(max(int64(4*math.Sqrt(float64(memory>>10))), least), most)
 }
 
-// planRlimits returns the limits that services inherit from PID 1; the kernel's default for open
-// files dates from 1976. Go programs raise the soft limit to the hard limit; other programs (and
-// select(2)) expect the soft limit. There are no core dumps. The number of processes is unlimited:
-// a limit per user would not separate pods with the same user, but control groups do.
+// planRlimits returns the limits that services inherit from PID 1. The kernel's default for open
+// files is too low. Go programs raise the soft limit to the hard limit. Other programs, for example
+// with select(2), expect a soft limit of 1024. The soft limit for core dumps disables them. The
+// number of processes is unlimited: a limit per user would not separate pods with the same user,
+// but control groups do.
 func planRlimits() []Rlimit {
 	return []Rlimit{
 		{Name: "nofile", Soft: 1024, Hard: 1 << 19},
@@ -330,28 +335,30 @@ func planGroups(c Config, f Facts) []Group {
 	}}
 	own := Group{Path: cgroup.Machined, Files: map[string]string{
 		"memory.min": wholePages(min(machinedMemory, f.Memory/2)),
-		"cpu.weight": "1000", // it does little work, but all other processes wait for it
+		"cpu.weight": "1000", // machined does little work, but all other processes wait for it
 	}}
 	return []Group{{Path: "/", Delegated: controllers}, system, own}
 }
 
-// wholePages returns bytes rounded down to whole pages. The kernel counts pages, and the value read
-// back is rounded down to pages (page_counter_memparse in mm/page_counter.c). Any other value would
-// be set again at every reconciliation. Pages are 4 to 64 KiB large.
+// wholePages returns bytes rounded down to a multiple of the largest page size (pages have 4 to 64
+// KiB). The kernel counts pages: it rounds a written value down to whole pages, and returns the
+// rounded value (page_counter_memparse in mm/page_counter.c). A value with a part of a page would
+// therefore be set again at every reconciliation.
 func wholePages(bytes int64) string {
 	const largest = 64 << 10
 	return strconv.FormatInt(bytes/largest*largest, 10)
 }
 
-// systemShare is the ratio between the CPU time of the system and of all pods together while both
-// want all of it.
+// systemShare is the ratio of the system's CPU time to the CPU time of all pods together, while
+// both use as much as they get.
 const systemShare = 4
 
-// systemWeight is systemShare times the weight that the kubelet gives /kubepods if all of the
-// machine's CPU is allocatable. Pods that want all of it, or fork as fast as possible, leave four
-// fifths to the system. The system rarely uses that, and pods get the rest. The kubelet converts
-// thousandths of a core to shares (1024 for a core) and shares to a weight, 1 +
-// (shares-2)·9999/262142 (KEP-2254; getCPUWeight in pkg/kubelet/cm/cgroup_manager_linux.go).
+// systemWeight is systemShare times the weight that the kubelet gives /kubepods if all CPUs of the
+// machine are allocatable. If pods use all the CPU time that they get, or fork as fast as possible,
+// four fifths of the CPU time remain for the system. The system rarely uses its part, and pods get
+// what it does not use. The kubelet converts thousandths of a core to shares (1024 for a core) and
+// shares to a weight, 1 + (shares-2)·9999/262142 (KEP-2254; getCPUWeight in
+// pkg/kubelet/cm/cgroup_manager_linux.go).
 func systemWeight(cpus int) int {
 	shares := max(1024*cpus, 2)
 	return min(max(systemShare*(1+(shares-2)*9999/262142), 100), 10000)

@@ -13,18 +13,19 @@ import (
 type request interface{ request() }
 
 type (
-	// ticketIssued: this machine issues a ticket. votes reports that this machine is a voter.
+	// ticketIssued: this machine issues a ticket. votes is true if this machine is a voter.
 	ticketIssued struct {
 		ticket trust.Ticket
 		votes  bool
 	}
-	// presented: a machine that calls here presents its ticket, or its certificate.
+	// presented: a machine calls this machine, and presents its ticket or its certificate.
 	presented struct {
 		member         trust.Member
 		hasCertificate bool
 	}
-	// voteRequested: another control-plane machine, which a machine has called, requests the vote
-	// for that machine. membership is the knowledge of the control-plane machine about the ticket.
+	// voteRequested: a machine has called another control-plane machine, which requests the vote
+	// for the calling machine. membership is the knowledge of the other control-plane machine about
+	// the ticket.
 	voteRequested struct {
 		member         trust.Member
 		hasCertificate bool
@@ -68,7 +69,7 @@ func (removed) request()       {}
 type facts struct {
 	config    *config.Config // of a control-plane machine
 	addresses []netip.Addr   // all addresses of this machine
-	session   *trust.Session // ledgers with which this machine has synced since its start
+	session   *trust.Session // ledgers with which machined has synced since its last start
 	now       time.Time
 }
 
@@ -76,13 +77,15 @@ type facts struct {
 // then answers.
 type outcome struct {
 	ledger         trust.Ledger
-	rejection      error              // why a requested vote is no; the ledger is stored
-	newRevocations []trust.Revocation // that this machine did not know
-	tickets        []string           // that a removal revokes
+	rejection      error              // why the requested vote is rejected; ledger is still valid
+	newRevocations []trust.Revocation // revocations that this machine did not know
+	tickets        []string           // tickets that a removal revokes
 }
 
 // decide returns the answer of a control-plane machine to a request. The first row that applies is
-// the answer; TestDecide reads these rows.
+// the answer. The text after "no:" is a part of the error. "No newer rule" means that the rule was
+// not signed after the approval of the other key; a number is a serial number or a UUID. TestDecide
+// reads these rows.
 //
 //	request        condition                                    answer
 //	ticketIssued   a member has the name                        no: a member has this name
@@ -126,19 +129,19 @@ type outcome struct {
 //	replicated     a ticket or member that was removed here     merged without it
 //	replicated     a removal                                    merged, and enforced
 //	replicated     otherwise                                    merged
-//	approved       another key has the serial number            no: another machine
-//	approved       the rule was signed after that approval      stored
+//	approved       another key has the number, no newer rule    no: another machine
+//	approved       the approval is in the ledger already        unchanged
 //	approved       the rule has approved its maximum            no: its maximum of 1 machines
 //	approved       otherwise                                    stored
-//	removed        the name is unknown                          no: it is not a member
 //	removed        the name is unknown, machines are silent     no: and may know it
-//	removed        the machine was removed before               its tickets again
+//	removed        the name is unknown                          no: it is not a member
+//	removed        the machine was removed before               its revoked tickets again
 //	removed        otherwise                                    its tickets are revoked
 //
-// An error explains a "no"; then the ledger is unchanged, except that the received membership of
-// voteRequested is merged. The error is trust.ErrNoQuorum if a later try can succeed. A "yes" is
-// stored before the answer is sent: the first key that presents a ticket here has this machine's
-// binding for good.
+// The reason for a "no" is the returned error; the ledger is then unchanged. For voteRequested, the
+// reason can also be outcome.rejection; the received membership is then merged. The reason is
+// trust.ErrNoQuorum if a later try can succeed. A "yes" is stored before the answer is sent: the
+// first key that presents a ticket here has this machine's binding for good.
 func decide(l trust.Ledger, r request, f facts) (outcome, error) {
 	out := outcome{ledger: l}
 	var err error
@@ -177,7 +180,7 @@ func decide(l trust.Ledger, r request, f facts) (outcome, error) {
 	return out, nil
 }
 
-// checkAddress rejects a machine with a source address that is not its own.
+// checkAddress rejects a machine if the source address of its call cannot be its own address.
 func (f facts) checkAddress(m trust.Member) error {
 	addr, err := netip.ParseAddr(m.Address)
 	if err != nil {
@@ -222,7 +225,7 @@ func (f facts) merge(l trust.Ledger, r replicated) (outcome, error) {
 	return outcome{ledger: next, newRevocations: added}, err
 }
 
-// checkName rejects the name of another part of the cluster.
+// checkName rejects a name that the control plane has.
 func (f facts) checkName(l trust.Ledger, name, operation string) error {
 	if reservedName(f.config, l, name) {
 		return fmt.Errorf("machine %s: %s: the control plane has this name", name, operation)

@@ -249,11 +249,11 @@ var rows = map[string]func(*decision) *decision{
 		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
 		return d.ask(replicated{membership: trust.Membership{Approvals: []trust.Approval{approvalOf(2, 2)}}}, nil)
 	},
-	"approved another key has the serial number": func(d *decision) *decision {
+	"approved another key has the number, no newer rule": func(d *decision) *decision {
 		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
 		return d.ask(approved{approvalOf(1, 2)}, nil)
 	},
-	"approved the rule was signed after that approval": func(d *decision) *decision {
+	"approved otherwise": func(d *decision) *decision {
 		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
 		next := approvalOf(1, 2)
 		next.Rule, next.Signed, next.At = fmt.Sprintf("%064x", 2), noon.Add(time.Second), noon.Add(time.Minute)
@@ -263,7 +263,7 @@ var rows = map[string]func(*decision) *decision{
 		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
 		return d.ask(approved{approvalOf(2, 2)}, nil)
 	},
-	"approved otherwise": func(d *decision) *decision {
+	"approved the approval is in the ledger already": func(d *decision) *decision {
 		d.ledger.Approvals = []trust.Approval{approvalOf(1, 1)}
 		again := approvalOf(1, 1)
 		again.At = again.At.Add(time.Hour)

@@ -33,7 +33,7 @@ type Ledger struct {
 	loaded  bool
 	content trust.Ledger
 	stored  []byte        // content as stored on STATE; nil if unknown
-	session trust.Session // state since the start of machined
+	session trust.Session // the ledgers that were synced since machined started
 	damaged error         // why the stored ledger is unreadable
 
 	// content and damaged for readers, which do not wait for a change; nil until they are loaded
@@ -60,7 +60,7 @@ func (p presentLedger) revoked() []trust.Revocation {
 
 func newLedger(d *Deps) *Ledger { return &Ledger{deps: d, changes: cell.New(0)} }
 
-// Changes is the number of changes of the ledger.
+// Changes returns the cell with the number of changes of the ledger.
 func (l *Ledger) Changes() *cell.Cell[int] { return l.changes }
 
 // Revocations returns the active revocations, and why the ledger is unreadable. The first call
@@ -73,7 +73,7 @@ func (l *Ledger) Revocations() (active []trust.Revocation, damaged error) {
 	return now.revoked(), now.damaged
 }
 
-// read returns the present ledger. Once the ledger is loaded, it does not wait for STATE.
+// read returns the present ledger. Once the ledger is loaded, read does not wait for STATE.
 func (l *Ledger) read() presentLedger {
 	now := l.present.Load()
 	if now == nil {
@@ -84,7 +84,8 @@ func (l *Ledger) read() presentLedger {
 	return presentLedger{l.withFloor(now.content), now.damaged}
 }
 
-// withFloor returns a ledger with the present floor of the clock.
+// withFloor returns the ledger with the present floor of the clock, a time that has certainly
+// passed.
 func (l *Ledger) withFloor(known trust.Ledger) trust.Ledger {
 	if l.deps.Floor != nil {
 		known.Floor = l.deps.Floor()
@@ -92,8 +93,8 @@ func (l *Ledger) withFloor(known trust.Ledger) trust.Ledger {
 	return known
 }
 
-// currentLocked reads the ledger from STATE at first use. Without storage the ledger is empty and
-// cannot be written.
+// currentLocked returns the present ledger. It reads the ledger from STATE at first use. While
+// STATE is not mounted, the ledger is empty and cannot be written.
 func (l *Ledger) currentLocked() trust.Ledger {
 	return l.withFloor(l.readLocked())
 }
@@ -241,10 +242,10 @@ func (l *Ledger) withIDLocked() (trust.Ledger, error) {
 	return l.currentLocked(), nil
 }
 
-// syncMembership polls the membership of another control-plane machine by means of call, merges it
-// and stores the changes. Peers exchange the public membership; the answer omits it if the digest
-// in the request is that of the answer. The session records which ledgers were synced since the
-// start of machined. syncMembership returns the ledger ID of the other machine.
+// syncMembership polls the public membership of another control-plane machine by the function call,
+// merges it and stores the changes. The other machine omits its membership from the answer if the
+// digest in the request shows that this machine has the same membership. syncMembership records in
+// the session that the ledger was synced, and returns the ledger ID of the other machine.
 func (l *Ledger) syncMembership(call func(*api.GetMembershipRequest) (*api.GetMembershipResponse, error)) (from string, err error) {
 	known, err := l.withID()
 	if err != nil {
@@ -321,8 +322,9 @@ func (l *Ledger) syncRevocations(call func(*api.GetRevocationsRequest) (*api.Get
 	return added, err
 }
 
-// changeRevocation revokes or restores, but rejects self-revocation, which could lock out the last
-// admin. known reports whether this machine issued the certificate.
+// changeRevocation revokes or restores a certificate or a name. It rejects the revocation of the
+// caller's own certificate or name, which could lock out the last admin. known reports whether this
+// machine issued the certificate.
 func (l *Ledger) changeRevocation(wanted trust.Revocation, r *api.RevokeRequest, ownLineage, ownName string) (done trust.Revocation, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

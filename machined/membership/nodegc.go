@@ -48,9 +48,10 @@ const (
 	// processor, and the API server may be down.
 	nodeGCTimeout = time.Minute
 	// nodeGCCreatedWithin separates the Node of a removed machine from the Node of a new machine
-	// with its name. Delete spares a Node that was created later than this after Delete has begun:
-	// a new machine takes longer to join and to create its Node. It deletes an earlier Node: until
-	// the API servers have read the revocation, the removed machine can create its Node again.
+	// with its name. Delete deletes a Node that was created before it began, or within this time
+	// after it began: until the API servers have read the revocation, the removed machine can
+	// create its Node again. It spares a Node that was created later, because a new machine takes
+	// longer to join and to create its Node.
 	nodeGCCreatedWithin = 15 * time.Second
 )
 
@@ -67,7 +68,8 @@ type NodeGC struct {
 }
 
 // Due returns the names of the removed machines with remaining checks. It starts to track the
-// machines that are new in removed, and stops for machines that are not in removed any more.
+// machines that are new in the list removed, and forgets the machines that the list does not
+// contain any more.
 func (gc *NodeGC) Due(removed []trust.RemovedMachine) []string {
 	gc.mu.Lock()
 	defer gc.mu.Unlock()
@@ -105,8 +107,8 @@ func (gc *NodeGC) record(removed []trust.RemovedMachine, names, found []string) 
 	}
 }
 
-// hasNew reports whether removed contains a machine for which Due was not called yet, or was not
-// called since restart or RestartAll.
+// hasNew reports whether the list removed contains a machine for which Due was not called yet, or
+// was not called since restart or RestartAll.
 func (gc *NodeGC) hasNew(removed []trust.RemovedMachine) bool {
 	gc.mu.Lock()
 	defer gc.mu.Unlock()
@@ -122,7 +124,8 @@ func (gc *NodeGC) restart(tickets []string) {
 	}
 }
 
-// RestartAll repeats all checks: restored etcd data may contain the Nodes.
+// RestartAll repeats all checks for all removed machines. The caller has restored etcd data, which
+// may contain their Nodes.
 func (gc *NodeGC) RestartAll() {
 	gc.mu.Lock()
 	defer gc.mu.Unlock()

@@ -44,7 +44,7 @@ type State struct {
 	PodsStopped bool `json:"podsStopped,omitempty"`
 	// why the worker cannot join, or cannot renew its certificates
 	Problem       string   `json:"problem,omitempty"`
-	ControlPlanes []string `json:"controlPlanes,omitempty"` // that the worker calls
+	ControlPlanes []string `json:"controlPlanes,omitempty"` // machines that the worker calls
 	// serial number of the ticket with which the worker joined
 	Ticket  string    `json:"ticket,omitempty"`
 	Expires time.Time `json:"expires,omitzero"` // first expiry of its certificates
@@ -62,16 +62,15 @@ type Worker struct {
 }
 
 const (
-	// minJoinBackoff is the delay after a control-plane machine has rejected the request or did not
-	// answer: usually it has not booted yet. The delay doubles with each failure, up to
-	// maxJoinBackoff.
+	// minJoinBackoff is the delay after no control-plane machine has accepted the request, usually
+	// because they have not booted yet. The delay doubles with each failure, up to maxJoinBackoff.
 	minJoinBackoff = 3 * time.Second
 	maxJoinBackoff = 2 * time.Minute
 	// renewBackoff is the delay after a success if workerjoin.Next would renew the new certificates
 	// at once.
 	renewBackoff = time.Hour
-	// joinTimeout bounds the calls of all control-plane machines once. Each of them may have to
-	// call the others three times (callAllTimeout).
+	// joinTimeout bounds a round in which the worker calls each control-plane machine once. Each of
+	// these machines may have to call the others three times (callAllTimeout).
 	joinTimeout = 45 * time.Second
 )
 
@@ -143,8 +142,8 @@ type workerLoop struct {
 	*Worker
 	certs    Certificates
 	backoff  time.Duration     // delay after the next failure
-	rejected rejectedTicket    // rejected ticket
-	approved *x509.Certificate // ticket that an operator approved, for the machine key
+	rejected rejectedTicket    // ticket that is not tried at present
+	approved *x509.Certificate // ticket for the machine key, from an approved join request
 }
 
 // step performs the action that is due and returns the time until the next step.
@@ -279,8 +278,8 @@ func allRejected(err error) bool {
 	})
 }
 
-// signCertificates requests new certificates from the control-plane machines, in turn until a
-// machine signs them.
+// signCertificates requests new certificates from the control-plane machines, one after the other,
+// until a machine signs them.
 func (w *Worker) signCertificates(ctx context.Context, how workerjoin.Action, c *config.Config, ticket *x509.Certificate, held Certificates, addresses []netip.Addr) (Certificates, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -352,7 +351,7 @@ func (w *Worker) join(ctx context.Context, e client.Endpoint, r *api.JoinRequest
 }
 
 // sendJoinRequests sends the request to all control-plane machines, because an operator can approve
-// it at any of them, and returns the first ticket. waits reports that an operator has to decide.
+// it at any of them, and returns the first ticket. waits is true if no operator has decided yet.
 func (w *Worker) sendJoinRequests(ctx context.Context, c *config.Config) (ticket *x509.Certificate, waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()

@@ -110,8 +110,8 @@ func (c *Controller) loseAdvertised() {
 }
 
 // latchFlags adds the router flags in have to the recorded flags, and writes the result into have.
-// It forgets the recorded flags of a link that is not ready to send. Only reconcile calls it,
-// because its readings of the kernel are in order.
+// It forgets the recorded flags of a link that is not ready to send. Only reconcile may call it: a
+// dry run runs at the same time, and its reading of the kernel can be older.
 func (c *Controller) latchFlags(have Have) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *Controller) peekFlags(have Have) {
 }
 
 // latch writes into each ready link of have its router flags together with the recorded flags, and
-// returns these sums by link index. The result has no entry for the other links.
+// returns these combined flags by link index. The result has no entry for the other links.
 func latch(recorded map[int]RouterFlags, have Have) map[int]RouterFlags {
 	next := map[int]RouterFlags{}
 	for i, l := range have.Links {
@@ -355,9 +355,9 @@ func (h Have) uses(l Link, leased []dhcp6.Address) bool {
 }
 
 // machineDUID returns the DUID of the machine: the stored DUID, or else the DUID of the hardware
-// with the lowest permanent MAC, which it stores. The DUID is the same after each boot, even on a
-// machine without a disk. On a machine with a disk, it also survives the replacement of a network
-// card.
+// with the lowest permanent MAC. It stores the result. The DUID is the same after each boot, even
+// on a machine without a disk. On a machine with a disk, it also survives the replacement of a
+// network card.
 func (c *Controller) machineDUID(l Link, have Have) []byte {
 	if c.six.duid != nil {
 		return c.six.duid

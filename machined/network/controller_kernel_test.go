@@ -273,7 +273,7 @@ func TestFlapAndReplugKernel(t *testing.T) {
 	other.SetUp(t, "sw0", true)
 	s.wait(t, slowTimeout, "back after a flap of the carrier", withRoute)
 
-	// as an operator might do by mistake; the kernel then removes the routes
+	// An operator might set the link down by mistake. The kernel then removes its routes.
 	rtnltest.SetUp(t, "eth0", false)
 	s.wait(t, slowTimeout, "back after the link was set down", withRoute)
 
@@ -300,7 +300,7 @@ func TestForeignKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	strange := func(link, prefix string) {
+	addForeign := func(link, prefix string) {
 		i, err := net.InterfaceByName(link)
 		if err == nil {
 			err = rtnl.SetAddress(c, rtnl.Address{Index: i.Index, Prefix: netip.MustParsePrefix(prefix)})
@@ -309,9 +309,9 @@ func TestForeignKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	strange("eth0", "172.16.0.1/24")
-	strange("eth0", "10.0.0.5/24") // this address is wanted, so the controller adopts it
-	strange("eth1", "172.16.1.1/24")
+	addForeign("eth0", "172.16.0.1/24")
+	addForeign("eth0", "10.0.0.5/24") // this address is wanted, so the controller adopts it
+	addForeign("eth1", "172.16.1.1/24")
 	s := launch(t, network.Config{Links: []network.LinkConfig{{Name: "eth0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/24")}}}})
 	s.wait(t, slowTimeout, "converged", func(st network.State) bool {
 		return has("eth0", "10.0.0.5/24")(st) && has("eth0", "172.16.0.1/24")(st)
@@ -321,7 +321,7 @@ func TestForeignKernel(t *testing.T) {
 	}
 	// without a configuration, only hardware is managed, and this namespace has none
 	s.config.Set(network.Config{})
-	s.wait(t, slowTimeout, "nobody's", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
+	s.wait(t, slowTimeout, "without managed links", func(st network.State) bool { return st.Converged && len(st.Links) == 1 })
 	all, err := rtnl.Addresses(c)
 	if err != nil {
 		t.Fatal(err)
@@ -506,7 +506,7 @@ func TestRenewKernel(t *testing.T) {
 	if len(st.Routes) != 0 {
 		t.Errorf("routes are left: %+v", st.Routes)
 	}
-	s.wait(t, 10*time.Second, "complaining", func(st network.State) bool {
+	s.wait(t, 10*time.Second, "with a problem", func(st network.State) bool {
 		return len(st.Problems) == 1 && strings.Contains(st.Problems[0], "no DHCP server answers")
 	})
 	server.Set(hourLease())
@@ -531,15 +531,15 @@ func TestUnusableKernel(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var told []string
+	var logged []string
 	for _, line := range s.log {
 		if strings.Contains(line, "unusable") {
-			told = append(told, line)
+			logged = append(logged, line)
 		}
 	}
 	want := "link eth0: unusable options of server 192.0.2.1: resolvers (option 6): 127.0.0.53 is not an address of a machine"
-	if !slices.Equal(told, []string{want}) {
-		t.Errorf("logged %q, want once %q", told, want)
+	if !slices.Equal(logged, []string{want}) {
+		t.Errorf("logged %q, want once %q", logged, want)
 	}
 }
 
@@ -559,7 +559,7 @@ func TestNakKernel(t *testing.T) {
 	next := hourLease()
 	next.Offer = netip.MustParseAddr("192.0.2.66")
 	server.Set(next)
-	s.wait(t, slowTimeout, "leased another one", has("eth0", "192.0.2.66/24"))
+	s.wait(t, slowTimeout, "leased with another address", has("eth0", "192.0.2.66/24"))
 }
 
 // TestRestartKernel checks a restart of the controller: the client first requests the address of
@@ -577,7 +577,7 @@ func TestRestartKernel(t *testing.T) {
 		t.Errorf("the server saw %q after the restart", seen[before:])
 	}
 	if slices.Contains(again.lines(), "address 192.0.2.55/24 on eth0: delete") {
-		t.Errorf("the address was taken away: %q", again.lines())
+		t.Errorf("the address was removed: %q", again.lines())
 	}
 }
 

@@ -202,7 +202,7 @@ func (c *Controller) handleNotification(n rtnl.Change) {
 
 // reconcile repeats four steps until no operation remains, at most maxRounds times: it reads the
 // kernel, plans, compares, and performs the operations. Then it publishes the state. It returns
-// true if no operation remains: otherwise the caller repeats soon.
+// true if no operation remains. If it returns false, the caller repeats the call soon.
 func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, revision uint64) bool {
 	old, _ := c.deps.State.Get()
 	o := observation{config: cfg, revision: revision, node: old.Node}
@@ -224,7 +224,7 @@ func (c *Controller) reconcile(ctx context.Context, kernel *Kernel, cfg Config, 
 		c.recordMTUs(o.have.Links, ops)
 		c.memory.recordHardware(o.have.Links, ops)
 		o.failed, o.left = c.do(ctx, kernel, ops), len(ops)
-		c.releaseLeases6() // only now, because do has removed their addresses
+		c.releaseLeases6() // after c.do, which removes the addresses of these leases
 		if len(ops) == 0 || len(o.failed) > 0 || ctx.Err() != nil {
 			break
 		}
@@ -427,22 +427,22 @@ func (c *Controller) recordLease(cl *client) {
 }
 
 // MissingLinks returns the selectors of cfg that select no existing link (missing), and the names
-// of the existing physical links (there).
-func (c *Controller) MissingLinks(cfg Config) (missing, there []string, err error) {
+// of the existing physical links (present).
+func (c *Controller) MissingLinks(cfg Config) (missing, present []string, err error) {
 	links, err := c.links(cfg)
 	for _, l := range sortedLinks(links) {
 		if l.Physical() {
-			there = append(there, l.Name)
+			present = append(present, l.Name)
 		}
 	}
-	return Missing(cfg, Facts{Links: links}), there, err
+	return Missing(cfg, Facts{Links: links}), present, err
 }
 
-// TakenLinks returns the names of virtual links in the configuration next that hardware or another
-// component has already. It omits the names that are taken in the configuration before, too.
-func (c *Controller) TakenLinks(before, next Config) ([]string, error) {
+// TakenLinks returns the names of virtual links in the next configuration that hardware or another
+// component has already. It omits a name that is also taken in the previous configuration.
+func (c *Controller) TakenLinks(previous, next Config) ([]string, error) {
 	links, err := c.links(next)
-	known := Taken(before, Facts{Links: links})
+	known := Taken(previous, Facts{Links: links})
 	return slices.DeleteFunc(Taken(next, Facts{Links: links}), func(name string) bool { return slices.Contains(known, name) }), err
 }
 

@@ -59,9 +59,9 @@ type Have struct {
 	Addresses []Address
 	Routes    []Route
 	// Foreign are the addresses without the mark. The State reports them. Diff adopts a foreign
-	// address if it is wanted. Diff removes foreign addresses only if they came by router
-	// advertisement to a link that accepts none. In the same way it removes Advertised, the routes
-	// from router advertisements.
+	// address if it is wanted. Advertised are the routes from router advertisements. If a managed
+	// link accepts no router advertisements, Diff removes the foreign addresses and the routes that
+	// came to this link by router advertisement. It removes no other foreign address.
 	Foreign    []ForeignAddress
 	Advertised []Route
 	Rules      []Rule // rules with the mark
@@ -114,7 +114,8 @@ type Op struct {
 	Prefix netip.Prefix
 	Route  Route
 	// SetSysctl: path below /proc/sys/net. WriteFile: resolv.conf, hosts or hostname. SetMaster:
-	// the bond, bridge or VRF, empty to leave it. SetHardware: name of the setting.
+	// the new bond, bridge or VRF, empty to leave the present one. SetHardware: name of the
+	// setting.
 	Name    string
 	Value   string // SetSysctl, SetTags, SetHardware, SetHostname and WriteFile: the new value
 	Adopted bool   // AddAddress: the address exists without the mark

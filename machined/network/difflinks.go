@@ -10,7 +10,7 @@ import (
 
 // Change has the details of an operation on a link.
 type Change struct {
-	To       Virtual  // the whole new definition of the link
+	To       Virtual  // AddLink, SetVirtual: the whole new definition of the link
 	Settings []string // SetVirtual: the names of the settings to change
 	Kind     string   // DelLink: kind of the link; SetMaster: kind of the new master
 	MAC      string   // AddLink: MAC; if it is empty, the kernel chooses
@@ -90,7 +90,7 @@ func (d *linkDiff) delete() {
 		}
 	}
 	order := sortedLinks(d.have.Links)
-	slices.Reverse(order) // a link above another link has been created later
+	slices.Reverse(order) // upper links first: they were created later
 	for _, l := range order {
 		reason, goes := reasons[l.Index]
 		if !goes {

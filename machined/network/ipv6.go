@@ -51,8 +51,8 @@ const (
 // last router advertisement. The controller adds the flags of earlier router advertisements
 // (latchFlags).
 type RouterFlags struct {
-	Managed bool `json:"managed"` // flag M: DHCPv6 has addresses
-	Other   bool `json:"other"`   // flag O: DHCPv6 has settings
+	Managed bool `json:"managed"` // flag M: a DHCPv6 server grants addresses
+	Other   bool `json:"other"`   // flag O: a DHCPv6 server provides settings
 }
 
 // Values of AddressState.Origin for addresses of leases and of delegated prefixes.

@@ -280,8 +280,8 @@ func planHostname(c Config, f Facts, links []WantLink) string {
 		return c.Hostname
 	}
 	for _, s := range settings(f, links) {
-		// localhost is ignored as a host name: a program that connects to localhost connects to its
-		// own machine.
+		// A leased host name of localhost is ignored, because that name always means the machine on
+		// which a program runs.
 		if s.hostname != "" && !strings.HasPrefix(s.hostname, "localhost") {
 			return s.hostname
 		}

@@ -109,8 +109,8 @@ func (c Config) findAll(selector string, links []Link) (names []string) {
 	return names
 }
 
-// planLinks returns the managed links: first the configured links in their order, then hardware
-// without an entry below these links, then the loopback.
+// planLinks returns the managed links: first the configured links in their order, then the hardware
+// below these links that has no entry, then the loopback.
 func planLinks(c Config, f Facts) []WantLink {
 	p := linkPlan{c: c, f: f}
 	if len(c.Links) == 0 {
@@ -312,8 +312,8 @@ func (c Config) grounded(name string, links []Link, limit int) bool {
 	return true
 }
 
-// addParts adds the hardware without an entry below virtual links. This hardware is set up, but
-// gets no address.
+// addParts adds the hardware below virtual links that has no entry. The package brings this
+// hardware up, but gives it no address.
 func (p *linkPlan) addParts() {
 	for _, lc := range p.c.Links {
 		for _, s := range lc.parts() {
@@ -469,8 +469,8 @@ const (
 )
 
 // mtuOf returns the planned MTU of a link, else its present MTU, and 0 if the link does not exist.
-// A link that leaves a bond gets its MTU from before it joined. For this link, mtuOf returns the
-// recorded original MTU. If no MTU is recorded, the link probably had the default.
+// A link that leaves a bond gets back the MTU that it had before it joined. For this link, mtuOf
+// returns the recorded original MTU or, without a record, the default of Ethernet.
 func (p *linkPlan) mtuOf(name string) int {
 	w := p.named(name)
 	if w != nil && w.MTU != 0 {

@@ -40,7 +40,7 @@ type Deps struct {
 	Stored func() bool
 	// Activate passes the operators of a configuration to apid. The caller holds the lock.
 	Activate func(context.Context, *config.Config) error
-	// Record writes an accepted attempt into the audit log, RecordRefused a rejected attempt.
+	// Record writes an accepted attempt into the audit log. RecordRefused writes a rejected one.
 	Record, RecordRefused func(audit.Call)
 	// Event adds an event about the pairing to the machine's events.
 	Event func(kind, message string)
@@ -98,13 +98,13 @@ func (p *Pairing) unclaimed(c *config.Config, operators []byte) bool {
 
 // setUnclaimed shows a new code if the machine is unclaimed and shows none yet. It removes the code
 // if the machine is claimed.
-func (p *Pairing) setUnclaimed(unowned bool) {
+func (p *Pairing) setUnclaimed(unclaimed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch now, _ := p.code.Get(); {
-	case unowned && now == "":
+	case unclaimed && now == "":
 		p.code.Set(pairing.NewCode())
-	case !unowned && now != "":
+	case !unclaimed && now != "":
 		p.code.Set("")
 	}
 }
@@ -129,9 +129,9 @@ func (p *Pairing) check(code pairing.Code, r *api.PairRequest) (refusal string) 
 // claimOf returns the claim in the request of an attempt.
 func claimOf(r *api.PairRequest) pairing.Claim { return pairing.Claim{CA: r.Ca, Proof: r.Proof} }
 
-// accept calls keep to store the CA of an attempt, and removes the code. It rejects the attempt if
-// the machine no longer shows the code with which the attempt was verified.
-func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, keep func(ca []byte) error) *api.PairResponse {
+// accept stores the CA of an attempt, by the function store, and removes the code. It rejects the
+// attempt if the machine no longer shows the code with which the attempt was verified.
+func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, store func(ca []byte) error) *api.PairResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch now, _ := p.code.Get(); {
@@ -140,7 +140,7 @@ func (p *Pairing) accept(code pairing.Code, r *api.PairRequest, keep func(ca []b
 	case now != code:
 		return &api.PairResponse{Refusal: wrongCode}
 	}
-	if err := keep(r.Ca); err != nil {
+	if err := store(r.Ca); err != nil {
 		return &api.PairResponse{Refusal: err.Error()}
 	}
 	p.code.Set("")

@@ -25,7 +25,7 @@ const (
 	// unmountTime is the time after the grace period for unmounts and the other last steps.
 	unmountTime = 30 * time.Second
 	// wipeTime is the additional time of a reset. A reset overwrites STATE (256 MiB) and reads it
-	// back. Of DATA, it overwrites the part that the disk cannot discard.
+	// back. On DATA, it overwrites only the part that the disk cannot discard.
 	wipeTime = 2 * time.Minute
 	// logReserve is the part of the grace period in which the last log lines are shipped, after the
 	// services have stopped.
@@ -47,16 +47,16 @@ type Deps struct {
 	// empty if the system is installed.
 	NotInstalled string
 	Away         AwayDeps
-	// Enter publishes the step that clients and the console show, with the reason why.
-	Enter   func(step, why string)
+	// Enter publishes the step that clients and the console show, with the reason of the shutdown.
+	Enter   func(step, reason string)
 	Console func(line string)
 }
 
-// defaultGracePeriod returns the grace period with which the kubelet gets the time pods and 2 s
-// more. The steps of a shutdown divide its total time, grace period and unmountTime: 45 % are for
-// stopping pods (Plan), and the kubelet gets 2/3 of these 45 % (machined/pods).
-func defaultGracePeriod(pods time.Duration) time.Duration {
-	return (pods+2*time.Second)*100/45*3/2 - unmountTime
+// defaultGracePeriod returns the grace period with which the kubelet gets podsGrace plus 2 s to
+// stop the pods. The total time of a shutdown is the grace period plus unmountTime. 45 % of the
+// total time are for stopping pods (Plan), and the kubelet gets 2/3 of these 45 % (machined/pods).
+func defaultGracePeriod(podsGrace time.Duration) time.Duration {
+	return (podsGrace+2*time.Second)*100/45*3/2 - unmountTime
 }
 
 // Controller shuts the machine down. It performs one request only.
@@ -117,8 +117,8 @@ func (c *Controller) Check() error {
 }
 
 // Shutdown starts the shutdown in a goroutine and returns at once, so the caller of the API still
-// gets its response. Only the first request is performed. A later request is an error if it has
-// another mode or wipes volumes.
+// gets its response. Only the first request is performed. For a later request, Shutdown returns an
+// error if the request has another mode or wipes volumes, and nil otherwise.
 func (c *Controller) Shutdown(r Request) error {
 	if !c.request.CompareAndSwap(nil, &r) {
 		if first := c.request.Load(); len(r.Wipe) > 0 || r.To != first.To {

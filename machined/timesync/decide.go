@@ -19,9 +19,9 @@ const maxDistance = 1500 * time.Millisecond
 // These limits apply to a single server, because a host on the path can forge its answer. MaxSlewBy
 // and slewRate do not apply to an answer that NTS authenticates.
 const (
-	// FirstWindow is the largest time after the floor to which a single server may set the clock:
-	// in the first synchronization since boot, and in later rounds if NTS authenticates its answer.
-	// A quorum may set the clock up to horizon after the floor.
+	// FirstWindow is the largest time after the floor (View.Floor) to which a single server may set
+	// the clock: in the first synchronization since boot, and in later rounds if NTS authenticates
+	// its answer. A quorum may set the clock up to horizon after the floor.
 	FirstWindow = 5 * 365 * 24 * time.Hour
 	// MaxSlewBy is the largest offset of a single server that a synchronized clock follows. The
 	// clock follows at slewRate. A larger offset is rejected. 1000 s is the panic threshold of

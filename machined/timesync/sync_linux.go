@@ -106,19 +106,19 @@ func Run(ctx context.Context, d Deps) error {
 	return err
 }
 
-// otherThan waits until the sources differ from sources, and returns the new sources.
-func otherThan(ctx context.Context, watch *cell.Watcher[Sources], sources Sources) (Sources, error) {
+// otherThan waits until the sources differ from old, and returns the new sources.
+func otherThan(ctx context.Context, watch *cell.Watcher[Sources], old Sources) (Sources, error) {
 	for {
 		next, _, err := watch.Next(ctx)
-		if err != nil || !next.Equal(sources) {
+		if err != nil || !next.Equal(old) {
 			return next, err
 		}
 	}
 }
 
-// synced holds the time of the last successful round, with its monotonic reading. It is zero before
-// the first one since boot. A new list of servers does not reset it. Otherwise a DHCP server could
-// make a single new server set the clock.
+// synced holds the time of the last successful round, with its monotonic reading. The time is zero
+// until the first round since boot succeeds. A new list of servers does not reset the time.
+// Otherwise a DHCP server could make a single new server set the clock.
 type synced struct{ last time.Time }
 
 // run synchronizes the clock with one list of servers.

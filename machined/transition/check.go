@@ -17,9 +17,9 @@ import (
 // Refuse returns the error for a configuration that is rejected for a reason other than a Problem.
 func Refuse(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
 
-// RefuseReboot adds the remedies of the apply command to the error of a cluster that does not
-// permit the reboot which a configuration needs. err is the result of the request for permission.
-// RefuseReboot returns all other errors, and nil, unchanged.
+// RefuseReboot adds the remedies of the apply command to err, if the cluster does not permit the
+// reboot that a configuration needs. err is the result of the request for permission. RefuseReboot
+// returns all other errors, and nil, unchanged.
 func RefuseReboot(err error) error {
 	if no := (*disruption.Refusal)(nil); errors.As(err, &no) {
 		err = Refuse(fmt.Errorf("it needs a reboot: %s; %s, or stage it (--mode staged, with --no-trial if it can cut you off) and reboot with --force", no.Reason, no.Remedy))
@@ -88,7 +88,7 @@ type Facts struct {
 	Trial   Trial     // result of PlanTrial
 	OnTrial bool      // true if the active configuration is on trial
 	Now     time.Time // decides whether a CA has expired
-	// Upgrade says why an upgrade is still on trial; nil if none is.
+	// Upgrade says why an upgrade is still on trial; nil if no upgrade is on trial.
 	Upgrade  error
 	Machine  Machine
 	Hardware Hardware
@@ -102,7 +102,7 @@ type Machine struct {
 	// InMemory is true if the system runs from memory. It then stores nothing and has no data of a
 	// cluster.
 	InMemory  bool
-	NoStorage string // why no disk is mounted for storage; empty if one is
+	NoStorage string // why no disk is mounted for storage; empty if a disk is mounted
 	// Addresses are the present addresses that other machines can reach; nil if they are unknown.
 	Addresses []netip.Addr
 	// CAs says why the CAs of the next Cluster document are unusable. It is nil if they are usable,

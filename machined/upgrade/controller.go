@@ -39,12 +39,12 @@ type Deps struct {
 	Disruption    Disruption
 	// PeerEndpoint returns the endpoint of another machine of the cluster.
 	PeerEndpoint func(address string) (client.Endpoint, error)
-	// Serve runs the function send, which sends data to another machine. send calls the function
-	// taken after each piece that the receiver has accepted. Serve ends a transfer that stalls.
-	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
-	// Reboot shuts the machine down. At the next boot, the boot loader selects the version. why is
-	// the reason for the log.
-	Reboot func(why string) error
+	// Serve runs the function send, which sends data to another machine. send calls accepted()
+	// after each piece that the receiver has accepted. Serve ends a transfer that stalls.
+	Serve func(ctx context.Context, send func(ctx context.Context, accepted func()) error) error
+	// Reboot shuts the machine down. At the next boot, the boot loader selects the version. The log
+	// shows the reason.
+	Reboot func(reason string) error
 	// Running is canceled when the machine shuts down.
 	Running context.Context
 	// Restarter runs the tasks of the package.
@@ -226,7 +226,9 @@ type Controller struct {
 	// writeMu is locked while a version is received or written. The Receiver and TryLock use the
 	// same mutex.
 	writeMu *sync.Mutex
-	// floorReads and restoredReads bound the time and number of file reads for callers of the API.
+	// Callers of the API can cause reads of files: of the lowest permitted release epoch, and of
+	// the record of a restored savepoint. floorReads and restoredReads bound the time and the
+	// number of these reads.
 	floorReads, restoredReads limits.Bounded
 }
 
@@ -250,7 +252,7 @@ var errBusy = status.Error(codes.Aborted, "upgrade refused: another bundle is be
 // version returns the running version.
 func (d *Deps) version() string { return d.Release().Version }
 
-// records returns the records on STATE.
+// records returns the store of the records on STATE.
 func (d *Deps) records() Store { return d.Files.Records }
 
 // storageProblem returns the reason for which STATE and DATA are not mounted. It returns "" if the

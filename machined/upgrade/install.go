@@ -112,8 +112,9 @@ func (i Installer) Check(head io.Reader) (bundle.Statement, error) {
 const espReserve = 1 << 20
 
 // Install writes a bundle that Check has accepted into the other slot. If it returns nil, the ESP
-// has a boot entry of the new version. If it returns an error, it has removed all boot entries
-// except that of the running version.
+// has a boot entry of the new version. If an operation that follows the savepoint fails, Install
+// removes all boot entries except that of the running version. After an earlier error, the ESP is
+// unchanged.
 func (i Installer) Install(ctx context.Context, from io.Reader) error {
 	r, err := bundle.Open(from, i.Trust)
 	if err != nil {

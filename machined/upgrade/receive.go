@@ -94,8 +94,8 @@ func (d *Deps) releaseKeys() (bundle.Trust, error) {
 }
 
 // receive receives the rest of a bundle and returns nil when the bundle is complete and verified.
-// It calls the function started as soon as the upgrade has started. After that the record shows the
-// result of the upgrade.
+// It calls started() once the upgrade has begun. From then on, the record shows the result of the
+// upgrade.
 func (r *Receiver) receive(i Installer, b Bundle, from io.Reader, q *disruptionRequest, started func()) error {
 	hasStarted := false
 	err := r.deps.Files.Inbox.Receive(r.deps.Running, from, func(head io.Reader) error {
@@ -149,9 +149,9 @@ func (r *Receiver) install(i Installer, q *disruptionRequest) {
 	})()
 }
 
-// enterVersion installs the version and records its boot entry, which starts the reboot. If
-// enterVersion fails, the ESP contains no entry of the version, and the record does not say that it
-// is written.
+// enterVersion installs the version and then handles the event EntryWritten, which starts the
+// reboot. If enterVersion fails, the ESP contains no entry of the version, and the phase of the
+// record is not Written.
 func (r *Receiver) enterVersion(i Installer) error {
 	f, err := r.deps.Files.Inbox.Open()
 	if err != nil {
@@ -176,7 +176,8 @@ func (r *Receiver) enterVersion(i Installer) error {
 	return nil
 }
 
-// abort ends an upgrade that has no boot entry. why is the reason for the record and the events.
+// abort ends an upgrade that has no boot entry. The record and the events get the error why as the
+// reason.
 func (r *Receiver) abort(hasStarted bool, why error, q *disruptionRequest) {
 	defer q.end()
 	r.sources.failed(q.source)
@@ -215,8 +216,8 @@ func (r *Receiver) BeginUpload(sha256 string, size int64) (have int64, err error
 // beginUpload checks that DATA has space for a bundle. It returns the description of the bundle
 // with the number of bytes that the machine already has.
 func (r *Receiver) beginUpload(sha256 string, size int64) (Bundle, error) {
-	// A record in phase Writing is of an interrupted upgrade, because the caller holds writeMu.
-	// This record does not prevent another upgrade.
+	// The caller holds writeMu, so no upgrade runs. A record in phase Writing is therefore the
+	// remainder of an interrupted upgrade, and does not prevent another upgrade.
 	if now := r.progress.record(); now.Phase != slot.Writing {
 		if err := now.Undecided(); err != nil {
 			return Bundle{}, fmt.Errorf("upgrade refused: %w", err)
@@ -237,7 +238,7 @@ func (r *Receiver) Upload(first *api.UploadBundleRequest, next func() (*api.Uplo
 	}
 	q := r.ask(first.Force, by)
 	if err := panics.Do("receiving a bundle", func() error { return r.receiveUpload(i, first, next, q) }); err != nil {
-		q.end() // after a panic, receive has not returned the turn
+		q.end() // after a panic, receive has not given back the turn of the machine
 		r.writeMu.Unlock()
 		return nil, err
 	}

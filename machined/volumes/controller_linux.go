@@ -32,7 +32,7 @@ type Deps struct {
 	Command nodespec.Command
 	// Run runs a program until it exits.
 	Run mkfs.Runner
-	// Busy reports whether services of the node run or start. They use the parts of DATA.
+	// Busy reports whether services of the node run or start. These services use the parts of DATA.
 	Busy func() bool
 	// Records is the file with the records, on STATE.
 	Records string
@@ -83,8 +83,9 @@ type Controller struct {
 	mu   sync.Mutex // serializes changes; a check of a file system can hold it for hours
 	have Have       // last state that was read; guarded by mu
 
-	// cancel ends the operations in progress. If resetting is true, no operation starts any more,
-	// because PrepareReset has changed the records for the boot after the reset.
+	// stopping guards cancel and resetting. cancel ends the operations in progress. If resetting is
+	// true, no operation starts any more, because PrepareReset has changed the records for the boot
+	// after the reset.
 	stopping  sync.Mutex
 	cancel    context.CancelFunc
 	resetting bool
@@ -175,15 +176,15 @@ func (c *Controller) converge(ctx context.Context, want Config) {
 	defer c.cancel()
 	failed := map[string]string{}
 	awaited := func(v Planned) bool { return v.awaited() }
-	for _, now := range []func(Planned) bool{awaited, func(Planned) bool { return true }} {
-		if !c.settle(ctx, want, now, failed) {
+	for _, included := range []func(Planned) bool{awaited, func(Planned) bool { return true }} {
+		if !c.settle(ctx, want, included, failed) {
 			return
 		}
 	}
 }
 
-// start returns a context for operations. The bool is false after a request for a reset; no
-// operation may start then.
+// start returns a context for operations, and reports whether operations may start. They may not
+// start after a request for a reset.
 func (c *Controller) start(ctx context.Context) (context.Context, bool) {
 	c.stopping.Lock()
 	defer c.stopping.Unlock()
@@ -194,10 +195,10 @@ func (c *Controller) start(ctx context.Context) (context.Context, bool) {
 	return ctx, !c.resetting
 }
 
-// settle performs the operations of the volumes that now selects, and publishes the state. After a
-// failed operation, settle skips the remaining operations of the same volume and records the error
-// in failed. It returns true if it has published the state.
-func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) bool, failed map[string]string) bool {
+// settle performs the operations of the volumes for which the function included returns true, and
+// publishes the state. After a failed operation, settle skips the remaining operations of the same
+// volume and records the error in failed. It returns true if it has published the state.
+func (c *Controller) settle(ctx context.Context, want Config, included func(Planned) bool, failed map[string]string) bool {
 	for range maxRounds {
 		have, err := c.read(ctx, want)
 		if err != nil {
@@ -210,11 +211,11 @@ func (c *Controller) settle(ctx context.Context, want Config, now func(Planned) 
 		done := 0
 		d := newDiffer(have, planned, c.tools())
 		creating := slices.ContainsFunc(planned.Volumes, func(v Planned) bool { return v.Usable && v.Partition.Path == "" })
-		turn := slices.DeleteFunc(slices.Clone(planned.Volumes), func(v Planned) bool { return failed[v.Name] != "" || !creating && !now(v) })
-		if slices.ContainsFunc(turn, func(v Planned) bool { return moves(d.volume(v)) }) && c.unsettle() {
-			continue // services may have started after c.read
+		batch := slices.DeleteFunc(slices.Clone(planned.Volumes), func(v Planned) bool { return failed[v.Name] != "" || !creating && !included(v) })
+		if slices.ContainsFunc(batch, func(v Planned) bool { return moves(d.volume(v)) }) && c.unsettle() {
+			continue // services may have started after c.read, so read again whether they run
 		}
-		for _, v := range turn {
+		for _, v := range batch {
 			n, err := c.perform(ctx, d.volume(v))
 			if done += n; err != nil {
 				failed[v.Name] = err.Error()
@@ -235,7 +236,7 @@ func moves(ops []reconcile.Op) bool {
 }
 
 // unsettle prevents the start of services of the node until the next publish, because no service
-// may use data while they move. free reports whether services could start before the call.
+// may use data while the data move. free reports whether services could start before the call.
 func (c *Controller) unsettle() (free bool) {
 	c.state.Update(func(s State) State {
 		free, s.settled = s.settled, false

@@ -195,7 +195,7 @@ func (d differ) inPlace(v Planned, record Record) (ops []reconcile.Op) {
 		case there && have.Moved:
 			ops = append(ops, RemoveMoved{Path: at.path})
 		case there:
-		case at.bind && d.have.Busy: // pods have open logs; the next boot mounts it
+		case at.bind && d.have.Busy: // pods have open logs; the next boot mounts the directory
 			return ops
 		case !have.Empty && have.Link == "" && !(at.bind && record.Placed):
 			ops = append(ops, Move{Name: v.Name, From: at.path, To: to, Directory: at.bind})

@@ -64,7 +64,7 @@ type Have struct {
 	Zswap   swap.Zswap
 	// Places is the state of the directories on DATA that volumes replace, by path.
 	Places map[string]Place
-	// Busy is true if services of the node run, which use the parts of DATA.
+	// Busy is true if services of the node run or start. These services use the parts of DATA.
 	Busy bool
 }
 
@@ -173,7 +173,7 @@ func places(v Volume) []place {
 	switch v.Use {
 	case config.UseMount:
 		return []place{{path: paths.HostMnt + "/" + v.Name, dir: "data", mode: 0o755}}
-	case config.UseEtcd: // links lead to one mount, so etcd can rename between them
+	case config.UseEtcd: // both links lead to the same mount, so etcd can rename between them
 		return []place{{path: paths.EtcdData, dir: "etcd", mode: 0o700}, {path: paths.EtcdSnapshots, dir: "etcd-kept", mode: 0o700}}
 	case config.UseImages:
 		return []place{{path: paths.ContainerdData, dir: "containerd", mode: 0o711}}

@@ -333,14 +333,15 @@ func syncFilesystem(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// makeRoom removes the copies of earlier attempts. It returns an error if the volume then has too
-// little space for the copy and one twentieth more, for the metadata of the other file system.
+// makeRoom removes the copies of earlier attempts. It returns an error if the volume then has less
+// space than the copy needs plus one twentieth, which the metadata of its file system may need.
 func (m Move) makeRoom(partial string, freeSpace func(dir string) (uint64, error)) error {
 	need, err := spaceOf(m.From)
 	if err != nil {
 		return err
 	}
-	for _, copied := range []string{partial, m.To} { // the original is used until Link
+	// Services use the original until Link or Bind, so m.To is only an unused copy.
+	for _, copied := range []string{partial, m.To} {
 		if err := os.RemoveAll(copied); err != nil {
 			return err
 		}

@@ -111,8 +111,8 @@ type location struct {
 	partition Partition
 }
 
-// find returns the partition of a record. It returns nil and "" if the partition does not exist
-// yet, and otherwise the reason for which the partition cannot be used.
+// find returns the partition of a record. If the partition cannot be used, it returns nil and the
+// reason. If the partition does not exist yet, it returns nil and "".
 func (p *planner) find(r Record) (*location, string) {
 	var found []location
 	for _, d := range p.have.Disks {
@@ -163,9 +163,10 @@ func (p *planner) existing(out *Planned) {
 		out.Problem = fmt.Sprintf("its partition is on %s, which the selector does not match (%s): this may be a copy; connect the original, or correct the selector", out.Disk, strings.Join(mismatches, "; "))
 		return
 	case c.Kind == kind && c.UUID == out.Record.Filesystem:
-	// the file system or swap is in use, so its content was read before the format
 	case mountedFrom(p.have.Mounts, out.Partition.Path), out.Use == config.UseSwap && out.Mounted:
+		// the partition is in use: the content that was read can be older than its format
 	case !out.Record.Complete && (c.Kind == "" || c.Kind == unknownData || c.Kind == ext4 && c.UUID == out.Record.Discard):
+		// the partition is not formatted completely, or a reset requests a new file system
 	case c.Kind == "":
 		out.Problem = fmt.Sprintf("its %s on %s is gone: the partition is blank; %s", contentName(kind), out.Partition.Path, giveUp(out.Name))
 		return
@@ -350,7 +351,8 @@ func (p *planner) roomBehind(d Disk, part Partition) uint64 {
 }
 
 // blockedPlaces returns the reason for which a directory on DATA cannot be replaced by the volume;
-// "" if it can be, or already is. onData is true if the data of the volume are completely on DATA.
+// "" if it can be, or already is. onData is true if the volume is blocked because the data that it
+// would hold are still on DATA.
 func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 	r, _ := recordOf(p.have.Records, v.Name)
 	for _, at := range places(v) {
@@ -361,8 +363,8 @@ func (p *planner) blockedPlaces(v Volume) (why string, onData bool) {
 			return at.path + " has not been read", false
 		case have.Link != "":
 			return fmt.Sprintf("%s leads to %s: another volume had this use; wipe that volume first", at.path, have.Link), false
-		// PersistentVolumes do not move, because their limits are no attributes of files, and a
-		// copy would lose the limits
+		// PersistentVolumes do not move, because a copy of the files would lose the quotas that
+		// limit the size of each volume
 		case !have.Empty && v.Use == config.UseVolumes:
 			return fmt.Sprintf("PersistentVolumes are on DATA already (%s), and are not moved: `orlopctl reset --wipe data` drops them, and then the volume is used", at.path), true
 		case !have.Empty && v.Use.IsPart() && p.have.Busy:

@@ -94,9 +94,9 @@ type scenario struct {
 // unused is the Tools.Examine of operations that a test does not perform.
 func unused(context.Context, string) (Disk, error) { return Disk{}, errors.New("not examined") }
 
-// empty adds the system disk to a state. The directories on DATA are empty, if the state does not
-// say otherwise.
-func empty(have Have) Have {
+// complete adds the system disk to a state, and an empty directory for each path on DATA that the
+// state does not have.
+func complete(have Have) Have {
 	have.Disks = append([]Disk{boot(disk("/dev/vda", 8))}, have.Disks...)
 	if have.Places == nil {
 		have.Places = map[string]Place{}
@@ -126,7 +126,7 @@ func scenarios() []scenario {
 		{"a StorageClass", []Volume{volume("a", config.UseStorageClass, 2*gib, "serial-b")}, Have{Disks: b()}},
 		{"each part of DATA on one disk", []Volume{volume("e", config.UseEtcd, gib, "serial-b"), volume("i", config.UseImages, 0, "serial-b"),
 			volume("l", config.UseLogs, gib, "serial-b"), volume("v", config.UseVolumes, 2*gib, "serial-b")}, Have{Disks: b()}},
-		{"mounted", []Volume{mounts}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Mounts: mounted("a"), Places: link}},
+		{"already mounted", []Volume{mounts}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Mounts: mounted("a"), Places: link}},
 		{"later boot", []Volume{mounts}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link}},
 		{"power cut after the record", []Volume{mounts}, Have{Disks: b(), Records: records(record("a", config.UseMount, 1, false))}},
 		{"power cut after the partition", []Volume{mounts}, Have{Disks: b(own(1, 7, "")), Records: records(record("a", config.UseMount, 1, false))}},
@@ -154,7 +154,7 @@ func scenarios() []scenario {
 		{"the expression matches", []Volume{{Name: "a", Use: config.UseMount, Disk: config.DiskSelector{Match: "x"}}}, Have{Disks: []Disk{disk("/dev/vdb", 8), disk("/dev/vdc", 8)},
 			Matches: map[string]map[string]bool{"a": {"/dev/vdc": true}}}},
 		{"the expression is not evaluated", []Volume{{Name: "a", Use: config.UseMount, Disk: config.DiskSelector{Match: "x"}}}, Have{Disks: b()}},
-		{"too small", []Volume{volume("a", config.UseMount, 20*gib, "serial-b")}, Have{Disks: b()}},
+		{"the disk is too small", []Volume{volume("a", config.UseMount, 20*gib, "serial-b")}, Have{Disks: b()}},
 		{"a second volume on the disk", []Volume{volume("a", config.UseMount, 2*gib, "serial-b"), volume("b", config.UseMount, 0, "serial-b")},
 			Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
 		{"a new volume behind one that grows", []Volume{volume("a", config.UseMount, 0, "serial-b"), volume("b", config.UseMount, 2*gib, "serial-b")},
@@ -165,10 +165,10 @@ func scenarios() []scenario {
 		{"no room to grow", []Volume{volume("a", config.UseMount, 20*gib, "serial-b")}, Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
 		{"the volume shrinks", []Volume{volume("a", config.UseMount, gib, "serial-b")}, Have{Disks: b(own(1, 2, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
 		{"the document was removed", nil, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link, Mounts: mounted("a")}},
-		{"the document was removed and the volume left", nil, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true))}},
+		{"the document was removed, and the volume is unmounted", nil, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true))}},
 		{"the document of a part was removed", nil, Have{Disks: b(own(1, 7, ext4)), Records: records(record("e", config.UseEtcd, 1, true)), Mounts: mounted("e"),
 			Places: map[string]Place{paths.EtcdData: {Link: "/run/orlop/volumes/e/etcd"}, paths.EtcdSnapshots: {Link: "/run/orlop/volumes/e/etcd-kept"}}}},
-		{"another use", []Volume{volume("a", config.UseStorageClass, 0, "serial-b")}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link}},
+		{"the document has another use than the record", []Volume{volume("a", config.UseStorageClass, 0, "serial-b")}, Have{Disks: b(own(1, 7, ext4)), Records: records(record("a", config.UseMount, 1, true)), Places: link}},
 		{"etcd has data on DATA", []Volume{volume("e", config.UseEtcd, 0, "serial-b")}, Have{Disks: b(), Busy: true, Places: map[string]Place{paths.EtcdData: {}}}},
 		{"etcd moves at boot", []Volume{volume("e", config.UseEtcd, 0, "serial-b")}, Have{Disks: b(), Places: map[string]Place{paths.EtcdData: {}, paths.EtcdSnapshots: {}}}},
 		{"power cut between the moves of etcd", []Volume{volume("e", config.UseEtcd, 7*gib, "serial-b")}, Have{Disks: b(own(1, 7, ext4)), Records: records(Record{Name: "e", Use: config.UseEtcd, Partition: id(1), Filesystem: id(2), Complete: true}),
@@ -255,7 +255,7 @@ func printed(want Want, ops []reconcile.Op) string {
 func TestGoldens(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
-			have := empty(s.have)
+			have := complete(s.have)
 			want := Plan(Config{s.volumes}, have, newID)
 			golden.Assert(t, printed(want, Diff(have, want, Tools{})), s.name+".txt")
 		})
@@ -385,7 +385,7 @@ func settle(t *testing.T, s scenario, have Have, each func(Have, reconcile.Op)) 
 func TestLaws(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
-			start := empty(s.have)
+			start := complete(s.have)
 			states := []Have{start}
 			end := settle(t, s, start, func(have Have, _ reconcile.Op) { states = append(states, have) })
 			for i, cut := range states {
@@ -394,13 +394,13 @@ func TestLaws(t *testing.T) {
 					t.Errorf("cut after operation %d:\n%s\nwant:\n%s", i, got, want)
 				}
 			}
-			kept(t, start, end)
+			checkUnchanged(t, start, end)
 		})
 	}
 }
 
-// kept checks that partitions with foreign or complete content are unchanged.
-func kept(t *testing.T, before, after Have) {
+// checkUnchanged checks that partitions with foreign or complete content are unchanged.
+func checkUnchanged(t *testing.T, before, after Have) {
 	t.Helper()
 	for _, d := range before.Disks {
 		for _, p := range d.Partitions {
@@ -636,7 +636,7 @@ func TestMoveHolds(t *testing.T) {
 		t.Errorf("before the attempt: %v", err)
 	}
 	if !c.unsettle() || c.unsettle() {
-		t.Error("the first call alone finds services that are free to start")
+		t.Error("unsettle must return true in the first call, and false in the second")
 	}
 	if err := c.Hold(mine); !errors.Is(err, errPreparing) {
 		t.Errorf("in the attempt: %v", err)
@@ -646,7 +646,7 @@ func TestMoveHolds(t *testing.T) {
 		t.Errorf("after the attempt: %v", err)
 	}
 	if moves([]reconcile.Op{Link{}, SetRecord{}}) || !moves([]reconcile.Op{SetRecord{}, Move{}}) {
-		t.Error("which operations move data")
+		t.Error("moves must return true only for a list with a Move")
 	}
 }
 
@@ -759,8 +759,8 @@ func TestReset(t *testing.T) {
 }
 
 // TestPartsWipe checks which partitions a reset wipes, and that planPartsWipe reports the data that
-// it cannot wipe. The result for the last part on a disk has no other partition, so its wipe makes
-// the disk blank.
+// it cannot wipe. Each result has the disk without the partitions of the earlier results. The wipe
+// of the last partition on a disk therefore makes the disk blank.
 func TestPartsWipe(t *testing.T) {
 	missed := record("l", config.UseLogs, 7, false)
 	missed.Discard = id(20)
@@ -783,6 +783,6 @@ func TestPartsWipe(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if len(disks[1].Partitions) != 2 {
-		t.Error("the reading has changed")
+		t.Error("planPartsWipe has changed its input")
 	}
 }

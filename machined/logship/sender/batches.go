@@ -126,9 +126,9 @@ func (s *Sender) post(ctx context.Context, body []byte, records int) error {
 	if answer.Problem != "" {
 		s.problem(fmt.Errorf("%s: %d records of a batch were rejected: %s", s.config.Address, answer.Rejected, answer.Problem))
 	}
-	if answer.Rejected > 0 && !s.told.rejected {
+	if answer.Rejected > 0 && !s.reported.rejected {
 		// a single event, because each event is another record that the receiver can reject
-		s.told.rejected = true
+		s.reported.rejected = true
 		s.config.Event("failure", fmt.Sprintf("receiver %s: rejects records, which are not sent again: %s", s.config.Name, answer.Problem))
 	}
 	s.markHealthy()

@@ -1,16 +1,17 @@
 // Package sender sends lines to a receiver over TLS, and repeats lines without a confirmed
 // delivery.
 //
-// Neither line format has acknowledgments. A TCP acknowledgment is not enough: the bytes may still
-// be unread in the socket when the receiver dies. But an orderly close of the connection proves
-// delivery. The sender closes its side, the receiver reads up to the end and closes its own side;
-// if any byte were unread, the receiver's kernel would reset the connection instead (RFC 2525,
-// 2.17). So the sender closes each connection in order half a minute after its first line, and
-// opens another. Then all lines on the closed connection are delivered. The lines on a broken
-// connection are sent again, with the same numbers.
+// The two line formats, syslog and JSON, have no acknowledgments. A TCP acknowledgment is not
+// enough: the bytes may still be unread in the socket when the receiver dies. But an orderly close
+// of the connection proves delivery. The sender closes its side, the receiver reads up to the end
+// and closes its own side; if any byte were unread, the receiver's kernel would reset the
+// connection instead (RFC 2525, 2.17). So the sender closes each connection in order half a minute
+// after its first line, and opens another. An orderly close confirms the delivery of all lines on
+// the connection. The lines on a broken connection are sent again, with the same numbers.
 //
-// The package stores no lines. They come from stores that number them and drop the oldest: each
-// store is the buffer. A separate line reports lines that were dropped before they could be sent.
+// The package stores no lines. They come from stores that number their lines and drop the oldest
+// ones, so the stores are also the buffers of the sender. If lines were dropped before they could
+// be sent, the sender inserts a line that reports the loss.
 // docs/decisions/0024-shipping.md and 0080-shipping-receipt.md give the reasons.
 package sender
 
@@ -43,11 +44,11 @@ import (
 
 // Source gives access to the lines of one or more stores.
 type Source struct {
-	// Follow calls each for every stored line after a number (0: all lines) and then for each new
-	// line, until the context ends or each fails, and returns that error. after returns the number
-	// for a Record.Source. each blocks while the receiver is slow. Follow may call it from several
-	// goroutines, which must have ended when Follow returns.
-	Follow func(ctx context.Context, after func(source string) uint64, each func(Record) error) error
+	// Follow passes lines to the function send: first the stored lines, then each new line. It
+	// omits the lines up to the number that lastSent returns for their Record.Source. It returns
+	// when the context ends or send fails, with that error. send blocks while the receiver is slow.
+	// Follow may call send from several goroutines, which must have ended when Follow returns.
+	Follow func(ctx context.Context, lastSent func(source string) uint64, send func(Record) error) error
 	// Newest returns the numbers of the newest lines, by Record.Source.
 	Newest func() map[string]uint64
 }
@@ -58,14 +59,14 @@ type Config struct {
 	Address string // host:port
 	TLS     *tls.Config
 	Egress  egress.Config // how the receiver is reached
-	// Encode returns a record as a line; nil if the receiver gets batches.
+	// Encode returns a record as a line. Encode is nil if the receiver gets batches.
 	Encode func(Record) []byte
 	// Batch, if it is not nil, returns records in the form of OTLP, which the receiver gets over
 	// HTTP.
 	Batch   func([]Record) *logs.LogsData
 	Sources []Source
 	// Cursors is a file that stores, over boots, the delivered numbers of sources with continuing
-	// numbers. Its directory exists. Empty: nothing is stored.
+	// numbers. Its directory exists. If Cursors is empty, the sender stores no file.
 	Cursors string
 	// Event is called when the receiver is lost ("failure") or reached again ("state").
 	Event func(kind, message string)
@@ -93,7 +94,7 @@ type times struct {
 	dial        time.Duration // timeout for name resolution, connection and TLS
 	write       time.Duration // timeout for a write
 	closeAfter  time.Duration // time from the first line to the orderly close
-	closeEarly  time.Duration // the same after very many bytes
+	closeEarly  time.Duration // least lifetime before a close because of confirmBytes
 	answer      time.Duration // timeout for the close by the receiver
 	shutdown    time.Duration // timeout for the close and pending writes at the end of Run
 	steady      time.Duration // lifetime after which a connection is considered good
@@ -142,15 +143,15 @@ type Sender struct {
 	state      State
 
 	// The fields below belong to Run.
-	told       told
-	proxied    bool // the connection goes through a proxy
-	unanswered int
+	reported   reported
+	proxied    bool    // the connection goes through a proxy
+	unanswered int     // consecutive connections that the receiver did not close in order
 	orderly    bool    // the receiver has closed a connection in order before
 	stored     cursors // the content of the file Cursors
 }
 
-// told is the content of the events about a receiver so far.
-type told struct {
+// reported is what the events about a receiver have reported so far.
+type reported struct {
 	health   string    // "", healthUp or healthLost: the last reported event
 	lost     time.Time // of the last event with healthLost
 	rejected bool      // the receiver has rejected records
@@ -232,8 +233,8 @@ func (s *Sender) Run(ctx context.Context) {
 // displace the other events of the machine.
 func (s *Sender) fail(err error) {
 	s.problem(err)
-	if s.told.health != healthLost && time.Since(s.told.lost) >= s.times.quiet {
-		s.told.health, s.told.lost = healthLost, time.Now()
+	if s.reported.health != healthLost && time.Since(s.reported.lost) >= s.times.quiet {
+		s.reported.health, s.reported.lost = healthLost, time.Now()
 		s.config.Event("failure", fmt.Sprintf("receiver %s: unreachable, retrying: %v", s.config.Name, err))
 	}
 }
@@ -344,8 +345,8 @@ func (s *Sender) readSource(ctx context.Context, source Source, lines chan<- Rec
 // sent.
 func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Record) error {
 	defer conn.Close()
-	// At the end of Run, no operation waits longer for this receiver. An error means that the
-	// connection is already closed.
+	// When the context ends, all operations on the connection get a last deadline. An error means
+	// that the connection is already closed.
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(s.times.shutdown)) })()
 	ended := make(chan error, 1)
 	go func() {
@@ -380,7 +381,8 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 			}
 			return s.broken(cmp.Or(err, io.EOF), nil)
 		case <-steady:
-			if s.unanswered == 0 { // else only an orderly close shows health
+			// after a connection without an orderly close, only an orderly close shows health
+			if s.unanswered == 0 {
 				s.markHealthy()
 			}
 		case <-prove:
@@ -391,16 +393,17 @@ func (s *Sender) sendOver(ctx context.Context, conn *tls.Conn, lines <-chan Reco
 	}
 }
 
-// inOrder reports whether the receiver has closed its side in order, by the error of the read. Many
-// receivers close without a TLS close_notify; the absence of a TCP reset proves the same. Through a
-// proxy only the close_notify is proof, because the TCP connection ends at the proxy.
+// inOrder reports whether the receiver has closed its side in order. err is the result of the read
+// up to the end. Many receivers close without a TLS close_notify; then the absence of a TCP reset
+// proves the same. Through a proxy only the close_notify is proof, because the TCP connection ends
+// at the proxy.
 func (s *Sender) inOrder(err error) bool {
 	return err == nil || !s.proxied && errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // writer counts the written bytes and sets a write timeout.
 type writer struct {
-	ctx     context.Context // after its end, the connection has its last deadline
+	ctx     context.Context // when it has ended, Write sets no deadline: sendOver has set the last
 	conn    *tls.Conn
 	timeout time.Duration
 	bytes   int
@@ -417,12 +420,13 @@ func (w *writer) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// broken returns why a connection broke. A write only detects the fact; the receiver may have sent
-// the reason before (TLS alerts).
+// broken returns the error for a broken connection. It prefers the result of the read, from ended,
+// to the error of the write (err): the receiver may have sent the reason as a TLS alert before a
+// write failed.
 func (s *Sender) broken(err error, ended <-chan error) error {
 	select {
-	case said := <-ended:
-		err = cmp.Or(said, err)
+	case readError := <-ended:
+		err = cmp.Or(readError, err)
 	default:
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -431,9 +435,9 @@ func (s *Sender) broken(err error, ended <-chan error) error {
 	return fmt.Errorf("%s: the connection broke: %w", s.config.Address, err)
 }
 
-// write sends a line with the lines that wait behind it, at most batchSize lines. The limit is
-// necessary because the sources may be faster than the receiver forever, but the delivery on a
-// connection must be confirmed from time to time.
+// write sends a line with the lines that wait behind it, at most batchSize lines. Without the
+// limit, write would not return while the sources are faster than the receiver, and the connection
+// would not be closed to confirm the delivery.
 func (s *Sender) write(w *bufio.Writer, l Record, more <-chan Record) error {
 	for n := 1; ; n++ {
 		for _, each := range s.next(l) {
@@ -477,7 +481,8 @@ func (s *Sender) next(l Record) []Record {
 	return []Record{gap, l}
 }
 
-// finish closes a connection in order. It returns nil if the receiver has read all lines.
+// finish closes a connection in order. It returns nil if the receiver has read all lines. It also
+// returns nil if the sender assumes that the receiver never closes in order (maxUnanswered).
 func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error) error {
 	wait := s.times.answer
 	if ctx.Err() != nil {
@@ -487,10 +492,11 @@ func (s *Sender) finish(ctx context.Context, conn *tls.Conn, ended <-chan error)
 	if err != nil {
 		return s.broken(err, ended)
 	}
-	// A proxy can end both directions after a FIN, before the answer of the receiver.
+	// No FIN is sent to a proxy: the proxy could close both directions before the receiver has
+	// closed its side.
 	if raw, ok := conn.NetConn().(*net.TCPConn); ok && !s.proxied {
-		// TCP FIN for the receiver's kernel. The call fails if the receiver was faster; then the
-		// select below gets the result of the receiver.
+		// TCP FIN for the receiver's kernel. The call fails if the receiver has closed the
+		// connection already; then the select below gets the result of the read.
 		_ = raw.CloseWrite()
 	}
 	timer := time.NewTimer(wait)
@@ -536,8 +542,8 @@ func (s *Sender) hasUnconfirmed() bool {
 
 // markHealthy reports that the receiver is reached.
 func (s *Sender) markHealthy() {
-	if s.told.health != healthUp {
-		s.told.health = healthUp
+	if s.reported.health != healthUp {
+		s.reported.health = healthUp
 		s.config.Event("state", fmt.Sprintf("receiver %s: connected to %s", s.config.Name, s.config.Address))
 	}
 }
@@ -573,7 +579,7 @@ func (s *Sender) store(now cursors) error {
 	return nil
 }
 
-// load reads the stored state. Without it all lines are sent again.
+// load reads the stored state. Without a stored state, all lines are sent again.
 func (s *Sender) load() error {
 	if s.config.Cursors == "" {
 		return nil

@@ -22,8 +22,8 @@ import (
 // are copied, and the operator changes decisions.
 
 const (
-	life       = 90 * 24 * time.Hour
-	ticketLife = time.Hour
+	certificateTTL = 90 * 24 * time.Hour
+	ticketTTL      = time.Hour
 )
 
 var (
@@ -56,7 +56,7 @@ var (
 
 func made[T any](f func() T) T { return f() }
 
-// world is the state of a run.
+// world is the state of a run of the simulation.
 type world struct {
 	t        *testing.T
 	seed     uint64
@@ -66,8 +66,8 @@ type world struct {
 	planes   []*plane
 	nodes    []*node
 	requests []*request
-	ledgers  int  // ledgers created
-	quick    bool // all events are within minutes
+	ledgers  int  // number of ledgers created so far
+	quick    bool // the clock advances by seconds and minutes only
 	// no ledger is lost or replaced by an older copy, and the control plane's clocks are right
 	faultless bool
 	// certified maps each ticket to the machines that got certificates with it.
@@ -75,10 +75,11 @@ type world struct {
 	removed   map[string]bool // tickets removed on any machine
 }
 
+// certified describes the machines that got certificates with a ticket.
 type certified struct {
 	keys          map[string]bool
-	name, address string // of the last machine
-	moved         bool   // it has called from another address since
+	name, address string // of the machine that got the last certificates
+	moved         bool   // since then, a machine has called with the ticket from another address
 }
 
 // plane is a control-plane machine. Its disk holds the ledger; the simulation records separately
@@ -87,48 +88,50 @@ type plane struct {
 	name    string
 	ledger  trust.Ledger
 	session *trust.Session
-	ahead   time.Duration // of its clock
+	ahead   time.Duration // the time by which its clock is ahead
 	off     bool
 	side    int // part of the split network
 	run     int // number of starts
 
 	synced        map[string]bool // ledgers merged since its last start
-	knownRemovals map[string]bool // tickets with a removal that it knows
+	knownRemovals map[string]bool // tickets of removed machines whose removal it knows
 	// its ledger is an older copy, and it has not synced with all others since
 	older bool
-	saved []saved
+	saved []saved // copies of its ledger
 }
 
+// saved is a copy of a ledger that a machine can get back later.
 type saved struct {
 	ledger        trust.Ledger
 	knownRemovals map[string]bool
 }
 
-// node is a worker: the real w, a machine with its stolen configuration, or the worker v.
+// node is a worker: the worker w, a machine with a stolen copy of the configuration of w, or the
+// worker v.
 type node struct {
 	name         string
 	key          *ecdsa.PrivateKey
 	at           netip.Addr
 	ticket       *x509.Certificate
 	certificates Certificates
-	ahead        time.Duration // of its clock
+	ahead        time.Duration // the time by which its clock is ahead
 }
 
 // request is a request for certificates: a machine calls a control-plane machine, which calls the
 // others.
 type request struct {
 	n     *node
-	at    *plane
-	run   int
+	at    *plane // the control-plane machine that n calls
+	run   int    // plane.run of at when the request began
 	begun time.Time
-	m     trust.Member
-	known bool
-	// its part of the membership that the control-plane machine sends to the others
+	m     trust.Member // the member that n wants to be
+	known bool         // n presents certificates instead of a ticket
+	// the part of the membership about the ticket, which at sends to the others
 	knows    trust.Membership
-	to       []*plane // machines still to be called
-	votes    map[string]bool
-	bindings []trust.TicketBinding
-	stored   map[string]bool // ledgers that contain the member; nil before the decision
+	to       []*plane              // the machines that at has still to call
+	votes    map[string]bool       // ledgers of the machines that have voted for m
+	bindings []trust.TicketBinding // bindings in the answers of the other machines
+	stored   map[string]bool       // ledgers that contain the member; nil before the decision
 }
 
 // say logs an event. It logs a repeated event only once.
@@ -187,7 +190,7 @@ func (w *world) sync(p, q *plane) bool {
 	return true
 }
 
-// syncAll makes all machines sync with all.
+// syncAll makes each control-plane machine sync with each other one.
 func (w *world) syncAll() {
 	for _, p := range w.planes {
 		for _, q := range w.planes {
@@ -227,25 +230,26 @@ func (w *world) createTicket(p *plane, name string) *x509.Certificate {
 	if p.off {
 		return nil
 	}
-	ids, told := []string{p.ledger.ID}, []*plane{}
+	ids, voters := []string{p.ledger.ID}, []*plane{}
 	for _, q := range w.planes {
 		if p != q && w.hears(p, q) && w.hears(q, p) {
 			next, _, err := p.ledger.MergeMembership(q.ledger.Public(), p.session, w.clock(p))
 			if err != nil {
 				w.fail("%v", err)
 			}
-			p.ledger, ids, told = next, append(ids, q.ledger.ID), append(told, q)
+			p.ledger, ids, voters = next, append(ids, q.ledger.ID), append(voters, q)
 		}
 	}
 	needs := trust.Majority(len(w.planes))
 	if len(ids) < needs {
 		return nil
 	}
-	// Without a signature, which takes a third of the simulation's time and is not verified here.
-	cert := &x509.Certificate{SerialNumber: new(big.Int).SetUint64(w.random.Uint64()), NotAfter: w.clock(p).Add(ticketLife).Truncate(time.Second)}
+	// The certificate has no signature: a signature would take a third of the simulation's time,
+	// and it is not verified here.
+	cert := &x509.Certificate{SerialNumber: new(big.Int).SetUint64(w.random.Uint64()), NotAfter: w.clock(p).Add(ticketTTL).Truncate(time.Second)}
 	ticket := trust.Ticket{Serial: pki.Serial(cert), Name: name, At: w.clock(p), Expires: cert.NotAfter, Voters: ids, Quorum: needs}
-	noted := 1
-	for _, q := range told {
+	stored := 1
+	for _, q := range voters {
 		if w.hears(p, q) {
 			next, _, err := q.ledger.MergeMembership(trust.Membership{Tickets: []trust.Ticket{ticket}}, q.session, w.clock(q))
 			if err != nil {
@@ -253,16 +257,16 @@ func (w *world) createTicket(p *plane, name string) *x509.Certificate {
 			}
 			q.ledger = next
 			if w.hears(q, p) {
-				noted++
+				stored++
 			}
 		}
 	}
 	next, err := p.ledger.AddTicket(ticket)
-	if err != nil || noted < needs {
+	if err != nil || stored < needs {
 		return nil
 	}
 	p.ledger = next
-	w.say("%s: %s invites %s, ticket %.6s", w.now, p.name, name, ticket.Serial)
+	w.say("%s: %s creates a ticket for %s: %.6s", w.now, p.name, name, ticket.Serial)
 	return cert
 }
 
@@ -280,19 +284,19 @@ func (w *world) remove(p *plane, name string) {
 		return
 	}
 	p.ledger = next
-	told := []*plane{p}
+	reached := []*plane{p}
 	for _, q := range w.planes {
 		if q != p && w.hears(p, q) {
 			if q.ledger, _, err = q.ledger.MergeRevocations(p.ledger.Revoked, w.clock(q)); err != nil {
 				w.fail("%v", err)
 			}
-			told = append(told, q)
+			reached = append(reached, q)
 		}
 	}
 	for _, ticket := range tickets {
 		w.removed[ticket] = true
 		w.say("%s: %s removes %s, ticket %.6s", w.now, p.name, name, ticket)
-		for _, q := range told {
+		for _, q := range reached {
 			q.knownRemovals[ticket] = true
 		}
 	}
@@ -316,20 +320,20 @@ func (w *world) nextStep(n *node, p *plane) {
 	} else {
 		shown, m.Ticket = f.Certificates.Machine, pki.TicketOf(f.Certificates.Machine)
 	}
-	// The check of apid: the certificate has to be valid and not revoked.
+	// apid accepts only a certificate that is valid and not revoked.
 	if !now.Before(shown.NotAfter) || trust.CheckRevoked(p.ledger.Revoked, shown) != nil {
 		w.say("%s refuses the certificate of %s", p.name, n.name)
 		return
 	}
 	q := &request{n: n, at: p, run: p.run, begun: w.now, m: m, known: step.Action == Renew, votes: map[string]bool{}}
-	if q.known && !p.ledger.TicketUsed(m.Ticket) { // others may know the ticket
-		heard := 1
+	if q.known && !p.ledger.TicketUsed(m.Ticket) { // the ledgers of others may have the ticket
+		synced := 1
 		for _, o := range w.planes {
 			if w.sync(p, o) {
-				heard++
+				synced++
 			}
 		}
-		if heard < trust.Majority(len(w.planes)) {
+		if synced < trust.Majority(len(w.planes)) {
 			return
 		}
 	}
@@ -346,7 +350,7 @@ func (w *world) nextStep(n *node, p *plane) {
 	w.requests = append(w.requests, q)
 }
 
-// others returns the other machines in random order.
+// others returns the other control-plane machines in random order.
 func (w *world) others(p *plane) []*plane {
 	var out []*plane
 	for _, i := range w.random.Perm(len(w.planes)) {
@@ -395,8 +399,8 @@ func (w *world) step() {
 	q.bindings = append(q.bindings, p.ledger.PublicForTicket(q.m.Ticket).Bindings...)
 }
 
-// decide admits the machine if it has a quorum in the ledger, and issues certificates when most
-// ledgers contain the member. It reports whether the request has ended.
+// decide admits the machine if its votes are a quorum, and issues certificates when a majority of
+// the ledgers contains the member. It reports whether the request has ended.
 func (w *world) decide(q *request) bool {
 	p, needs := q.at, trust.Majority(len(w.planes))
 	if q.stored == nil {
@@ -416,7 +420,7 @@ func (w *world) decide(q *request) bool {
 	m, n := q.m, q.n
 	if p.knownRemovals[m.Ticket] {
 		if p.ledger.TicketUsed(m.Ticket) {
-			w.fail("%s gives %s certificates, and has heard that it was removed", p.name, n.name)
+			w.fail("%s issues certificates to %s, although it knows that the machine was removed", p.name, n.name)
 		}
 		return true
 	}
@@ -439,7 +443,7 @@ func (w *world) decide(q *request) bool {
 		return true
 	}
 	issue := func(ca *pki.CA) *x509.Certificate {
-		leaf, err := ca.Issue(pki.Spec{CN: m.Name, Usage: pki.Both, IPs: []netip.Addr{n.at}, TTL: life, Now: w.clock(p), Key: n.key, Ticket: m.Ticket})
+		leaf, err := ca.Issue(pki.Spec{CN: m.Name, Usage: pki.Both, IPs: []netip.Addr{n.at}, TTL: certificateTTL, Now: w.clock(p), Key: n.key, Ticket: m.Ticket})
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -484,7 +488,7 @@ func (w *world) event() {
 		if p.off = !p.off; !p.off {
 			w.start(p)
 		}
-	case 8: // a machine gets an older copy of its ledger, one machine at a time
+	case 8: // a machine gets an older copy of its ledger; at most one machine has an older copy
 		if !w.faultless && len(p.saved) > 0 && !slices.ContainsFunc(w.planes, func(o *plane) bool { return o != p && o.older }) && len(w.planes) > 1 {
 			was := p.saved[w.random.IntN(len(p.saved))]
 			p.ledger, p.knownRemovals, p.older, p.off = was.ledger, maps.Clone(was.knownRemovals), true, false
@@ -554,8 +558,9 @@ func signedByOnce() func(c *x509.Certificate, cas ...*x509.Certificate) bool {
 
 // TestFaults checks the invariants of joining. No ticket admits two machines. A control-plane
 // machine that knows a removal issues no more certificates to the removed machine, and all
-// reachable machines learn of the removal soon. No two machines have one name or address. An
-// invited machine joins and renews as long as a majority of the control-plane machines runs.
+// reachable machines sync the removal soon. No two machines have the same name or address. A
+// machine with a new ticket joins, and later renews, as long as a majority of the control-plane
+// machines runs.
 func TestFaults(t *testing.T) {
 	const seeds = 2000
 	joined := 0
@@ -575,7 +580,8 @@ func TestFaults(t *testing.T) {
 			for _, i := range w.random.Perm(len(w.nodes)) {
 				w.nextStep(w.nodes[i], w.any())
 				if w.random.IntN(3) == 0 {
-					w.nextStep(w.nodes[i], w.any()) // it has timed out and calls another machine
+					// the first call has timed out, so the worker calls again
+					w.nextStep(w.nodes[i], w.any())
 				}
 			}
 			for range w.random.IntN(12) {
@@ -596,12 +602,12 @@ func TestFaults(t *testing.T) {
 		for _, p := range w.planes {
 			for ticket := range known {
 				if _, err := p.ledger.Vote(trust.Member{Name: "w", Ticket: ticket, Address: "10.0.0.99"}, true, p.session, w.now); err == nil {
-					w.fail("%s has not heard that %.6s was removed", p.name, ticket)
+					w.fail("%s does not know the removal of ticket %.6s", p.name, ticket)
 				}
 			}
 		}
-		// Machine 0 gets a new ticket. Then the machine that created it stops, and as many others
-		// as a majority can spare.
+		// Worker 0 gets a new ticket. Then control-plane machines stop, first the machine that
+		// created the ticket, until only a majority runs.
 		for _, name := range []string{"w", "v"} {
 			w.remove(w.planes[0], name)
 		}
@@ -610,11 +616,11 @@ func TestFaults(t *testing.T) {
 		n.ahead, n.ticket, n.at = 0, nil, address
 		for try := 0; n.ticket == nil; try++ {
 			if try > 200 {
-				w.fail("cannot be invited after it was removed")
+				w.fail("no ticket can be created for a removed machine")
 			}
 			ticket := w.createTicket(w.planes[0], "w")
 			for _, t := range w.planes[0].ledger.Tickets {
-				// all of them have answered
+				// all control-plane machines have answered and are voters of the ticket
 				if ticket != nil && t.Serial == pki.Serial(ticket) && len(t.Voters) == len(w.planes) {
 					n.ticket = ticket
 				}
@@ -625,10 +631,10 @@ func TestFaults(t *testing.T) {
 			by[0].off = true
 			by = by[1:]
 		}
-		w.until(n, by, "a machine that was invited has not joined", func() bool {
+		w.until(n, by, "a machine with a ticket has not joined", func() bool {
 			return n.certificates.Machine != nil && pki.TicketOf(n.certificates.Machine) == pki.Serial(n.ticket)
 		})
-		// It renews from another address while other machines are off.
+		// Worker 0 renews from another address while other control-plane machines are off.
 		for _, p := range w.planes {
 			p.off = false
 		}
@@ -667,14 +673,14 @@ func TestNext(t *testing.T) {
 	}
 	ticket := issue(authorities[0], "w", "", begin, time.Hour)
 	own := func(at time.Time) Certificates {
-		return Certificates{issue(authorities[1], "w", pki.Serial(ticket), at, life), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, life)}, []netip.Addr{address}}
+		return Certificates{issue(authorities[1], "w", pki.Serial(ticket), at, certificateTTL), []*x509.Certificate{issue(authorities[2], "system:node:w", pki.Serial(ticket), at, certificateTTL)}, []netip.Addr{address}}
 	}
-	older := Certificates{Machine: issue(authorities[1], "w", "1234", begin, life)}
-	stranger := Certificates{Machine: issue(authorities[2], "w", "1234", begin, life)}
-	other := Certificates{Machine: issue(authorities[1], "v", "1234", begin, life)}
+	older := Certificates{Machine: issue(authorities[1], "w", "1234", begin, certificateTTL)}
+	stranger := Certificates{Machine: issue(authorities[2], "w", "1234", begin, certificateTTL)}
+	other := Certificates{Machine: issue(authorities[1], "v", "1234", begin, certificateTTL)}
 	if s := Next(Facts{Now: begin, Name: "w", Addresses: []netip.Addr{address}, Certificates: own(begin),
 		MachineCAs: []*x509.Certificate{authorities[0].Cert, authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}}); s.Action != Renew || !s.Usable {
-		t.Errorf("by an authority that issues no more: %+v", s)
+		t.Errorf("with certificates of a CA that is not the first one any more: %+v", s)
 	}
 	for _, c := range []struct {
 		name   string
@@ -686,20 +692,20 @@ func TestNext(t *testing.T) {
 		usable bool
 		why    string
 	}{
-		{"nothing at all", Certificates{}, nil, 0, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` creates one"},
+		{"no certificates, no ticket", Certificates{}, nil, 0, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and there is no ticket (Machine.spec.join); `orlopctl nodes add` creates one"},
 		{"a ticket", Certificates{}, ticket, 0, []netip.Addr{address}, Join, false, "this machine has not joined the cluster yet"},
-		{"a ticket that ended", Certificates{}, ticket, 2 * time.Hour, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and its ticket expired at 2026-05-01T13:00:00Z; `orlopctl nodes add` creates another one"},
+		{"an expired ticket", Certificates{}, ticket, 2 * time.Hour, []netip.Addr{address}, Idle, false, "this machine has not joined the cluster yet, and its ticket expired at 2026-05-01T13:00:00Z; `orlopctl nodes add` creates another one"},
 		{"no address", Certificates{}, ticket, 0, nil, Idle, false, "it has no address yet"},
-		{"young", own(begin), ticket, time.Minute, []netip.Addr{address}, Idle, true, ""},
-		{"young, its ticket ended", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Idle, true, ""},
-		{"old", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
-		{"ended", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine expired at 2026-07-30T12:00:00Z, or its clock is wrong"},
-		{"ended, with a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine expired at 2026-04-30T12:00:00Z, or its clock is wrong"},
-		{"of the future", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
+		{"new certificates", own(begin), ticket, time.Minute, []netip.Addr{address}, Idle, true, ""},
+		{"new certificates, expired ticket", own(begin), ticket, 48 * time.Hour, []netip.Addr{address}, Idle, true, ""},
+		{"certificates that are due for renewal", own(begin), nil, 61 * 24 * time.Hour, []netip.Addr{address}, Renew, true, ""},
+		{"expired certificates", own(begin), nil, 91 * 24 * time.Hour, []netip.Addr{address}, Renew, true, "the certificates of this machine expired at 2026-07-30T12:00:00Z, or its clock is wrong"},
+		{"expired certificates and a ticket", own(begin.Add(-91 * 24 * time.Hour)), ticket, 0, []netip.Addr{address}, Join, true, "the certificates of this machine expired at 2026-04-30T12:00:00Z, or its clock is wrong"},
+		{"certificates that begin later", own(begin.Add(48 * time.Hour)), nil, 0, []netip.Addr{address}, Renew, true, "the certificates of this machine begin at 2026-05-03T11:55:00Z, or its clock is wrong"},
 		{"another address", own(begin), nil, time.Minute, []netip.Addr{netip.MustParseAddr("10.0.0.22")}, Renew, true, ""},
-		{"with a new ticket", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
-		{"of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of another cluster"},
-		{"of another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of a machine called v"},
+		{"certificates and a new ticket", older, ticket, time.Minute, []netip.Addr{address}, Join, true, ""},
+		{"certificates of another cluster", stranger, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of another cluster"},
+		{"certificates with another name", other, ticket, time.Minute, []netip.Addr{address}, Join, false, "the certificates of this machine are of a machine called v"},
 	} {
 		s := Next(Facts{Now: begin.Add(c.after), Name: "w", Addresses: c.at, MachineCAs: []*x509.Certificate{authorities[1].Cert}, NodeCAs: []*x509.Certificate{authorities[2].Cert}, Certificates: c.held, Ticket: c.ticket})
 		why := ""

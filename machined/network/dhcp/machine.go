@@ -71,8 +71,8 @@ const (
 	Send ActionKind = iota + 1 // send Message
 	// set the timer: Tick occurs at At; the zero time stops the timer
 	Wake
-	Apply // Lease is in use now: the user configures and stores it
-	Drop  // no lease is in use now: the user removes the address and the stored lease
+	Apply // Lease is in use now: the network controller configures and stores it
+	Drop  // no lease is in use now: the controller removes the address and the stored lease
 )
 
 // Action is an output of the state machine.
@@ -116,7 +116,8 @@ const (
 //	Selecting   ACK with rapid commit     Bound       apply
 //	Selecting   Tick                      Selecting   send DISCOVER, double the interval
 //	Requesting  ACK                       Bound       apply
-//	Requesting  NAK                       Init/Sel.   start again; backoff after several NAKs
+//	Requesting  first NAK since an ACK    Selecting   send DISCOVER
+//	Requesting  later NAK                 Init        wait (back-off)
 //	Requesting  Tick                      Requesting  send REQUEST; after 5 attempts: Selecting
 //	Rebooting   ACK                       Bound       apply
 //	Rebooting   NAK                       Selecting   drop, send DISCOVER
@@ -132,7 +133,8 @@ const (
 //	Rebinding   Tick                      Rebinding   broadcast REQUEST; at end: drop, Selecting
 //	any         LinkDown                  Init        the lease stays in use until it ends
 //
-// Other events change no state. Messages with another transaction ID are ignored.
+// The actions apply and drop are the ActionKinds Apply and Drop. Other events change no state.
+// Messages with another transaction ID are ignored.
 func Step(s State, ev Event) (State, []Action) {
 	switch ev.Kind {
 	case LinkUp:

@@ -43,10 +43,12 @@ type Mode struct {
 // State is the state of the state machine. A State with only a Mode is the state of a new client.
 // To confirm a stored lease first, set Lease and leave InUse false.
 type State struct {
-	Mode    Mode
-	Phase   Phase
-	Ready   bool   // the link can send
-	XID     uint32 // transaction ID of the current exchange, 24 bits
+	Mode  Mode
+	Phase Phase
+	Ready bool   // the link can send
+	XID   uint32 // transaction ID of the current exchange, 24 bits
+	// when the client sent the request of the current exchange; the times of the granted lease
+	// count from it (Lease.Acquired)
 	Sent    time.Time
 	Since   time.Time // start of the current exchange; the elapsed time counts from it
 	Attempt int       // messages sent in this phase
@@ -70,7 +72,7 @@ const (
 	Tick                              // the timer of the last action Wake has expired
 	Received                          // a server's message was received
 	Duplicate                         // another machine has Event.Addr
-	// the use of DHCPv6 ends, and no address of the lease is in use any more
+	// the client must return its lease and end; the link has no address of the lease any more
 	Release
 )
 
@@ -92,8 +94,8 @@ const (
 	Send ActionKind = iota + 1 // send Message
 	// set the timer: Tick occurs at At; the zero time stops the timer
 	Wake
-	Apply // Lease is in use now: the user configures and stores it
-	Drop  // no lease is in use now: the user removes the addresses and the stored lease
+	Apply // Lease is in use now: the network controller configures and stores it
+	Drop  // no lease is in use now: the controller removes the addresses and the stored lease
 	End   // the client has ended
 )
 
@@ -143,7 +145,7 @@ const (
 	minRenewInterval = 10 * time.Second // REN_TIMEOUT and REB_TIMEOUT (RFC 8415 section 7.6)
 	requestAttempts  = 5                // 8 s in total
 	confirmAttempts  = 3                // 2 s in total
-	partAttempts     = 4                // attempts of Release and Decline (REL_MAX_RC)
+	leaveAttempts    = 4                // attempts of Release and Decline (REL_MAX_RC)
 )
 
 // Step is the client's state machine.
@@ -170,7 +172,7 @@ const (
 //	Renewing     no binding                 Requesting  send Request, the lease stays in use
 //	Renewing     withdrawn                  Soliciting  drop, send Solicit
 //	Renewing     Tick                       Renewing    send Renew; at T2: Rebinding
-//	Rebinding    as Renewing                            send Rebind to any server; at end: drop
+//	Rebinding    as Renewing                as Renewing send Rebind to any server; at end: drop
 //	Informing    Reply                      Informed    apply
 //	Informed     Tick at refresh time       Informing   send Information-request
 //	leased       Duplicate                  Declining   drop, send Decline
@@ -179,7 +181,8 @@ const (
 //	Releasing    Reply, or 4 attempts       Released    end
 //	any          not ready                  Init        the lease stays in use until it ends
 //
-// Other events change no state. Messages with another transaction ID are ignored.
+// The actions apply and drop are the ActionKinds Apply and Drop. "leased" is any phase in which a
+// lease is in use. Other events change no state. Messages with another transaction ID are ignored.
 func Step(s State, ev Event) (State, []Action) {
 	switch ev.Kind {
 	case LinkReady:
@@ -285,10 +288,10 @@ func act(s State, ev Event) (State, []Action) {
 	case Informed:
 		return inform(s, ev)
 	case Declining, Releasing:
-		if s.Attempt < partAttempts {
-			return part(s, ev)
+		if s.Attempt < leaveAttempts {
+			return sendLeave(s, ev)
 		}
-		return parted(s, ev)
+		return endLeave(s, ev)
 	}
 	return s, nil
 }
@@ -333,7 +336,7 @@ func received(s State, ev Event) (State, []Action) {
 		return answered(s, ev)
 	case Declining, Releasing:
 		if !r.Advertise && r.Lease.Server == s.Offer.Lease.Server {
-			return parted(s, ev)
+			return endLeave(s, ev)
 		}
 	}
 	return s, nil
@@ -367,7 +370,7 @@ func answered(s State, ev Event) (State, []Action) {
 func bind(s State, ev Event) (State, []Action) {
 	l := ev.Reply.Lease
 	l.Acquired = s.Sent
-	// a new address can be a duplicate, so Rejects remains
+	// a new address can be a duplicate, so a new lease does not reset Rejects
 	if s.Phase != Requesting && s.Phase != Soliciting {
 		s.Rejects = 0
 	}
@@ -515,12 +518,12 @@ func leave(s State, ev Event, phase Phase, l *Lease) (State, []Action) {
 		return s, []Action{{Kind: Drop}, {Kind: Wake}}
 	}
 	s.Phase, s.Attempt, s.XID, s.Since = phase, 0, ev.xid(), ev.At
-	s, more := part(s, ev)
+	s, more := sendLeave(s, ev)
 	return s, append([]Action{{Kind: Drop}}, more...)
 }
 
-// part sends the Decline or the Release.
-func part(s State, ev Event) (State, []Action) {
+// sendLeave sends the Decline or the Release.
+func sendLeave(s State, ev Event) (State, []Action) {
 	m := Message{Kind: Decline, Server: s.Offer.Lease.Server, Lease: &s.Offer.Lease}
 	if s.Phase == Releasing {
 		m.Kind = ReleaseMessage
@@ -528,9 +531,9 @@ func part(s State, ev Event) (State, []Action) {
 	return transmit(s, ev, m)
 }
 
-// parted ends the phase Releasing or Declining. After a Decline, the client waits and then starts
-// again.
-func parted(s State, ev Event) (State, []Action) {
+// endLeave ends the phase Releasing or Declining. After a Release, the client ends. After a
+// Decline, it waits and then starts again.
+func endLeave(s State, ev Event) (State, []Action) {
 	if s.Phase == Releasing {
 		return end(s)
 	}
