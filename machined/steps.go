@@ -62,9 +62,9 @@ func stepTimeMark(ctx context.Context, m *machine) error {
 
 // stepPrograms starts to read the programs of Kubernetes and containerd into memory, in sequence.
 // Each node needs these 170 MiB, and dm-verity hashes every block of them. The hashes use a
-// processor that is idle while the disk is mounted and the network starts. Measured under
-// emulation: the node is Ready 3 s earlier, and the API of the machine answers 0.4 s later; if the
-// read-ahead starts only after the API answers, both are later. The kernel can reclaim the pages. A
+// processor that is idle while the disk is mounted and the network starts. Under emulation, the
+// node is Ready 3 s earlier with this step, and the API of the machine answers 0.4 s later. If this
+// step ran only after the API answers, both would be later. The kernel can reclaim the pages. A
 // machine that runs from memory has the programs in memory already and does not run them.
 func stepPrograms(ctx context.Context, m *machine) error {
 	if m.system.inMemory() {
@@ -93,7 +93,8 @@ func stepHost(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// stepDevices loads drivers, for the devices at boot and for devices that are plugged in later.
+// stepDevices loads the drivers of the devices that are present at boot and of devices that are
+// plugged in later.
 func stepDevices(ctx context.Context, m *machine) error {
 	loader := &uevent.Loader{
 		Sys: "/sys", Index: m.system.kernel.Modules,
@@ -164,7 +165,7 @@ func stepConfiguration(ctx context.Context, m *machine) error {
 
 func loadConfiguration(ctx context.Context, m *machine) {
 	// While it is undecided whether an upgrade replaces the running version, the staged
-	// configuration belongs to the other version.
+	// configuration belongs to the other version, so it does not become active.
 	if none := m.config.active.Start(!m.upgrade.Controller.Record().BeingReplaced(m.system.release.Version)); !none {
 		return
 	}
@@ -187,8 +188,8 @@ func watchSeeds(ctx context.Context, m *machine) {
 	}
 }
 
-// stepExtensions activates the stored extensions, before the network starts: extensions may contain
-// network drivers. A problem is reported, and the boot continues.
+// stepExtensions activates the stored extensions. It runs before the network starts, because
+// extensions may contain network drivers. A problem is reported, and the boot continues.
 func stepExtensions(_ context.Context, m *machine) error {
 	if now := m.config.active.Current(); now.Config != nil && !m.system.inMemory() {
 		m.domains.extensions.Activate(now.Config)
@@ -197,8 +198,8 @@ func stepExtensions(_ context.Context, m *machine) error {
 	return nil
 }
 
-// stepIdentity reads the machine key, from STATE if it is mounted. With an error of DATA alone,
-// STATE is mounted, and the machine retains its key.
+// stepIdentity reads the machine key, from STATE if it is mounted. If only DATA has an error, STATE
+// is mounted, and the machine retains its key.
 func stepIdentity(_ context.Context, m *machine) error {
 	if err := m.identity.Read(m.domains.disks.HasState()); err != nil {
 		return err
@@ -252,7 +253,7 @@ func stepAPI(ctx context.Context, m *machine) error {
 	}()
 	now := m.config.active.Current()
 	if err := m.config.reconciler.ConfigureAPI(ctx, now.Config, network.State{}); err != nil {
-		// a machine without an operator still runs its configuration
+		// the boot continues: the machine runs its configuration even if no operator can call it
 		m.reports.events.LogConsole(err.Error())
 	}
 	return m.processes.services.Set([]supervise.Service{nodeplan.Apid()})

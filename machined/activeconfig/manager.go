@@ -23,9 +23,9 @@ type Deps struct {
 	Seed           SeedDeps
 	// Undecided returns why an upgrade is not decided yet, or nil.
 	Undecided func() error
-	// Proves reports whether a connection of this age proves that the machine accepts new
-	// connections with a configuration. AwaitNetwork waits until the network has converged to a
-	// configuration.
+	// Proves reports whether a connection proves that the machine accepts new connections with a
+	// configuration. age is the age of the connection in milliseconds, as apid sends it.
+	// AwaitNetwork waits until the network has converged to a configuration.
 	Proves       func(c *config.Config, age string) bool
 	AwaitNetwork func(context.Context, *config.Config) error
 	// WaitingServices returns the services that do not run with a configuration yet. The error is
@@ -41,7 +41,7 @@ type Deps struct {
 	Console func(line string)
 }
 
-// Network is the network, for the check that a configuration has an address.
+// Network is the network, for the check whether the machine has an address with a configuration.
 type Network struct {
 	Config *cell.Cell[network.Config] // configuration of the controller
 	State  *cell.Cell[network.State]
@@ -72,18 +72,18 @@ type Active struct {
 	// TrialEnd is the deadline of the trial, at which the previous configuration becomes active
 	// again; zero if this configuration is not on trial
 	TrialEnd time.Time
-	// Overdue reports that the trial ended before this boot, and that the revert has failed. The
-	// revert is tried again, and the trial cannot be confirmed.
+	// Overdue is true if the trial ended before this boot and the revert has failed. The revert is
+	// tried again, and the trial cannot be confirmed.
 	Overdue bool
 	// Tried are the earlier configurations of the same trial, which were not confirmed.
 	Tried []*config.Config
 	// TrialName is the caller's name for the trial; it can be empty.
 	TrialName string
-	// SameNetwork reports that links, addresses and routes are unchanged from the configuration
-	// before the trial.
+	// SameNetwork is true if the trial did not change the links, addresses and routes.
 	SameNetwork bool
-	// Due is the time at which this configuration becomes active: by then the caller has received
-	// the answer.
+	// Due is the time at which the machine begins to apply this configuration; zero for at once. It
+	// is set for a change that can cut off its caller, so that the caller first receives the
+	// answer.
 	Due time.Time
 }
 

@@ -24,14 +24,14 @@ const (
 	reachRetry   = time.Minute // after a failed return
 )
 
-// reachInput is the input of reachState.step.
+// reachInput is the observation from which reachState.step decides.
 type reachInput struct {
 	now    time.Time
-	config *config.Config // active configuration, compared by identity; nil: none
+	config *config.Config // active configuration, compared by pointer; nil: none
 	// the system is installed, its storage works, and neither the configuration nor the version is
 	// on trial
 	decided     bool
-	hadAddress  bool // the machine has had an address with config, also in an earlier boot
+	hadAddress  bool // the machine has had an address with config, in this or in an earlier boot
 	hasAddress  bool // the machine has an address now
 	hasFallback bool // another configuration exists to which it can return
 }
@@ -59,8 +59,8 @@ const (
 //	configuration          address   action
 //	none, or undecided     -         none; the time does not run
 //	had an address before  -         none, with or without an address
-//	never had one          yes       recorded
-//	never had one          no        none for reachTimeout, then the return, if possible
+//	never had one          yes       reachRecord
+//	never had one          no        none for reachTimeout, then reachReturn with a fallback
 func (r reachState) step(in reachInput) (reachState, reachAction, time.Duration) {
 	switch {
 	case in.config == nil || !in.decided || in.hadAddress:
@@ -92,7 +92,8 @@ func hasAddress(s network.State) bool {
 	})
 }
 
-// WatchReach watches whether the machine has an address with its configuration.
+// WatchReach watches whether the machine has an address with its configuration, and performs the
+// actions of step, until ctx ends.
 func (m *Manager) WatchReach(ctx context.Context) {
 	var r reachState
 	var act reachAction
@@ -150,7 +151,8 @@ func (m *Manager) reachInput(now Active, state network.State) reachInput {
 }
 
 // lastReached returns the documents of the last configuration with which the machine had an
-// address, with the present keys, so that they can replace the present documents.
+// address. It puts the present encryption keys into them, so that they can replace the present
+// documents.
 func (m *Manager) lastReached(present *config.Config) ([]byte, error) {
 	text, current, err := m.deps.Store.LastReachable()
 	switch {
@@ -187,7 +189,7 @@ func (m *Manager) recordReached(a Active) error {
 }
 
 // returnToReached activates the last configuration with which the machine had an address, if the
-// configuration without address is still active.
+// configuration a, without an address, is still active.
 func (m *Manager) returnToReached(a Active) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +202,8 @@ func (m *Manager) returnToReached(a Active) error {
 		err = m.deps.Store.Put(text)
 	}
 	if err == nil {
-		// mark text itself: the marked documents may have other encryption keys
+		// record text, which has the present encryption keys, in place of the documents with former
+		// keys
 		err = m.deps.Store.MarkReachable(text)
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 	shareTime = 2 * time.Second
 	// parallel is the number of machines that are called at the same time.
 	parallel = 32
-	// maxReport is the size of the report of a machine in bytes.
+	// maxReport is the maximum size of the report of a machine, in bytes.
 	maxReport = 256 << 10
 	// digestKeySize is the size of the key of the digests in bytes.
 	digestKeySize = 32
@@ -49,7 +49,7 @@ type Deps struct {
 	Address func(*config.Config) string
 	// Others returns the other machines of the cluster.
 	Others func(*config.Config) []Machine
-	// Call calls a machine of this list.
+	// Call calls a machine that Others has returned.
 	Call func(context.Context, Machine, func(*client.Client) error) error
 	// State returns the state of this machine.
 	State func(context.Context) (State, error)
@@ -62,11 +62,12 @@ type Deps struct {
 // Collector collects the health of the cluster. Its methods are safe for concurrent use.
 type Collector struct {
 	deps Deps
-	// busy holds an element while a collection runs; a collection alone uses the fields below.
+	// busy holds an element while a call of ClusterHealth runs. Only this call may use the fields
+	// below.
 	busy    chan struct{}
 	last    *api.ClusterHealthResponse
 	timeout time.Duration // timeout of the calls for last
-	ended   time.Time     // end of the collection of last
+	ended   time.Time     // end of the collection whose result is last
 	began   time.Time     // start of the last collection, even if it gave no answer
 }
 
@@ -88,7 +89,8 @@ func (c *Collector) ReportMachine(ctx context.Context, by api.Caller, r *api.Rep
 	return report(state, r.DigestKey), nil
 }
 
-// ClusterHealth returns the health of the cluster. Concurrent calls share a collection.
+// ClusterHealth returns the health of the cluster. Calls with the same timeout within shareTime
+// share a collection.
 func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthRequest) (*api.ClusterHealthResponse, error) {
 	timeout, err := timeoutOf(r)
 	if err != nil {
@@ -106,7 +108,8 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	if c.last != nil && c.timeout == timeout && time.Since(c.ended) < shareTime {
 		return c.last, nil
 	}
-	// The pause also applies if the timeout differs, or if the last caller has left.
+	// The starts of two collections are at least shareTime apart, even if last cannot be used,
+	// because its timeout differs or because the caller of the last collection has left.
 	if err := backoff.Sleep(ctx, shareTime-time.Since(c.began)); err != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -119,7 +122,7 @@ func (c *Collector) ClusterHealth(ctx context.Context, r *api.ClusterHealthReque
 	return out, nil
 }
 
-// timeoutOf returns the time that each machine has to answer.
+// timeoutOf returns the timeout for the answer of each machine.
 func timeoutOf(r *api.ClusterHealthRequest) (time.Duration, error) {
 	switch t := r.MachineTimeout.AsDuration(); {
 	case t == 0:
@@ -151,7 +154,7 @@ func (c *Collector) collect(ctx context.Context, now *config.Config, timeout tim
 	running := make(chan struct{}, parallel)
 	for i, m := range others {
 		a := &o.answers[1+i]
-		// after a panic of the call, the machine has no answer
+		// this problem remains only if the call panics
 		*a = answer{Machine: m, problem: "this machine has failed to call it"}
 		calls.Go(panics.Guarded("health of "+m.Address, func() {
 			running <- struct{}{}

@@ -52,8 +52,8 @@ type Controller struct {
 type State struct {
 	Disks   []Disk `json:"disks"`
 	Problem string `json:"problem,omitempty"` // why no disk is mounted for storage
-	// Filesystems lists the file systems of the system with errors at present, and STATE and DATA
-	// with errors before the check of this boot.
+	// Filesystems lists the file systems of the system, also those on volumes, that have errors at
+	// present. It also lists STATE and DATA if they had errors before the check at this boot.
 	Filesystems []FilesystemErrors `json:"filesystems,omitempty"`
 }
 
@@ -76,7 +76,7 @@ func (c *Controller) StorageProblem() string {
 	return why
 }
 
-// HasState reports whether STATE is mounted, also if only DATA has an error.
+// HasState reports whether STATE is mounted. It returns true even if DATA has an error.
 func (c *Controller) HasState() bool {
 	if c.StorageProblem() == "" {
 		return true
@@ -85,7 +85,7 @@ func (c *Controller) HasState() bool {
 	return err == nil && mounted
 }
 
-// Prober examines foreign disks in a sandboxed process.
+// Prober returns the prober, which examines foreign disks in a sandboxed process.
 func (c *Controller) Prober() *diskprobe.Prober { return c.prober }
 
 // Wake reports that a disk or a partition was added or removed.
@@ -146,8 +146,8 @@ func mergeDisks(read, known []Disk) []Disk {
 	return out
 }
 
-// Watch updates the state of the disks when a disk is added or removed. It examines a disk
-// again after the retry delay of the prober if an examination failed.
+// Watch updates the state of the disks when a disk is added or removed. It examines a disk again
+// after the retry delay of the prober if an examination failed.
 func (c *Controller) Watch(ctx context.Context) {
 	rested := time.NewTimer(0)
 	defer rested.Stop()
@@ -187,8 +187,8 @@ func (c *Controller) Wipe(ctx context.Context, labels []string) error {
 	return nil
 }
 
-// probe examines a foreign disk with a sandboxed process. A failure is reported once: the disk
-// is then skipped for a while.
+// probe examines a foreign disk with a sandboxed process. A failure causes one event, because the
+// prober then skips the disk for a while.
 func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe.File) (diskprobe.Result, error) {
 	a, err := diskprobe.Probe(ctx, d, f, c.startProbe)
 	if err != nil && !errors.Is(err, diskprobe.ErrNoMedium) {
@@ -201,9 +201,9 @@ func (c *Controller) probe(ctx context.Context, d diskprobe.Device, f *diskprobe
 }
 
 // startProbe runs the sandboxed process (package diskprobe).
-func (c *Controller) startProbe(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error) {
+func (c *Controller) startProbe(ctx context.Context, input []byte, files []*os.File, maxOutput int) ([]byte, error) {
 	run := c.deps.Reaper.Parser(supervise.Command{Args: []string{paths.Diskprobe}, Env: diskprobe.Environment, UID: paths.UserProbe, Nice: 10})
-	return run(ctx, question, files, most)
+	return run(ctx, input, files, maxOutput)
 }
 
 // examineBeforeMount examines foreign disks until STATE is mounted, because a foreign disk may be a
@@ -217,8 +217,8 @@ func (c *Controller) examineBeforeMount() Examine {
 	return c.Examine(diskprobe.Cached)
 }
 
-// Examine returns the examination of foreign disks for Read. fresh says whether a known result may
-// be used.
+// Examine returns the examination of foreign disks for Read. fresh says whether the examination may
+// return a known result.
 func (c *Controller) Examine(fresh diskprobe.Freshness) Examine {
 	return func(ctx context.Context, devices []diskprobe.Device) []diskprobe.DeviceResult {
 		return c.prober.All(ctx, devices, fresh)

@@ -11,9 +11,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/reconcile"
 )
 
-// Diff returns the operations, in order. The list is empty if both volumes are mounted and the
-// table matches the plan. The operations run programs with run; run may be nil if the caller only
-// prints them.
+// Diff returns the operations that lead from have to want, in order. The list is empty if both
+// volumes are mounted and the table matches the plan. The operations run programs with run; run may
+// be nil if the caller only prints them.
 func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	var ops []reconcile.Op
 	i := slices.IndexFunc(have.Disks, func(d Disk) bool { return d.Path == want.Disk })
@@ -34,7 +34,7 @@ func Diff(have Have, want Want, run mkfs.Runner) []reconcile.Op {
 	return ops
 }
 
-// diffTable compares the actual table with the plan.
+// diffTable compares the actual table with the plan. It returns true if the table must change.
 func diffTable(disk Disk, want Want) (WriteTable, bool) {
 	t := WriteTable{Disk: disk.Path, New: want.NewTable && !tableIs(disk, want), Mirror: disk.Table.Kind == "gpt" && !disk.BackupAtEnd}
 	if t.New {
@@ -123,14 +123,13 @@ type WriteTable struct {
 	New    bool    // start with an empty table
 	Remove []Entry // each is removed only if the table still has exactly this entry
 	Add    []Entry
-	Grow   []Entry // with the new size
-	// write both copies of the table, the backup at the end of the disk (every other change does so
-	// too)
+	Grow   []Entry // existing entries, with their new size
+	// Mirror writes the two copies of the table again: the backup goes to the end of the disk.
+	// Every other change of the table does this, too.
 	Mirror bool
 }
 
-// creates reports whether the operation creates the partition, so that it has no content
-// afterwards.
+// creates reports whether the operation creates the partition. A created partition has no content.
 func (t WriteTable) creates(number int) bool {
 	return slices.ContainsFunc(t.Add, func(e Entry) bool { return e.Number == number })
 }
@@ -209,10 +208,10 @@ type Wipe struct {
 func (w Wipe) String() string { return "wipe " + w.Label + " (" + w.Device + ")" }
 
 // Erase removes the content of a wiped partition from the disk. STATE holds the keys of the
-// machine; Erase overwrites it and reads it back. To overwrite DATA would take hours, so the disk
-// discards it, and Erase reads back samples. If the disk retains the data, Erase overwrites as much
-// as possible and reports the rest. Even then, Secrets in the etcd data are encrypted with a key on
-// STATE.
+// machine; Erase overwrites it and reads it back. To overwrite DATA would take hours, so Erase
+// makes the disk discard DATA, and reads back samples. If the disk retains the data, Erase
+// overwrites as much as possible and reports the rest. Even then, Secrets in the etcd data are
+// encrypted with a key on STATE.
 type Erase struct {
 	Label  string
 	Device string
@@ -227,11 +226,11 @@ func (e Erase) String() string {
 }
 
 // Reset returns the operations of a reset of the volumes with the given labels. The volumes must be
-// unmounted. Volumes on other disks stay unchanged: they may belong to another machine or to an
-// earlier installation. DATA is wiped first: an interrupted reset leaves a machine that is still
-// configured and can be reset again, never a machine with a new identity and old data. The slow
-// Erase operations follow, first that of STATE, which holds the keys. report receives the results,
-// and may be nil.
+// unmounted. Reset changes only the boot disk, because STATE and DATA on other disks may belong to
+// another machine or to an earlier installation. DATA is wiped before STATE, so an interrupted
+// reset leaves a machine that is still configured and can be reset again, never a machine with a
+// new identity and old data. The slow Erase operations follow, first that of STATE, which holds the
+// keys. report receives the results, and may be nil.
 func Reset(have Have, labels []string, report func(string)) []reconcile.Op {
 	var ops, slow []reconcile.Op
 	for _, label := range []string{layout.Data, layout.State} {

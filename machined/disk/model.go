@@ -13,7 +13,8 @@ type Have struct {
 	Mounts []mount.Mount // all mounts, in order
 }
 
-// Disk is a whole disk. The JSON form has the fields of all three parts side by side.
+// Disk is a whole disk. The JSON form has the fields of Hardware and of Table beside the other
+// fields.
 type Disk struct {
 	Path string `json:"path"` // "/dev/vda"
 	Hardware
@@ -24,7 +25,7 @@ type Disk struct {
 	Root uuid.UUID `json:"-"`
 }
 
-// Hardware is the properties that the device and the kernel report, without the content.
+// Hardware has the properties that the device and the kernel report, but not the content.
 type Hardware struct {
 	Size       uint64 `json:"size"`             // bytes
 	SectorSize uint64 `json:"sectorSize"`       // bytes
@@ -50,7 +51,8 @@ type Table struct {
 	// disks share.
 	Shared bool   `json:"-"`
 	First  uint64 `json:"-"` // first byte available to partitions
-	// first byte behind the range for partitions, with the backup at the end
+	// first byte behind the range for partitions, if the backup of the table is at the end of the
+	// disk
 	End uint64 `json:"-"`
 	// alignment of partitions: the larger of 1 MiB and the preferred alignment of the disk
 	Alignment  uint64      `json:"-"`
@@ -82,8 +84,8 @@ type Partition struct {
 	Content Content   `json:"content"`
 	// Faults are the errors recorded by an Orlop ext4 on the boot disk.
 	Faults superblock.Errors `json:"faults,omitzero"`
-	// the partition contains a boot loader that firmware would start; not determined on the boot
-	// disk
+	// Loader is true if the partition contains a boot loader that firmware would start. It is
+	// always false on the boot disk.
 	Loader bool `json:"-"`
 }
 
@@ -115,12 +117,12 @@ func (c Content) String() string {
 type Want struct {
 	Disk       string  // path of the disk
 	Partitions []Entry // all partitions of the table, by number
-	// NewTable permits replacing a table that is not GPT or that is foreign.
+	// NewTable is true if the disk gets a new table, because it is blank or its table is foreign.
 	NewTable bool
 	Volumes  []Volume // in mount order
 }
 
-// Volume is a mounted partition with an Orlop file system.
+// Volume is a partition of the plan, with its file system and its mount point.
 type Volume struct {
 	Number int         // of the partition
 	Format Format      // format options

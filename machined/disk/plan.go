@@ -16,8 +16,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// growStep is the minimum growth of DATA, in bytes. File systems and partitions may stay smaller
-// than the available space by less than this.
+// growStep is the minimum growth of DATA, in bytes. A file system or partition that is smaller than
+// the available space by less than growStep is not grown.
 const growStep = 16 << 20
 
 // Config is the disk configuration. The zero value suits most machines.
@@ -25,8 +25,9 @@ type Config struct {
 	// Disk selects the disk for STATE and DATA by path, serial number or WWID. Empty selects the
 	// boot disk.
 	Disk string
-	// Wipe permits removing foreign partitions from the required range, a foreign table and foreign
-	// file systems on that disk.
+	// Wipe permits the removal of foreign content from that disk: a foreign partition table, the
+	// foreign partitions if the space is too small otherwise, and foreign file systems in STATE and
+	// DATA.
 	Wipe bool
 }
 
@@ -79,13 +80,13 @@ func systemVolumes() []Volume {
 			Mount:  mount.Mount{Target: paths.State, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoExec | mount.NoAtime},
 		},
 		{
-			// Root may use the last percent, so that the system can clean up a full disk. The
-			// PersistentVolumes are ext4 projects.
+			// The last percent is reserved for root, so that the system can clean up a full disk.
+			// The project quotas are for the PersistentVolumes, which are ext4 projects.
 			Format: Format{Label: layout.Data, ReservedPercent: 1, Quotas: mkfs.ProjectQuotas},
 			Mount:  mount.Mount{Target: paths.Data, Type: "ext4", Flags: mount.NoSuid | mount.NoDev | mount.NoAtime},
 			Dirs:   dataDirs(),
-			// "run" is /var/run: it refers to /run, so that its files end with the boot. containerd
-			// searches the plugins of pod networks at the second link.
+			// "run" is /var/run. It points to /run, so the files in it do not survive a reboot. The
+			// second link is the path at which containerd searches for the plugins of pod networks.
 			Links: map[string]string{"run": "/run", rel(paths.HostOpt) + "/cni/bin": paths.ExternalCNIPlugins},
 		},
 	}
@@ -104,7 +105,8 @@ func dataDirs() []string {
 // rel returns a path on DATA relative to the mount point.
 func rel(path string) string { return strings.TrimPrefix(path, paths.Data+"/") }
 
-// choose returns the disk for STATE and DATA.
+// choose returns the disk that matches the selector, or an error if none or several match. An empty
+// selector matches the boot disk.
 func choose(selector string, disks []Disk) (Disk, error) {
 	if len(disks) == 0 {
 		return Disk{}, errors.New("no disk found: connect one of at least 8 GiB, or use an image that holds its driver")
@@ -132,9 +134,9 @@ func choose(selector string, disks []Disk) (Disk, error) {
 	return Disk{}, fmt.Errorf("disk %q: not found; %s", selector, there)
 }
 
-// checkClones rejects a system disk if a clone of the disk is present: init may have chosen the
-// wrong disk, because the other disk had not appeared yet. After STATE is mounted, a clone that is
-// plugged in has no effect until the next boot.
+// checkClones rejects a system disk if a clone of the disk is present. init may have chosen the
+// clone, because the right disk had not appeared yet. If STATE is mounted, checkClones accepts the
+// disk, because a clone that is plugged in later has no effect until the next boot.
 func checkClones(disk Disk, have Have) error {
 	if _, mounted := mount.Topmost(have.Mounts, paths.State); mounted || !disk.Boot {
 		return nil
@@ -145,7 +147,7 @@ func checkClones(disk Disk, have Have) error {
 	}
 	esp := disk.Partitions[i].UUID
 	for _, other := range have.Disks {
-		// another path to the same disk
+		// other is this disk, or another path to it
 		if other.Path == disk.Path || other.WWID != "" && other.WWID == disk.WWID {
 			continue
 		}
@@ -162,7 +164,8 @@ func (d Disk) has(guid uuid.UUID) bool {
 	return guid != uuid.Nil && slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.UUID == guid })
 }
 
-// foreignTable returns why the table of a disk is foreign; "" if it is an Orlop table or blank.
+// foreignTable returns why the partition table of a disk is foreign; "" if it is an Orlop table or
+// the disk is blank.
 func foreignTable(disk Disk) string {
 	switch disk.Table.Kind {
 	case "":
@@ -185,8 +188,9 @@ func foreignTable(disk Disk) string {
 // isSystemPartition reports whether the entry is a system partition.
 func isSystemPartition(e Entry) bool { return layout.IsSystemPartition(e.Label, e.Type) }
 
-// arrange assigns a position to every partition. Existing partitions keep their number and start;
-// only DATA may grow. New partitions go behind the last partition.
+// arrange assigns a position to every partition. kept contains the existing partitions that stay.
+// They retain their number and start; only DATA may grow. New partitions go behind the last
+// partition.
 func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	var entries []Entry
 	for _, p := range kept {
@@ -216,8 +220,8 @@ func arrange(config Config, disk Disk, kept []Partition) ([]Entry, error) {
 	return entries, nil
 }
 
-// add appends STATE (if state is true, because it is missing) and DATA, which takes the remaining
-// space.
+// add appends DATA, which takes the remaining space, and before it STATE if state is true. If the
+// space is too small and config.Wipe permits it, add first removes the foreign partitions.
 func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error) {
 	need := uint64(layout.MinimumData)
 	if state {
@@ -263,10 +267,11 @@ func add(config Config, disk Disk, entries []Entry, state bool) ([]Entry, error)
 	return append(entries, Entry{Number: next, Label: layout.Data, Type: layout.TypeData, Start: start, Size: free}), nil
 }
 
-// gapFor finds a gap between partitions in which the library that writes the table would place a
-// new partition of size bytes: the partition fits, and the gap is no larger than the space behind
-// the last partition. The library would then renumber the partitions behind the gap. gapFor returns
-// the partition behind the gap and the size of the gap; size 0 means no gap.
+// gapFor finds a gap between partitions into which the library that writes the table would put a
+// new partition of size bytes. The library uses a gap if the partition fits, and if the gap is no
+// larger than free, the space behind the last partition. It would then renumber the partitions
+// behind the gap. gapFor returns the partition behind the gap and the size of the gap; size 0 means
+// that there is no such gap.
 func gapFor(disk Disk, entries []Entry, size, free uint64) (behind Entry, gap uint64) {
 	sorted := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int { return cmp.Compare(a.Start, b.Start) })
 	at := disk.align(disk.First)
@@ -340,6 +345,7 @@ func name(e Entry) string {
 	return fmt.Sprintf("partition %d %q (%s)", e.Number, e.Label, layout.FormatSize(e.Size))
 }
 
+// withLabel returns the system partitions with a label.
 func withLabel(entries []Entry, label string) []Entry {
 	var found []Entry
 	for _, e := range entries {
@@ -350,7 +356,7 @@ func withLabel(entries []Entry, label string) []Entry {
 	return found
 }
 
-// find returns the first entry with the label; the zero Entry if the table has no such label.
+// find returns the first system partition with a label; the zero Entry if there is none.
 func find(entries []Entry, label string) Entry {
 	if found := withLabel(entries, label); len(found) > 0 {
 		return found[0]

@@ -38,8 +38,8 @@ const unexamined = "content that has not been examined"
 // This process reads only the boot disk: its partition table and the superblocks of the Orlop
 // partitions. Only this system, and persons with physical access, can have written them. examine
 // reads all other disks in a separate process, with a time limit for each; a disk that it cannot
-// examine is listed as a disk with data. Without examine, the other disks are listed as unexamined,
-// and nothing blocks on them.
+// examine is listed as a disk with data. If examine is nil, Read lists the other disks as
+// unexamined, and cannot block on them.
 func Read(ctx context.Context, examine Examine) (Have, error) {
 	mounts, err := mount.List()
 	if err != nil {
@@ -54,7 +54,8 @@ func Read(ctx context.Context, examine Examine) (Have, error) {
 	return Have{Disks: disks, Mounts: mounts}, err
 }
 
-// readAll reads the boot disk and passes the other disks to examine.
+// readAll reads the boot disk, which has the partition boot, and passes the other disks to
+// examine(). It also passes the boot disk if that disk has foreign partitions.
 func readAll(ctx context.Context, devices []diskprobe.Device, boot string, examine Examine) ([]Disk, error) {
 	var disks []Disk
 	var foreign []diskprobe.Device
@@ -106,7 +107,7 @@ func (d *Disk) setForeignContents(r diskprobe.DeviceResult) {
 	}
 }
 
-// foreignDisk returns a disk from its examination; false for a drive without a medium.
+// foreignDisk returns a disk from its examination. It returns false for a drive without a medium.
 func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	if errors.Is(r.Err, diskprobe.ErrNoMedium) || r.Device.Size == 0 && !r.Device.Removable {
 		return Disk{}, false
@@ -121,7 +122,8 @@ func foreignDisk(r diskprobe.DeviceResult) (Disk, bool) {
 	default:
 		disk.resize(a.Size)
 		disk.Table.Kind, disk.BackupAtEnd = a.Table, a.Mirrored
-		// the disk is a part of an array, and the table belongs to the array
+		// the signature of the whole disk shows that it is a part of an array; the table belongs to
+		// the array
 		if a.Table == "gpt" && a.Whole.Kind != "" && a.Whole.Kind != "iso9660" {
 			disk.Table.Kind = a.Whole.Kind + " with a GPT partition table"
 		}
@@ -177,9 +179,9 @@ func partitionOf(path, disk string) bool {
 	return found && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// isDisk distinguishes real disks from virtual block devices by their directory in sysfs: only a
-// disk on a bus has an entry "device" there. Optical drives have type 5 (scsi/scsi_proto.h,
-// TYPE_ROM).
+// isDisk reports whether a block device is a real disk. Only a device on a bus has an entry
+// "device" in its directory in sysfs, so virtual block devices have none. Optical drives, which are
+// no disks here, have type 5 (scsi/scsi_proto.h, TYPE_ROM).
 func isDisk(sys string) bool {
 	if _, err := os.Stat(filepath.Join(sys, "device")); err != nil {
 		return false
@@ -236,13 +238,13 @@ func readOwn(d diskprobe.Device) (Disk, error) {
 	return disk, nil
 }
 
-// ownContent reads the superblock of an Orlop partition through the partition's device: the disk's
-// device has a separate cache, which may be older. It recognizes only Orlop file systems; all other
-// content is unknown data.
+// ownContent reads the superblock of an Orlop partition. It uses the device of the partition,
+// because the device of the disk has a separate cache, which may be older. It recognizes only Orlop
+// file systems; all other content is unknown data.
 func ownContent(path string) (Content, superblock.Errors, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// the kernel does not show the partition: it is not usable
+		// the kernel has no device for the partition, so the partition is not usable
 		return Content{Kind: unknownData}, superblock.Errors{}, nil
 	}
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// dataTimeout bounds operations for which etcd reads or writes all of its data: etcd holds at
-	// most 4 GiB, which a slow disk writes in minutes.
+	// dataTimeout bounds operations for which etcd reads or writes all of its data. etcd holds at
+	// most 4 GiB, for which a slow disk needs minutes.
 	dataTimeout = 10 * time.Minute
-	// transferTimeout bounds the transfer between this machine and a caller: a slow caller would
-	// block other callers and occupy space on DATA.
+	// transferTimeout bounds the transfer between this machine and a caller, because a slow caller
+	// would block other callers and occupy space on DATA.
 	transferTimeout = time.Hour
 	// serveTimeout bounds the time for process "api" to stop and to serve the restored data.
 	serveTimeout = 6 * time.Minute
@@ -43,7 +43,7 @@ type Config struct {
 
 // Deps is the environment of a Manager.
 type Deps struct {
-	Config cell.View[Config] // read: role, cluster, snapshots
+	Config cell.View[Config] // only the role, the cluster and the snapshots are used
 	// NotInstalled is the reason why a system that runs from memory has no etcd; empty if it runs
 	// from a disk.
 	NotInstalled string
@@ -56,7 +56,8 @@ type Deps struct {
 	Command, ReadCommand nodespec.Command
 	// Services runs the orchestrator's processes; etcd is a component of nodespec.ServiceAPI.
 	Services *supervise.Manager
-	// LockUpgrade excludes upgrades; false if a system is being received or written.
+	// LockUpgrade prevents upgrades until unlock() is called. ok is false if an upgrade receives or
+	// writes a version at present.
 	LockUpgrade func() (unlock func(), ok bool)
 	// UpgradePending returns why an upgrade is not decided yet; nil if none is pending.
 	UpgradePending func() error
@@ -64,11 +65,12 @@ type Deps struct {
 	FreeSpace func() (int64, error)
 	// DataReplaced is called when etcd may serve other data than before.
 	DataReplaced func()
-	// NameInUse reports whether another machine or part of the cluster has the name of a machine.
+	// NameInUse reports whether another machine, or the cluster itself, uses the name of a removed
+	// machine.
 	NameInUse func(c *config.Config, name string) bool
 	// DeleteNodes deletes Nodes with their pods, and returns the names that existed.
 	DeleteNodes func(ctx context.Context, c *config.Config, names []string) ([]string, error)
-	// FormerKey returns an error if the API server may still encrypt with a former key.
+	// FormerKey returns an error if the API server may still encrypt Secrets with a former key.
 	FormerKey func(ctx context.Context) error
 	// Event adds an event to the machine's events.
 	Event func(source, kind, message string)
@@ -85,7 +87,8 @@ type Manager struct {
 	uploader       uploader         // upload of stored snapshots
 }
 
-// New returns the manager of a machine. RunSchedule and RunUploads start its schedule.
+// New returns the manager of a machine. RunSchedule takes its scheduled snapshots, and RunUploads
+// uploads stored snapshots.
 func New(d Deps) *Manager {
 	return &Manager{deps: d, uploader: uploader{wakeup: cell.NewSignal()}}
 }
@@ -109,8 +112,9 @@ func (k *Manager) checkConfig(c *config.Config) error {
 	return nil
 }
 
-// restart restarts etcd. It returns when started reports that the pending operation has started and
-// etcd serves, or when the process of etcd has ended again; then failed is the reason.
+// restart restarts etcd. The function started reports whether the pending operation has started.
+// After that, restart returns when etcd serves, or when the process of etcd has ended again. In the
+// second case, failed is the reason.
 func (k *Manager) restart(started func() bool) (failed string, err error) {
 	defer k.deps.DataReplaced() // also if the restore takes effect after the return
 	if err := k.deps.Services.Restart(nodespec.ServiceAPI); err != nil {

@@ -28,19 +28,20 @@ type Deps struct {
 	// Config is the active configuration; nil if there is none.
 	Config cell.View[*config.Config]
 	System func() (System, error)
-	// Release returns the keys that may sign versions and extensions. Keys returns the keys in the
-	// image for extensions only, in PEM. Both are empty if the image has no keys.
+	// Release returns the keys that may sign versions and extensions. Keys returns the keys that
+	// may sign only extensions, in PEM. Both are in the image of the system, and are empty if it
+	// has no keys.
 	Release func() (bundle.Trust, error)
 	Keys    func() ([]byte, error)
-	// StorageProblem says why nothing is stored; empty if DATA is mounted.
+	// StorageProblem returns why the store cannot be used; empty if DATA is mounted.
 	StorageProblem func() string
 	// Sources returns the places to search for an image, in order.
 	Sources func(c *config.Config, image config.Artifact) []Source
-	// Others returns the images of configurations that may become active again, or an error if they
-	// are unknown at present: then nothing is pruned.
+	// Others returns the images of configurations that may become active again, or an error if
+	// these configurations are unknown at present. After an error, the manager prunes nothing.
 	Others func() ([]config.Artifact, error)
-	// AddModules makes the modules of these directories known, and loads the drivers for devices
-	// that have no driver. LoadModules loads modules.
+	// AddModules makes the modules of these directories known to the module loader, and loads the
+	// drivers for devices that have no driver. LoadModules loads modules.
 	AddModules  func(dirs []string) error
 	LoadModules func(names ...string) error
 	Event       func(kind, message string)
@@ -55,7 +56,7 @@ type Manager struct {
 	mu           sync.Mutex
 	active       []extension.Statement // set by Activate
 	activeStates []State               // the states of active, in the same order
-	failed       map[string]string     // why the last fetch or activation failed, by reference
+	failed       map[string]string     // why the last fetch or activation failed, by image
 }
 
 // New returns the manager of a machine. It reads no file.
@@ -81,7 +82,7 @@ func (m *Manager) Open(sum string) (io.ReadCloser, error) {
 	return m.deps.Store.Open(sum)
 }
 
-// images returns the images of a configuration (nil for none).
+// images returns the images of the extensions of a configuration (nil for none).
 func images(c *config.Config) []config.Artifact {
 	if c == nil {
 		return nil
@@ -200,7 +201,7 @@ func (m *Manager) mount(s extension.Statement, target string) error {
 		}
 		err = errors.Join(err, m.deps.Kernel.Unmount(target))
 	}
-	// The cause can be a damaged image, which is fetched again.
+	// The cause can be a damaged image. It is deleted, and Run fetches the image again.
 	if sum, _, wrong := safefile.SHA256(image); wrong != nil || sum != s.Image.SHA256 {
 		return errors.Join(fmt.Errorf("its stored image is damaged and is fetched again: %w", err), m.deps.Store.Drop(s.Image.SHA256))
 	}
@@ -235,8 +236,8 @@ func (m *Manager) loadModules(active []extension.Statement) {
 	}
 }
 
-// fail records why an extension failed, and reports a new reason. An empty reason deletes the
-// record.
+// fail records why an extension failed. If the reason is new, fail adds an event. An empty reason
+// deletes the record.
 func (m *Manager) fail(image, why string) {
 	m.mu.Lock()
 	known := m.failed[image] == why
@@ -277,7 +278,8 @@ func (m *Manager) describe(c *config.Config) ([]Item, []State) {
 			states[i].Problem = why
 		}
 	}
-	// An active extension stays until the next boot, also if the configuration names it no longer.
+	// An active extension stays active until the next boot, even if the configuration does not name
+	// it any more.
 	for _, a := range m.activeStates {
 		if i := slices.IndexFunc(states, func(s State) bool { return s.Image == a.Image }); i >= 0 {
 			states[i] = a
@@ -288,8 +290,9 @@ func (m *Manager) describe(c *config.Config) ([]Item, []State) {
 	return items, states
 }
 
-// Changes returns the operations that lead to a configuration, for a dry run. A machine without
-// storage fetches all extensions when it has storage.
+// Changes returns the operations that lead to a configuration, for a dry run. Without storage, the
+// result contains the fetch of every extension, because the machine fetches all of them once it has
+// storage.
 func (m *Manager) Changes(c *config.Config) ([]string, error) {
 	var items []Item
 	var err error
@@ -351,7 +354,8 @@ const (
 	maxRetry = 2 * time.Minute
 )
 
-// Run fetches the missing extensions of the configuration, and prunes the others, until ctx ends.
+// Run fetches the missing extensions of the active configuration until ctx ends. It also prunes the
+// extensions that no configuration needs.
 func (m *Manager) Run(ctx context.Context) {
 	failures := 0
 	for configs := m.deps.Config.Watch(); ; {
@@ -374,8 +378,8 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// round fetches the missing extensions of a configuration once, and reports whether nothing is left
-// to do.
+// round fetches the missing extensions of a configuration once, and then prunes. It returns false
+// if Run has to retry. It returns true without a configuration or without storage.
 func (m *Manager) round(ctx context.Context, c *config.Config) bool {
 	items := m.refresh(c)
 	if c == nil || m.deps.StorageProblem() != "" {
@@ -410,8 +414,8 @@ func (m *Manager) fetch(ctx context.Context, c *config.Config, image config.Arti
 	return m.deps.Store.fetch(ctx, image, trust, on.Profile, m.deps.Sources(c, image))
 }
 
-// prune removes the extensions that neither the configuration nor another configuration that may
-// become active names, and reports whether it has succeeded.
+// prune deletes the extensions that no configuration needs: neither c nor a configuration that may
+// become active again (Deps.Others). It returns true on success.
 func (m *Manager) prune(c *config.Config) bool {
 	others, err := m.deps.Others()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 const (
 	// claimsInterval is the interval at which machined reads the list of claims.
 	claimsInterval = 5 * time.Second
-	// removalInterval is the time from a failed removal to the next attempt: each attempt cordons
-	// the node and evicts its pods.
+	// removalInterval is the time from a failed removal to the next attempt. It is long, because
+	// each attempt cordons the node and evicts its pods.
 	removalInterval = time.Minute
 )
 
@@ -33,9 +33,10 @@ const TicketTTL = 10 * time.Minute
 type ClaimsDeps struct {
 	// Enabled reports whether the configuration allows claims.
 	Enabled func() bool
-	// Read reads the list of the controllers; fs.ErrNotExist: no controllers lead here.
+	// Read reads the list of claims that the controllers on this machine have written. The error is
+	// fs.ErrNotExist if no controllers lead on this machine.
 	Read func() ([]byte, error)
-	// Operators returns the CAs of the operators, and CheckRevoked an error for a revoked
+	// Operators returns the CAs of the operators, and CheckRevoked returns an error for a revoked
 	// certificate.
 	Operators    func() ([]*x509.Certificate, error)
 	CheckRevoked func(*x509.Certificate) error
@@ -43,8 +44,8 @@ type ClaimsDeps struct {
 	Pending func() []claim.Member
 	// Approve admits a machine; by is the subject of the certificate that signed its template.
 	Approve func(ctx context.Context, m claim.Member, by string) error
-	// Known reports whether a machine with this name and key is a member, or a ticket for this name
-	// is open.
+	// Known reports whether a machine with this name and key is a member, or an unused ticket for
+	// this name exists.
 	Known func(claim.Member) bool
 	// Remove drains the node of a machine and removes the machine from the cluster.
 	Remove func(ctx context.Context, m claim.Member) error
@@ -57,11 +58,11 @@ type ClaimsDeps struct {
 }
 
 // Claims acts on the list of claims of the controllers that lead on this control-plane machine. The
-// list is a request of a process with fewer rights: each claim needs a template that an operator of
-// this machine has signed, and a name that belongs to its key. So the controllers admit no machine
-// without an operator, and remove no machine that an operator has added. A claim by a rule also
-// needs a valid rule that lists the machine; a rule approves each listed machine once. A template
-// can demand a rule.
+// list comes from a process with fewer rights than machined. So each claim needs a template that an
+// operator of this machine has signed, and a name that is derived from the key of the claimed
+// machine. Thus the controllers admit no machine without an operator, and remove no machine that an
+// operator has added. A claim by a rule also needs a valid rule that lists the machine; a rule
+// approves each listed machine once. A template can demand a rule.
 type Claims struct {
 	deps ClaimsDeps
 
@@ -80,7 +81,7 @@ type Claims struct {
 type offer struct {
 	claim.Member
 	template claim.Signed
-	by       string
+	by       string // subject of the certificate that signed the template
 }
 
 // NewClaims returns Claims without a list. Run reads the list.
@@ -92,7 +93,8 @@ func NewClaims(d ClaimsDeps) *Claims {
 	}
 }
 
-// Offer returns the configuration of a claimed machine; nil without a claim.
+// Offer returns the signed template for the machine with a key; nil if the machine has no valid
+// claim.
 func (c *Claims) Offer(key string) *claim.Signed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +162,8 @@ func (c *Claims) read() (claim.List, error) {
 	return claim.ParseList(text, c.deps.Now())
 }
 
-// check returns the valid claims of a list by their keys, and the problems of the others.
+// check returns the valid claims of a list, by the keys of the machines, and the problems of the
+// other claims.
 func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, []error) {
 	offers := map[string]offer{}
 	if len(list.Claims) == 0 {
@@ -194,7 +197,7 @@ func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, 
 		}
 		r, found := rules[claimed.Rule]
 		if claimed.Rule != "" && !found {
-			continue // the rule is invalid, which is among the problems, or not listed
+			continue // the rule is not listed, or it is invalid and problems says why
 		}
 		switch err := c.approved(ctx, claimed, t.document, r, &tries); {
 		case errors.Is(err, errLater):
@@ -209,7 +212,7 @@ func (c *Claims) check(ctx context.Context, list claim.List) (map[string]offer, 
 }
 
 // approved returns an error unless the machine of a claim is approved in the way that its template
-// demands. The first approval by a rule is an event.
+// demands. The first approval by a rule adds an event.
 func (c *Claims) approved(ctx context.Context, claimed claim.Claim, t claim.Template, r signed[rule], tries *int) error {
 	if claimed.Rule == "" {
 		if t.RuleOnly {
@@ -236,7 +239,7 @@ func checkClaimed(m claim.Member) error {
 	return nil
 }
 
-// remove removes a machine in the background: the drain of its node takes minutes.
+// remove removes a machine in the background, because the drain of its node takes minutes.
 func (c *Claims) remove(ctx context.Context, m claim.Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,8 +267,9 @@ func (c *Claims) remove(ctx context.Context, m claim.Member) {
 	})
 }
 
-// report adds an event for each new problem. Stolen controllers could cause many problems, which
-// must not displace the other events; a later pass reports the rest.
+// report adds an event for each new problem. An attacker in the controllers could cause many
+// problems, which must not displace the other events. So the number of events is limited, and a
+// later pass reports the remaining problems.
 func (c *Claims) report(problems []error) {
 	now := map[string]bool{}
 	for _, err := range problems {

@@ -23,20 +23,20 @@ import (
 // How the artifact of an add-on reaches the controllers, which have no access to containerd and
 // call no registry:
 //
-//  1. The artifact is searched in a directory on DATA, then in containerd (`orlopctl image
-//     import`), then in the registries of the add-on, in their order. It is verified by its digest
-//     and stored in the directory (artifact.Store).
+//  1. machined searches for the artifact in a directory on DATA, then in containerd (`orlopctl
+//     image import`), then in the registries of the add-on, in their order. machined verifies the
+//     artifact by its digest and stores it in the directory (artifact.Store).
 //  2. The add-ons file of the controllers says that the artifact is present, or why it is missing.
-//     The controllers read the directory themselves: nothing is unpacked here.
-//  3. Present artifacts are released in containerd, and unwanted artifacts are pruned in the
-//     directory, but not while a wanted artifact is missing, or while the previous configuration or
-//     version may become active again.
+//     The controllers read the directory themselves. machined unpacks no artifact.
+//  3. When no wanted artifact is missing, machined releases the wanted artifacts in containerd, so
+//     that the kubelet can delete them there. When, in addition, the previous configuration or
+//     version cannot become active again, machined prunes the unwanted artifacts in the directory.
 //
-// No step of the boot waits for this, and failures are retried.
+// No step of the boot waits for the artifacts. Failures are retried.
 
 const (
-	// localTimeout bounds a call of containerd, and registryTimeout a registry, including the
-	// download of the artifact.
+	// localTimeout bounds a call of containerd. registryTimeout bounds the requests to a registry,
+	// including the download of the artifact.
 	localTimeout    = 30 * time.Second
 	registryTimeout = 5 * time.Minute
 	// The delay after a failure is artifactMinBackoff, doubles with each failure, and is at most
@@ -45,7 +45,8 @@ const (
 	artifactMaxBackoff = 5 * time.Minute
 	// artifactCheckInterval is the interval at which present artifacts are verified.
 	artifactCheckInterval = time.Hour
-	// unnamedTime is the time for which an imported artifact waits for a document that names it.
+	// unnamedTime is the time since its import at which an artifact that no document names is
+	// unpinned in containerd, so that the kubelet can delete it.
 	unnamedTime = 7 * 24 * time.Hour
 )
 
@@ -66,7 +67,7 @@ type artifactManager struct {
 }
 
 // Artifacts maps the manifest digest of an artifact to the reason why it is missing; the reason is
-// empty if the artifact is present. An artifact without an entry is being searched.
+// empty if the artifact is present. The machine still searches for an artifact without an entry.
 type Artifacts map[string]string
 
 // wantedArtifacts returns the add-ons of a configuration with an artifact, one per artifact.
@@ -80,7 +81,8 @@ func wantedArtifacts(c *config.Config) []config.AddonSpec {
 	return all
 }
 
-// round searches all wanted artifacts once, and publishes each new result. It ends early with ctx.
+// round searches once for all wanted artifacts, and publishes each new result. It ends early with
+// ctx.
 func (k *artifactManager) round(ctx context.Context, wanted []config.AddonSpec, publish func(Artifacts)) Artifacts {
 	found, local := Artifacts{}, map[string]error{}
 	for _, w := range wanted {
@@ -150,9 +152,9 @@ func (k *artifactManager) fetch(ctx context.Context, a config.Artifact, r config
 	return k.fetchFrom(ctx, registryTimeout, a, origin)
 }
 
-// fetchFrom fetches an artifact from a source.
-func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a config.Artifact, from artifact.Source) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
+// fetchFrom fetches an artifact from a source within a time limit.
+func (k *artifactManager) fetchFrom(ctx context.Context, limit time.Duration, a config.Artifact, from artifact.Source) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := k.store.Fetch(ctx, a.SHA256, from)
 	if err == nil {
@@ -161,10 +163,10 @@ func (k *artifactManager) fetchFrom(ctx context.Context, most time.Duration, a c
 	return err
 }
 
-// prune releases artifacts that are in the directory from containerd. If settled reports that no
-// former configuration or version may become active again, prune also releases artifacts in
-// containerd that were unnamed for a long time, and deletes unwanted artifacts in the directory. It
-// is called only when all wanted artifacts are present.
+// prune releases the wanted artifacts in containerd, because the directory contains them. settled
+// is true if no previous configuration or version may become active again. In this case, prune also
+// unpins the unwanted artifacts that were imported more than unnamedTime ago, and deletes unwanted
+// artifacts in the directory. It is called only when all wanted artifacts are present.
 func (k *artifactManager) prune(ctx context.Context, wanted []config.AddonSpec, settled bool) error {
 	var sums, digests []string
 	for _, w := range wanted {
@@ -217,7 +219,8 @@ func (m *Manager) RunArtifacts(ctx context.Context) {
 		looking, stop := context.WithCancel(ctx)
 		done := make(chan time.Duration, 1)
 		go func() {
-			after := artifactCheckInterval / 2 // after a panic, as after any failure
+			// the delay after a panic: less than artifactCheckInterval, so it counts as a failure
+			after := artifactCheckInterval / 2
 			_ = panics.Do("artifacts of add-ons", func() error { after = m.artifactRound(looking, k, now, failures); return nil })
 			done <- after
 		}()
@@ -242,21 +245,21 @@ func (m *Manager) RunArtifacts(ctx context.Context) {
 		}
 		stop()
 		if done != nil {
-			<-done // one round at a time
+			<-done // wait for the end of the round: k is not safe for concurrent use
 		}
 	}
 }
 
 // artifactRound performs a round and returns the time until the next round.
 func (m *Manager) artifactRound(ctx context.Context, k *artifactManager, now Config, failures int) time.Duration {
-	if now.Config == nil { // none yet, or unreadable: the wanted artifacts are unknown
+	if now.Config == nil { // no configuration, or unreadable: the wanted artifacts are unknown
 		return artifactCheckInterval
 	}
 	k.up, _ = m.deps.Running.Get()
 	wanted := wantedArtifacts(now.Config)
 	before, _ := m.artifacts.Get()
 	found := k.round(ctx, wanted, func(a Artifacts) {
-		if is, _ := m.artifacts.Get(); !maps.Equal(is, a) {
+		if have, _ := m.artifacts.Get(); !maps.Equal(have, a) {
 			m.artifacts.Set(a)
 		}
 	})

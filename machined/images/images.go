@@ -36,13 +36,13 @@ type Config struct {
 // Deps is the environment of a Manager.
 type Deps struct {
 	Containerd grpc.ClientConnInterface // connection to containerd's socket
-	Running    cell.View[bool]          // read: whether containerd runs
-	Config     cell.View[Config]        // read: the configured add-ons
+	Running    cell.View[bool]          // reports whether containerd runs
+	Config     cell.View[Config]        // contains the configured add-ons
 	// UpgradePending reports whether the previous version may become active again.
 	UpgradePending func() bool
 	// PauseImage returns the name of the system's pause image.
 	PauseImage func() string
-	// Imported is called when the system's images are imported.
+	// Imported is called after the system's images were imported.
 	Imported func()
 	// Peers returns the other machines of the cluster that can have imported images.
 	Peers func() []netip.Addr
@@ -50,10 +50,10 @@ type Deps struct {
 	Call func(ctx context.Context, addr netip.Addr, do func(*client.Client) error) error
 	// Dial opens a connection to another machine.
 	Dial func(ctx context.Context, addr netip.Addr) (*client.Client, error)
-	// Serve runs send, which sends data to another machine and calls its callback taken after each
-	// piece. Serve ends a transfer that stalls.
+	// Serve runs send(), which sends data to another machine. After each piece, send() calls
+	// taken(). Serve ends a transfer that stalls.
 	Serve func(ctx context.Context, send func(ctx context.Context, taken func()) error) error
-	// Egress returns how registries are reached now.
+	// Egress returns the proxy and the CAs with which registries are reached at present.
 	Egress func() egress.Config
 	// Extension opens a file of an extension by its SHA-256; the error is fs.ErrNotExist if this
 	// machine does not have it.
@@ -74,7 +74,7 @@ type Manager struct {
 	// wakes RunArtifacts: containerd started, or an image was imported
 	changed cell.Signal
 
-	// Only ConfigureRegistries opens and reads the endpoints of the mirror.
+	// Only ConfigureRegistries sets and reads imageMirror and registryProxy.
 	imageMirror   localMirror // for imported images
 	registryProxy localMirror // as the proxy of configured mirrors
 	upstreams     upstreams   // configured mirrors
@@ -89,7 +89,7 @@ func New(d Deps) *Manager {
 	}
 }
 
-// maxImport bounds an import: an archive of more than 64 GiB is a mistake.
+// maxImport bounds the bytes that an import reads. An archive of more than 64 GiB is a mistake.
 const maxImport = 64 << 30
 
 // Import imports an archive of images for a caller. It cannot replace the pause image, because
@@ -116,8 +116,9 @@ func (m *Manager) Find(ctx context.Context, name string) (ocispec.Descriptor, er
 }
 
 // maxBlobReads bounds the blobs that are sent to other machines at once, and maxBlobReadsPerMachine
-// the blobs to one machine; further calls wait. Each blob uses some messages of containerd, a
-// mebibyte each, in PID 1. A slow machine occupies two blobs and leaves two to the others.
+// the blobs to one machine; further calls wait. For each blob, PID 1 holds some messages of
+// containerd, of a mebibyte each. A slow machine occupies at most two of the four reads and leaves
+// two to the other machines.
 const (
 	maxBlobReads           = 4
 	maxBlobReadsPerMachine = 2
@@ -128,7 +129,7 @@ const (
 func (m *Manager) finder(ctx context.Context, digest string) (open func(context.Context) (io.ReadCloser, error), err error) {
 	sum, _ := strings.CutPrefix(digest, "sha256:")
 	if file, err := m.deps.Extension(sum); err == nil {
-		_ = file.Close() // read only
+		_ = file.Close() // it was opened only for reading
 		return func(context.Context) (io.ReadCloser, error) { return m.deps.Extension(sum) }, nil
 	}
 	found, err := m.imported.Find(ctx, digest)
@@ -184,7 +185,7 @@ func (m *Manager) SendBlob(ctx context.Context, digest, peer string, send func(p
 // importTimeout bounds the import of an archive in the system's image.
 const importTimeout = 2 * time.Minute
 
-// importRetry is the delay after a failed import: the disk may have been full.
+// importRetry is the delay after a failed import, for example because the disk was full.
 const importRetry = 30 * time.Second
 
 // RunImport imports the container images of the system, above all the pause image, whenever

@@ -38,9 +38,10 @@ type Deps struct {
 	Run mkfs.Runner
 	// LoadModules loads kernel modules.
 	LoadModules func(names ...string) error
-	// Lock excludes pairing until unlock; false if another caller holds the lock.
+	// Lock prevents pairing and other installations until unlock() is called. ok is false if
+	// another caller holds the lock.
 	Lock func() (unlock func(), ok bool)
-	// Reboot shuts the machine down and does not return.
+	// Reboot reboots the machine in order, and does not return.
 	Reboot func(why string)
 	// Running is canceled at shutdown.
 	Running context.Context
@@ -54,7 +55,7 @@ type Deps struct {
 const (
 	Installing = "installing"
 	Done       = "installed" // the machine reboots
-	Failed     = "failed"    // it can be started again
+	Failed     = "failed"    // the installation can be started again
 )
 
 // State is the progress of an installation: topic "install".
@@ -64,7 +65,7 @@ type State struct {
 	// why the installation failed, or why an unattended installation was rejected
 	Reason    string `json:"reason,omitempty"`
 	Operation string `json:"operation,omitempty"` // running operation
-	Done      int64  `json:"done,omitempty"`      // bytes done
+	Done      int64  `json:"done,omitempty"`      // bytes that the running operation has done
 	Total     int64  `json:"total,omitempty"`
 }
 
@@ -153,8 +154,9 @@ func (m *Manager) Reject(why error) {
 }
 
 // Unattended starts the installation that the configuration of a boot medium, or of the image,
-// requests; source names the medium or the image. There is no caller, so the console and the topic
-// report an error. A failure after the first write is not retried by itself.
+// requests; source names the medium or the image. There is no caller, so an error is reported on
+// the console and in the topic. After an installation has begun, Unattended starts no other one,
+// even if the first one failed.
 func (m *Manager) Unattended(ctx context.Context, c *config.Config, documents []byte, source string) {
 	if c == nil || m.deps.Identity() == nil || m.Began() {
 		return
@@ -171,8 +173,9 @@ func (m *Manager) Unattended(ctx context.Context, c *config.Config, documents []
 // refused returns an error that rejects a configuration.
 func refused(err error) error { return fmt.Errorf(config.Refused+" %w", err) }
 
-// Begin starts the operations and returns, or rejects the configuration. Only one installation runs
-// at a time, and none after a success: the machine reboots.
+// Begin starts the operations in the background, or returns an error that rejects the
+// configuration. Only one installation runs at a time. After a success, no other installation
+// starts, because the lock is held until the reboot.
 func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	unlock, ok := m.deps.Lock()
 	if !ok {
@@ -193,7 +196,7 @@ func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	})
 	panics.Go("installation", func() {
 		defer func() {
-			if now, _ := m.state.Get(); now.Phase == Installing { // run has panicked
+			if now, _ := m.state.Get(); now.Phase == Installing { // the method run has panicked
 				m.state.Set(State{Phase: Failed, Disk: w.Disk.Path, Reason: "machined panicked; `orlopctl events` shows the reason"})
 				unlock()
 			}
@@ -203,8 +206,9 @@ func (m *Manager) Begin(w Want, documents []byte, by string) error {
 	return nil
 }
 
-// files returns the files for STATE. The configuration is the last, because a key without a
-// configuration is harmless. The caller holds the lock, so no pairing changes the files meanwhile.
+// files returns the files for STATE. The configuration is the last file, because a machine key on
+// STATE without a configuration is harmless. The caller holds the lock, so no pairing changes the
+// files meanwhile.
 func (m *Manager) files(documents []byte) ([]File, error) {
 	identity := m.deps.Identity()
 	files := []File{
@@ -220,7 +224,7 @@ func (m *Manager) files(documents []byte) ([]File, error) {
 	return append(files, File{Name: m.deps.ConfigFile, Content: documents}), nil
 }
 
-// run performs the operations and reboots. It unlocks after an error.
+// run performs the operations and reboots. After an error, it calls unlock() and does not reboot.
 func (m *Manager) run(ctx context.Context, w Want, ops []reconcile.Op, unlock func()) {
 	began := time.Now()
 	for _, op := range ops {

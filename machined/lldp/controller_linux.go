@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// minInterval is the shortest time between two frames of a link: a flood wakes PID 1 ten times
-	// a second at most.
+	// minInterval is the shortest time between two frames that are read from a link. A flood of
+	// frames thus wakes PID 1 at most ten times a second.
 	minInterval = 100 * time.Millisecond
 	// announceInterval and announceTTL are the recommended values (IEEE 802.1AB-2016, 9.2.5).
 	announceInterval = 30 * time.Second
 	announceTTL      = 120 * time.Second
-	// decideInterval is the shortest time between two decisions after frames: a foreign host can
-	// change the labels, and so their file on STATE, once a second at most.
+	// decideInterval is the shortest time between two decisions after frames. A foreign host can
+	// thus change the labels, and their file on STATE, at most once a second.
 	decideInterval = time.Second
 )
 
 // retry is the delay before a socket opens again.
 var retry = backoff.Backoff{Min: time.Second, Max: time.Minute}
 
-// restarter restarts the work on a link after a panic: the frame of a foreign host can be the
-// cause.
+// restarter restarts the work on a link after a panic, because the frame of a foreign host can
+// cause a panic.
 var restarter = panics.Restarter{MinBackoff: time.Second, MaxBackoff: time.Minute}
 
 // Link is a physical Ethernet link that is up.
@@ -45,7 +45,7 @@ type Link struct {
 
 func (l Link) equal(o Link) bool { return reflect.DeepEqual(l, o) }
 
-// Config are the settings of the machine's documents.
+// Config has the settings from the configuration of the machine.
 type Config struct {
 	Labels   []config.LLDPLabel // Machine.spec.node.lldpLabels
 	Announce string             // the name to announce; empty: no announcements
@@ -57,7 +57,7 @@ type Deps struct {
 	Config cell.View[Config]
 	// File returns the path of the stored labels; empty while STATE is not usable.
 	File func() string
-	// Listen opens the socket of a link; the function Listen on a machine.
+	// Listen opens the socket of a link. On a machine, it is the function Listen of this package.
 	Listen func(Link) (net.PacketConn, error)
 	Event  func(kind, message string) // must not block
 }
@@ -71,9 +71,9 @@ type Controller struct {
 	mu sync.Mutex // serializes changes of neighbors
 
 	// used by Load, and after that only by Run
-	last     map[string]string // the last labels, also of rules that have no neighbor now
+	last     map[string]string // the last labels, also those of rules that match no neighbor now
 	loaded   bool              // last contains the stored labels
-	reported []string          // problems with an event
+	reported []string          // problems that an event has reported
 }
 
 // New returns a controller, which does nothing before Run.
@@ -84,8 +84,8 @@ func New(d Deps) *Controller {
 // Neighbors is the list of the neighbors, sorted by link.
 func (c *Controller) Neighbors() *cell.Cell[[]Neighbor] { return c.neighbors }
 
-// Labels are the labels of Machine.spec.node.lldpLabels with their values. It changes only if a
-// label changes.
+// Labels holds the labels of Machine.spec.node.lldpLabels with their values. The cell changes only
+// if a label or its value changes.
 func (c *Controller) Labels() *cell.Cell[map[string]string] { return c.labels }
 
 // Load reads the stored labels, so that Labels has them before the first frame. Call it before Run.
@@ -174,8 +174,8 @@ func (c *Controller) serve(ctx context.Context, l Link) {
 	}
 }
 
-// exchange receives and announces on a socket until ctx is done or the socket fails. It leaves no
-// goroutine and no socket, also after a panic.
+// exchange receives and announces on a socket until ctx is done or the socket fails. When it
+// returns or panics, its goroutine has ended and the socket is closed.
 func (c *Controller) exchange(ctx context.Context, l Link, conn net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -187,8 +187,8 @@ func (c *Controller) exchange(ctx context.Context, l Link, conn net.PacketConn) 
 	return c.receive(ctx, l, conn)
 }
 
-// receive reads frames. The pause after a frame bounds the work of a flood, together with the small
-// buffer of the socket.
+// receive reads frames. The pause after a frame, together with the small buffer of the socket,
+// bounds the work that a flood of frames causes.
 func (c *Controller) receive(ctx context.Context, l Link, conn net.PacketConn) error {
 	buf := make([]byte, maxFrame)
 	for {
@@ -221,8 +221,9 @@ func (c *Controller) change(f func([]Neighbor) []Neighbor) {
 	}
 }
 
-// removeNeighbors removes the neighbors that have expired and those of links that are gone. The
-// channel receives when the next of the remaining neighbors expires; nil without a neighbor.
+// removeNeighbors removes the neighbors that have expired, and the neighbors on a link for which
+// gone returns true. The channel receives when the next of the remaining neighbors expires; nil
+// without a neighbor.
 func (c *Controller) removeNeighbors(gone func(link string) bool) (expiry <-chan time.Time) {
 	var next time.Duration
 	c.change(func(all []Neighbor) []Neighbor {
@@ -263,7 +264,8 @@ func (c *Controller) decide(cfg Config, neighbors []Neighbor) {
 	if old, _ := c.labels.Get(); maps.Equal(old, labels) {
 		return
 	}
-	// Without a rule at boot, before the configuration is known, the stored values stay.
+	// At boot, before the configuration is known, there are no rules. The stored values must not be
+	// overwritten then.
 	if len(cfg.Labels) > 0 {
 		c.last = maps.Clone(labels)
 		if err := save(file, labels); err != nil {
@@ -297,7 +299,7 @@ func (c *Controller) announce(ctx context.Context, l Link, conn net.PacketConn) 
 	}
 }
 
-// send sends an announcement. A link that is down loses it, as a cable without a switch does.
+// send sends an announcement. On a link that is down, the announcement is lost without an error.
 func (c *Controller) send(l Link, conn net.PacketConn, name string, ttl time.Duration) {
 	_, err := conn.WriteTo(encode(Announcement{Name: name, Link: l.Name, MAC: l.MAC, TTL: ttl}), destination())
 	if err != nil && !isDown(err) && !errors.Is(err, net.ErrClosed) {

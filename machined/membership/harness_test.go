@@ -32,7 +32,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// event is an event that the package has added.
+// event is an event that package membership has added.
 type event struct{ source, kind, message string }
 
 // machine is a machine of a test: the package with replaced dependencies.
@@ -106,16 +106,16 @@ func at(addrs ...netip.Addr) Addresses {
 	return Addresses{All: addrs, Reachable: func([]netip.Addr) []netip.Addr { return addrs }}
 }
 
-// start starts machined: everything that is not on STATE is lost.
+// start simulates a start of machined. The state in memory is lost; the files on STATE remain.
 func (m *machine) start() { m.Members = New(m.deps) }
 
-// addresses of a machine.
+// own returns the addresses of the machine.
 func (m *machine) own() []netip.Addr {
 	now, _ := m.addresses.Get()
 	return now.All
 }
 
-// added returns the events that contain a text.
+// added returns the number of events that contain a text.
 func (m *machine) added(text string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *machine) added(text string) (n int) {
 	return n
 }
 
-// certificate is the machine certificate, as apid has it.
+// certificate returns the machine certificate with which apid serves.
 func (m *machine) certificate() (tls.Certificate, error) {
 	c, _ := m.config.Get()
 	if c.IsWorker() {
@@ -165,7 +165,7 @@ func (m *machine) ReplicateMembership(by api.Caller, r *api.ReplicateMembershipR
 	return m.Server.ReplicateMembership(m.t.Context(), by, r)
 }
 
-// by is the caller with a certificate.
+// by returns the caller that presents a certificate.
 func by(cert *x509.Certificate) api.Caller {
 	role := ""
 	lineage, root := pki.LineageOf(cert)
@@ -178,14 +178,14 @@ func by(cert *x509.Certificate) api.Caller {
 	}
 }
 
-// from is the caller with a certificate from an address.
+// from returns the caller that presents a certificate and calls from the address peer.
 func from(cert *x509.Certificate, peer string) api.Caller {
 	c := by(cert)
 	c.Peer, c.Ticket, c.Key = peer, pki.TicketOf(cert), pki.Fingerprint(cert)
 	return c
 }
 
-// called is a caller of a role, with a ticket for a member.
+// called returns a caller named m2 that has a role and whose certificate contains a ticket.
 func called(role, ticket string) api.Caller {
 	return api.Caller{Role: role, Ticket: ticket, Name: "m2"}
 }
@@ -213,7 +213,7 @@ func requestFor(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	return request
 }
 
-// newPair returns a new CA.
+// newPair returns the certificate and the key of a new CA.
 func newPair(t *testing.T, name string) config.CertKey {
 	t.Helper()
 	ca, err := pki.NewCA(name, 1000*24*time.Hour)
@@ -227,7 +227,7 @@ func newPair(t *testing.T, name string) config.CertKey {
 	return pair
 }
 
-// clusterConfig is the configuration of a control-plane machine.
+// clusterConfig returns the configuration of a control-plane machine.
 func clusterConfig(t *testing.T, name string) *config.Config {
 	t.Helper()
 	endpoint, err := config.ParseEndpoint("https://10.0.0.11:6443")
@@ -239,7 +239,7 @@ func clusterConfig(t *testing.T, name string) *config.Config {
 	}, config.EncryptionKey{})
 }
 
-// controlPlane is the only control-plane machine of a cluster, at 10.0.0.11.
+// controlPlane returns the only control-plane machine of a cluster, at 10.0.0.11.
 func controlPlane(t *testing.T) *machine {
 	t.Helper()
 	return newMachine(t, t.TempDir(), clusterConfig(t, "m1"), newNetwork(), netip.MustParseAddr("10.0.0.11"))
@@ -251,8 +251,8 @@ func (m *machine) configuration() *config.Config {
 	return c
 }
 
-// three is a control plane of three machines, at 10.0.0.11 to 13, which reach each other unless
-// they are off.
+// three returns a control plane of three machines, at 10.0.0.11 to 10.0.0.13. They reach each
+// other, except the machines whose addresses a test adds to off.
 func three(t *testing.T) (machines []*machine, off *sync.Map) {
 	t.Helper()
 	net, whole := newNetwork(), clusterConfig(t, "m1")
@@ -264,7 +264,7 @@ func three(t *testing.T) (machines []*machine, off *sync.Map) {
 	return machines, &net.off
 }
 
-// network connects the machines of a test by their addresses, in the process.
+// network connects the machines of a test by their addresses, without sockets.
 type network struct {
 	machines map[netip.Addr]*machine
 	off      sync.Map // addresses of machines that are off
@@ -356,7 +356,7 @@ func (n *network) joiner(from *machine) func(context.Context, client.Endpoint, j
 	}
 }
 
-// line is a connection of a machine to another.
+// line is a connection of one machine (from) to another (addr).
 type line struct {
 	net  *network
 	from *machine
@@ -405,7 +405,8 @@ func (m *machine) serve(ctx context.Context, caller api.Caller, method string, r
 	return nil, status.Error(codes.Unimplemented, method)
 }
 
-// issuing is a machine of a cluster with only a client CA, and its ledger.
+// issuing returns a machine of a cluster that has only a client CA. The ledger of the machine is in
+// a file.
 func issuing(t *testing.T, file string) *machine {
 	t.Helper()
 	c := config.New("m1", config.RoleControlPlane)
@@ -415,7 +416,7 @@ func issuing(t *testing.T, file string) *machine {
 	return m.with(file)
 }
 
-// with gives a machine another ledger.
+// with restarts a machine with the ledger in another file.
 func (m *machine) with(file string) *machine {
 	m.deps.Files.Ledger = file
 	m.start()

@@ -32,7 +32,7 @@ type Deps struct {
 	Identity func() *ecdsa.PrivateKey
 	// Certificate returns the machine certificate with which apid serves.
 	Certificate func() (tls.Certificate, error)
-	// Transport makes the calls of other machines.
+	// Transport connects to other machines.
 	Transport Transport
 	// DeleteNodes deletes Node objects with their pods, and returns the names that existed.
 	DeleteNodes func(context.Context, nodespec.NodeGCRequest) (found []string, err error)
@@ -46,9 +46,10 @@ type Deps struct {
 	Event func(source, kind, message string)
 	// Now is the clock.
 	Now func() time.Time
-	// Floor returns a time that has certainly passed; if it is nil, the floor is the clock.
+	// Floor returns a time that has certainly passed. If the function is nil, the ledger uses the
+	// clock instead.
 	Floor func() time.Time
-	// Running ends when the machine shuts down.
+	// Running is canceled when the machine shuts down.
 	Running context.Context
 }
 
@@ -73,7 +74,7 @@ func (a Addresses) reachable(c *config.Config) []netip.Addr {
 	if a.Reachable == nil {
 		return nil
 	}
-	// the other machines use the configured address
+	// an address in controlPlanes is preferred, because the other machines use it
 	return a.Reachable(c.Cluster.Spec.ControlPlanes)
 }
 
@@ -84,7 +85,7 @@ type Files struct {
 	OfflineAPI   string // directory of the objects with which pods start without an API server
 }
 
-// Transport makes the calls of other machines; package client has the functions.
+// Transport connects to other machines. On a machine, both functions are from package client.
 type Transport struct {
 	Dial        func(context.Context, client.Endpoint) (*client.Client, error)
 	RequestJoin func(context.Context, client.Endpoint, joinrequest.Request) (joinrequest.Answer, error)

@@ -52,7 +52,7 @@ type failedCall struct {
 func (f failedCall) Unwrap() error { return f.error }
 
 // connTo returns the connection to a machine of the cluster and the client certificate of the
-// connection. A caller closes the client if a call fails.
+// connection. If a call fails, the caller of connTo must close the client.
 func (p *Peers) connTo(ctx context.Context, addr netip.Addr) (*client.Client, []byte, error) {
 	p.mu.Lock()
 	if p.all == nil {
@@ -132,7 +132,7 @@ func (p *Peers) checkControlPlane(cert *x509.Certificate) error {
 	return p.checkMember(cert)
 }
 
-// closeExcept closes all connections but the connections to the named machines.
+// closeExcept closes the connections to all machines except the named machines.
 func (p *Peers) closeExcept(named []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *Peers) closeExcept(named []netip.Addr) {
 		select {
 		case old.lock <- struct{}{}:
 			if old.client != nil {
-				// a running call fails: its machine is not in the list any more
+				// a running call fails, because its machine is not in the list any more
 				_ = old.client.Close()
 			}
 			delete(p.all, addr)
@@ -175,8 +175,8 @@ type peerAnswer[T any] struct {
 	err    error
 }
 
-// callAll makes a call to several machines in parallel and passes each answer to receive. It
-// returns when receive has enough answers or all machines have answered; a call that reaches the
+// callAll makes a call to several machines in parallel and passes each answer to receive(). It
+// returns when receive() returns true or all machines have answered. A call that reaches the
 // timeout gives an answer with an error. If callAll returns early, the running calls continue in
 // the background.
 func callAll[T any](ctx context.Context, p *Peers, addrs []netip.Addr, do func(context.Context, *client.Client) (T, error), receive func(peerAnswer[T]) (enough bool)) {
@@ -217,8 +217,9 @@ func peerError(addr netip.Addr, err error) string {
 	return fmt.Sprintf("%s: %v", addr, err)
 }
 
-// Others returns the machines to poll: the control plane in the configuration without this machine;
-// on a worker also the control-plane machines that stored its ticket.
+// Others returns the machines to poll: the control-plane machines in the configuration, without
+// this machine. On a worker that has joined, the result also contains the control-plane machines
+// that stored its ticket. A worker that has not joined polls no machine.
 func (p *Peers) Others(c *config.Config) []netip.Addr {
 	if c == nil || c.Cluster == nil {
 		return nil
@@ -238,10 +239,11 @@ func (p *Peers) Others(c *config.Config) []netip.Addr {
 	return slices.DeleteFunc(named, func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
-// peerTimeout bounds the call of one machine if others follow.
+// peerTimeout bounds each call of firstAnswer.
 const peerTimeout = 15 * time.Second
 
-// timeoutFor returns the timeout of the next call if left machines remain to be called.
+// timeoutFor returns the timeout of the next call. left is the number of machines that are not
+// called yet, including the machine of the next call.
 func timeoutFor(ctx context.Context, left int) time.Duration {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		return min(peerTimeout, time.Until(end)/time.Duration(left))
@@ -249,8 +251,8 @@ func timeoutFor(ctx context.Context, left int) time.Duration {
 	return peerTimeout
 }
 
-// firstAnswer calls the machines in turn until a call succeeds, and leaves time for the calls of
-// the others.
+// firstAnswer calls the machines one after the other until a call succeeds. The timeout of a call
+// leaves time for the calls of the machines after it.
 func firstAnswer(ctx context.Context, all []string, call func(ctx context.Context, from string) (*api.JoinResponse, error)) (*api.JoinResponse, error) {
 	var problems client.Failures
 	for i, from := range all {
@@ -268,16 +270,16 @@ func firstAnswer(ctx context.Context, all []string, call func(ctx context.Contex
 // answerError is an error status that a machine has returned.
 type answerError struct {
 	from string
-	err  error // with a status
+	err  error // a gRPC status
 }
 
 func (e answerError) Error() string { return e.from + ": " + status.Convert(e.err).Message() }
 
 func (e answerError) Unwrap() error { return e.err }
 
-// controlPlanes are the machines that a worker can call, in order: the machines that stored the
-// ticket when it was issued, then the other machines of the control plane; if the configuration
-// names no machine, the host of the cluster's endpoint.
+// controlPlanes returns the machines that a worker can call, in order: the machines that stored the
+// ticket when it was issued, then the other machines of the control plane. If the configuration
+// names none of these machines, the result is the host of the cluster's endpoint.
 func controlPlanes(c *config.Config) []string {
 	var out []string
 	if join := c.Machine.Spec.Join; join != nil {

@@ -17,15 +17,16 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// How the control-plane machines of a cluster agree on its members, without Kubernetes and without
-// etcd (docs/decisions/0063-membership-votes.md). Each machine has a ledger (trust.Ledger) with the
-// members, the unused join tickets and the revocations. A join ticket, short ticket, is the client
-// certificate with which a machine can join. trust.Ledger decides each vote.
+// How the control-plane machines agree on the members of their cluster, without Kubernetes and
+// without etcd (docs/decisions/0063-membership-votes.md). Each machine has a ledger (trust.Ledger)
+// with the members, the unused join tickets and the revocations. A join ticket, short ticket, is
+// the client certificate with which a machine can join. trust.Ledger decides each vote.
 //
 //  1. Each machine polls the others every few seconds for the revocations (sync.go) and the
 //     membership, and merges both into its own ledger. The answer also contains the name of the
 //     polled machine. From then on the name is reserved: no worker can join with it.
-//  2. A ticket is issued after a majority of the machines stored it (ReplicateMembership).
+//  2. A machine issues a ticket after a majority of the machines have stored the ticket
+//     (ReplicateMembership).
 //  3. A machine with a ticket is admitted if a majority votes that no other key presented the
 //     ticket (Vote). It gets certificates after a majority of the ledgers contain it as a member
 //     (ReplicateMembership). A member that renews its certificates needs the votes of a majority
@@ -42,10 +43,10 @@ type voters struct {
 }
 
 // voters returns the voters of a control-plane machine with a cluster configuration. Peers.Others
-// leaves out the address of this machine, so this machine is a voter if others is shorter than
-// Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only voter. The caller
-// passes the configuration, so that a call uses the same configuration from its beginning to its
-// end.
+// leaves out the address of this machine, so this machine is a voter if the result of Others is
+// shorter than Cluster.spec.controlPlanes. If controlPlanes is empty, this machine is the only
+// voter. The caller passes the configuration, so that a call uses the same configuration from its
+// beginning to its end.
 func (q quorum) voters(c *config.Config) voters {
 	vs := voters{others: q.peers.Others(c)}
 	vs.self = len(c.Cluster.Spec.ControlPlanes) == 0 || len(vs.others) < len(c.Cluster.Spec.ControlPlanes)
@@ -64,10 +65,12 @@ func (vs voters) all() int { return len(vs.others) + vs.selfVotes() }
 
 func (vs voters) majority() int { return trust.Majority(vs.all()) }
 
-// needed returns how many of the others are a majority together with this machine.
+// needed returns how many of the other voters must answer for a majority. The vote of this machine,
+// if it is a voter, is already counted.
 func (vs voters) needed() int { return vs.majority() - vs.selfVotes() }
 
-// check returns noQuorum if fewer of the others than needed have answered.
+// check returns the error of noQuorum if fewer of the other voters have answered than needed
+// returns.
 func (vs voters) check(answered int, did string, failed []string) error {
 	if answered < vs.needed() {
 		return noQuorum(answered+vs.selfVotes(), vs, did, failed)
@@ -114,12 +117,12 @@ func (q quorum) vote(ctx context.Context, others []netip.Addr, r *api.VoteReques
 	})
 }
 
-// replicate sends r to the other control-plane machines until enough of them have stored it. A
-// machine has stored r if its answer lists ticket, a serial number or the ID of an approval: then
-// its ledger contains the ticket, the member that joined with it, or the approval. If ticket is
-// empty, every answer without an error is a success. stored are the addresses of the machines that
-// have stored r, and failed are the errors of the other machines. refused is the error of a machine
-// that rejects r.
+// replicate sends r to the other control-plane machines until enough of them have stored it. ticket
+// is the serial number of a join ticket or the ID of an approval. A machine has stored r if its
+// answer lists ticket. Its ledger then contains the ticket, the member that joined with the ticket,
+// or the approval. If ticket is empty, every answer without an error is a success. stored are the
+// addresses of the machines that have stored r, and failed are the errors of the other machines.
+// refused is the error of a machine that rejects r; nil if no machine rejects it.
 func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.ReplicateMembershipRequest, ticket string, enough int) (stored, failed []string, refused error) {
 	callAll(ctx, q.peers, others, func(ctx context.Context, c *client.Client) (*api.ReplicateMembershipResponse, error) {
 		return c.Cluster.ReplicateMembership(ctx, r)
@@ -142,8 +145,9 @@ func (q quorum) replicate(ctx context.Context, others []netip.Addr, r *api.Repli
 	return stored, failed, refused
 }
 
-// noQuorum is the error if fewer control-plane machines than a majority have answered. did
-// completes the sentence "1 of 3 control-plane machines …".
+// noQuorum returns the error for the case that fewer control-plane machines than a majority have
+// answered. did completes the sentence "1 of 3 control-plane machines …". failed contains the
+// errors of the other machines.
 func noQuorum(answered int, vs voters, did string, failed []string) error {
 	return status.Errorf(codes.Unavailable, "%d of %d control-plane machines %s; quorum: %d; try again when more of them answer (%s)", answered, vs.all(), did, vs.majority(), strings.Join(failed, "; "))
 }

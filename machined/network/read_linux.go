@@ -118,8 +118,8 @@ func (k *Kernel) Read(c Config) (Have, error) {
 }
 
 // dumpLinks returns the messages of all links, and the router flags by index of the link. It
-// decodes IFLA_LINK itself, because the library loses it: in IFLA_VLAN_FLAGS the library stops
-// without an error, and drops all attributes behind IFLA_LINKINFO
+// decodes IFLA_LINK itself, because the library can lose this attribute. At IFLA_VLAN_FLAGS the
+// library stops without an error, and drops all attributes behind IFLA_LINKINFO
 // (findings/rtnetlink-vlan-flags.sh).
 func (k *Kernel) dumpLinks() ([]rtnetlink.LinkMessage, map[uint32]RouterFlags, error) {
 	answers, err := k.addr.Execute(netlink.Message{
@@ -275,13 +275,13 @@ func (k *Kernel) readAddresses(have *Have) error {
 	return nil
 }
 
-// foreign returns the description of an address without the mark.
+// foreign returns the description of an address without the mark of this package (Protocol).
 func foreign(link string, a rtnl.Address) ForeignAddress {
 	f := ForeignAddress{Address: Address{Link: link, Index: a.Index, Prefix: a.Prefix}, Origin: "other", Unfit: addressProblem(a)}
 	switch {
 	case a.Protocol == rtnl.ProtoKernelLoopback, a.Protocol == rtnl.ProtoKernelLL:
 		f.Origin = "kernel"
-	// The kernel creates a temporary address from a router advertisement, too, and may leave its
+	// The kernel also creates temporary addresses from router advertisements. It may leave their
 	// IFA_PROTO empty.
 	case a.Protocol == rtnl.ProtoKernelRA, a.Protocol == rtnl.ProtoUnspecified && temporary(a):
 		f.Origin, f.Advertised = "kernel", true
@@ -310,8 +310,8 @@ func addressProblem(a rtnl.Address) string {
 	return ""
 }
 
-// readRoutes returns the routes with the mark (own), and the routes from router advertisements
-// (advertised). It reads all tables except the local table.
+// readRoutes returns own, the routes with the mark of this package, and advertised, the routes from
+// router advertisements. It reads all tables except the local table.
 func (k *Kernel) readRoutes(links []Link) (own, advertised []Route, err error) {
 	all, err := dumpRoutes(k.route)
 	if err != nil {

@@ -18,7 +18,7 @@ type State struct {
 	Routes []RouteState `json:"routes"` // routes of this package
 	// routes that the kernel took from router advertisements
 	RouterRoutes []RouteState `json:"routerRoutes,omitempty"`
-	Servers      []netip.Addr `json:"servers"`     // name servers in use
+	Servers      []netip.Addr `json:"servers"`     // resolvers in use
 	Search       []string     `json:"search"`      // search domains in use
 	TimeServers  []string     `json:"timeServers"` // time servers to use; addresses or names
 	Node         []netip.Addr `json:"node"`        // the result of NodeAddresses(nil)
@@ -121,9 +121,9 @@ func (s State) Addresses() []netip.Addr {
 }
 
 // NodeAddresses returns the addresses of the node, at most one per IP family, IPv4 first. It
-// prefers, in this order: an address in named, an address from the configuration or a lease, the
-// previous node address, an address that the kernel configured, any other address. The previous
-// address is preferred because processes restart when the node address changes.
+// prefers, in this order: an address of the list named, an address from the configuration or a
+// lease, the previous node address, an address that the kernel configured, any other address. The
+// previous address is preferred because processes restart when the node address changes.
 func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	rank := func(a AddressState) int {
 		switch ip := a.Prefix.Addr(); {
@@ -167,13 +167,13 @@ type observation struct {
 	clients  map[int]dhcp.Status // by index of the link
 	six      observation6
 	failed   []string // failed operations
-	left     int      // number of operations in the last round
+	left     int      // number of operations of the last round; 0 if it found nothing to do
 }
 
-// leaseGracePeriod is the time without a DHCP answer after which the State contains a problem.
+// leaseGracePeriod is the time without a DHCP lease after which the State contains a problem.
 const leaseGracePeriod = 3 * time.Second
 
-// describe returns the State of an observation. The durations in the problems end at now.
+// describe returns the State of an observation. now is the end of the durations in the problems.
 func describe(o observation, now time.Time) State {
 	facts := Facts{Links: o.have.Links, Leases: o.leases, Leases6: o.six.leases, Routers: o.six.routers}
 	plan := Plan(o.config, facts)
@@ -187,13 +187,13 @@ func describe(o observation, now time.Time) State {
 	}
 	// The State lists addresses in the order of the plan. The order in the kernel changes as
 	// addresses are added and removed.
-	place := func(a Address) int {
+	position := func(a Address) int {
 		if i := slices.Index(plan.Addresses, a); i >= 0 {
 			return i
 		}
 		return len(plan.Addresses)
 	}
-	o.have.Addresses = slices.SortedStableFunc(slices.Values(o.have.Addresses), func(a, b Address) int { return place(a) - place(b) })
+	o.have.Addresses = slices.SortedStableFunc(slices.Values(o.have.Addresses), func(a, b Address) int { return position(a) - position(b) })
 	o.have.Foreign = slices.SortedStableFunc(slices.Values(o.have.Foreign), func(a, b ForeignAddress) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	for _, w := range want {
 		i := slices.IndexFunc(o.have.Links, func(l Link) bool { return l.Index == w.Index })
@@ -258,7 +258,7 @@ func (o observation) link(l Link, plan Want, managed, dhcp4 bool) LinkState {
 	return s
 }
 
-// problems returns the problems of a State, as one line each. want are the planned links.
+// problems returns the problems of a State, one line each. want contains the planned links.
 func (o observation) problems(s State, f Facts, want []WantLink, now time.Time) []string {
 	var out []string
 	for _, name := range Missing(o.config, f) {

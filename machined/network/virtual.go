@@ -21,7 +21,8 @@ type Virtual struct {
 }
 
 // Bond is a link that combines other links (Documentation/networking/bonding.rst). Durations are
-// whole milliseconds. MII is 0 if the bond uses ARP, and ARP is 0 if it uses MII.
+// whole milliseconds. A bond tests its members by MII or by ARP, and the interval of the other test
+// is 0.
 type Bond struct {
 	Mode     string // "802.3ad", "active-backup" or "balance-xor"
 	Rate     string // LACP rate, "slow" or "fast"; empty unless the mode is 802.3ad
@@ -31,7 +32,8 @@ type Bond struct {
 	// kernel. It is empty if no member is preferred.
 	Primary string
 	MII     time.Duration // interval of carrier tests; 0 turns them off
-	// delays after a carrier change until the bond uses a member, and until it stops; 0 with ARP
+	// delay until the bond uses a member that has a carrier again (Up), and until it stops using a
+	// member that has lost its carrier (Down); 0 with ARP
 	Up, Down time.Duration
 	ARP      time.Duration // interval of ARP requests; 0 turns them off
 	Targets  []netip.Addr  // IPv4 addresses to which the ARP requests go; sorted
@@ -101,8 +103,8 @@ type setting struct {
 	fixed bool
 }
 
-// Names of settings. A message to the kernel contains only the settings that change: the kernel
-// rejects a message with some of the other settings, even with their present values.
+// Names of settings. A message to the kernel contains only the settings that change, because the
+// kernel rejects some of the other settings even with their present values.
 const (
 	settingMode     = "mode"
 	settingRate     = "LACP rate"
@@ -211,8 +213,8 @@ func (v Virtual) created() Virtual {
 	return v
 }
 
-// values describes the settings with the given names for the operator. It describes a name without
-// a setting, for example of a peer that is not wanted any more, as removed.
+// values describes the settings with the given names for the operator. If the link has no setting
+// of a name, for example for a peer that is not wanted any more, the text calls it removed.
 func (v Virtual) values(names []string) string {
 	var parts []string
 	for _, name := range names {

@@ -24,8 +24,8 @@ type Facts struct {
 	Identity *ecdsa.PrivateKey // the machine key; nil if it is not loaded yet
 	Member   Member
 	Trust    Trust
-	// Artifacts maps the digest of each add-on artifact that was searched to the reason why it is
-	// missing. The reason is empty if the machine has the artifact.
+	// The key of Artifacts is the digest of an add-on artifact for which the machine has searched.
+	// The value is the reason why the artifact is missing, or empty if the machine has it.
 	Artifacts map[string]string
 	// LLDPLabels are the labels of the Node, by key, that get their values from LLDP announcements
 	// of neighbors (Machine.spec.node.lldpLabels).
@@ -42,7 +42,8 @@ type Facts struct {
 type EgressFacts struct {
 	// Proxy is the URL of the forwarder for containerd; empty if the configuration has no proxy.
 	Proxy string
-	// PublicCAs are the public CAs of the system, in PEM; empty without CAs of the site.
+	// PublicCAs are the public CAs of the system, in PEM; empty if the configuration has no CAs of
+	// the site.
 	PublicCAs string
 	Problem   error // why Proxy or PublicCAs are unknown
 }
@@ -67,10 +68,12 @@ type Trust struct {
 	Problem error // why Callers or Revoked are unknown
 }
 
-// ServiceFacts are the reasons for which services are held back.
+// ServiceFacts are the facts because of which services do not run.
 type ServiceFacts struct {
 	Refusal error // why this machine cannot run the configuration at present
-	Volumes error // why a volume with a part of DATA is not mounted, or swap not tried yet
+	// Volumes is the reason why services wait for volumes: a volume with a part of DATA is not
+	// mounted, or the machine has not yet tried to enable swap.
+	Volumes error
 	// Exposed is true if the kernel lacks the rules of the port guard or of a configured firewall.
 	Exposed bool
 	// AddressLost is true if the machine has been without an address for longer than the time after

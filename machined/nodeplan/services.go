@@ -18,8 +18,8 @@ import (
 // services.
 const group = cgroup.System + "/"
 
-// path is the PATH of services that start other programs: containerd starts shims and runc, the
-// kubelet mount(8), and the service proxy nft.
+// path is the environment variable PATH of services that start other programs: containerd starts
+// shims and runc, the kubelet mount(8), and the service proxy nft.
 const path = "PATH=/usr/bin:/usr/sbin"
 
 // collectorOff turns off Go's garbage collector at the start of a program, until the program turns
@@ -40,8 +40,8 @@ func Apid() supervise.Service {
 		Name: nodespec.ServiceApid,
 		Process: supervise.Spec{
 			Args: []string{"/usr/bin/apid"},
-			// On a machine with many processors, Go would need more threads than PidsMax without
-			// GOMAXPROCS.
+			// Without GOMAXPROCS, Go would need more threads than PidsMax permits on a machine with
+			// many processors.
 			Env:         []string{"GOMEMLIMIT=112MiB", "GOGC=50", "GOMAXPROCS=4"},
 			UID:         paths.UserApid,
 			GID:         paths.UserApid,
@@ -80,7 +80,8 @@ func Metricsd() supervise.Service {
 }
 
 // Podlogd returns the service that reads the logs of pods (package podlogd). It runs only if a
-// receiver gets these logs. Its group 0 can read the files of containerd and the kubelet.
+// receiver gets these logs. It runs with the additional group 0, which can read the files of
+// containerd and the kubelet.
 func Podlogd(settings nodespec.PodLogs) (supervise.Service, error) {
 	text, err := json.Marshal(settings)
 	return supervise.Service{
@@ -104,9 +105,9 @@ func Podlogd(settings nodespec.PodLogs) (supervise.Service, error) {
 	}, err
 }
 
-// Extensions returns the services of the active extensions, which run with and without a
-// configuration like apid. Each service is confined like a service of the system: a user of its
-// own, only the listed capabilities, no new privileges, and hard limits.
+// Extensions returns the services of the active extensions. Like apid, they run with and without a
+// configuration. Each service is confined like a service of the system: a user of its own, only the
+// listed capabilities, no new privileges, and hard limits.
 func Extensions(active []extension.Statement) (list []supervise.Service) {
 	for _, e := range active {
 		for _, s := range e.Services {
@@ -158,8 +159,8 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		},
 		Cgroup: group + nodespec.ServiceContainerd,
 		// Shims are child processes in containerd's control group and continue when containerd
-		// stops. The group has no memory or process limit, because the kernel could enforce it by
-		// killing pods.
+		// stops. The group has no memory or process limit, because the kernel could enforce such a
+		// limit by killing pods.
 		Limits:        cgroup.Limits{MemoryMin: 64 * mib, CPUWeight: 200},
 		LeaveChildren: true,
 		Ready:         supervise.Probe{Unix: paths.ContainerdSocket},
@@ -185,13 +186,14 @@ func Kubernetes(controlPlane bool) []supervise.Service {
 		// The service becomes ready when its Node object exists. For that it needs an API server,
 		// which can be on another machine.
 		StartTimeout: 10 * time.Minute,
-		// Child processes are mount(8) and nft(8), which end by themselves. Mounts of pods stay.
+		// The child processes are mount(8) and nft(8), which end by themselves. The mounts of pods
+		// stay when the service stops.
 		LeaveChildren: true,
 	})
 }
 
-// OfNode reports whether a service belongs to the node and can use the parts of DATA. The result is
-// false for apid, metricsd and the services of extensions.
+// OfNode reports whether a service belongs to the node. Such a service can use the parts of DATA.
+// The result is false for apid, metricsd and the services of extensions.
 func OfNode(s supervise.Service) bool {
 	return s.Name == nodespec.ServicePodLogs || slices.ContainsFunc(Kubernetes(true), func(k supervise.Service) bool { return k.Name == s.Name })
 }

@@ -35,8 +35,8 @@ type Deps struct {
 	Dir string
 	// Config returns the active configuration; nil if there is none.
 	Config func() *config.Config
-	// NotInstalled says why the machine stores no objects: the system runs from memory. It is empty
-	// if the system runs from a disk.
+	// NotInstalled is the reason why a system that runs from memory stores no objects; empty if the
+	// system runs from a disk.
 	NotInstalled string
 	// StorageProblem returns why no disk is mounted for storage; empty if a disk is mounted.
 	StorageProblem func() string
@@ -106,7 +106,7 @@ func (m *Manager) List() (*api.ListSuspendedResponse, error) {
 }
 
 // suspend stores an object and then removes it from Kubernetes. If the removal fails and the object
-// still exists, it deletes the stored copy.
+// still exists, it deletes the stored copy, or restores the copy that an earlier call stored.
 func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.Time, do step) (object, error) {
 	if !m.mu.TryLock() {
 		return object{}, errSuspending
@@ -122,8 +122,8 @@ func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.T
 		return object{}, err
 	}
 	if _, err := do(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRemove, Kind: kind, Name: name, UID: read.UID}); err != nil {
-		// The API server may have removed the object although the call failed. The stored copy is
-		// deleted only if a read shows that the object still exists.
+		// The API server may have removed the object although the call failed. The storage is
+		// undone only if a read shows that the object still exists.
 		if again, unread := do(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRead, Kind: kind, Name: name}); unread == nil && again.UID == read.UID {
 			err = errors.Join(err, m.store.undo(o, before, had))
 		}

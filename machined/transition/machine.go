@@ -91,8 +91,8 @@ func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 		if err != nil {
 			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name), err.Error(), "")
 		}
-		// A value of more than the memory counts as all of the memory, so the product does not
-		// overflow.
+		// A value that takes more than the memory is reduced to slightly more than the memory, so
+		// the product does not overflow.
 		taken := int64(min(n, uint64(memory/p.unit)+1)) * p.unit
 		if left -= taken; left < min(MinMemory/2, memory/2) {
 			return problem(fmt.Sprintf("Machine.spec.sysctls[%q]", p.name),
@@ -106,10 +106,10 @@ func checkMemorySysctls(sysctls map[string]string, memory int64) Problems {
 // checkReserved rejects reservations for the system that leave nothing for pods, because the
 // kubelet would not start.
 func checkReserved(r config.Reserved, has Machine) Problems {
-	if most := has.Memory / 2; int64(r.Memory) > most {
+	if limit := has.Memory / 2; int64(r.Memory) > limit {
 		return problem("Machine.spec.reserved.memory", fmt.Sprintf("%s are more than half of the machine's %d MiB", r.Memory, has.Memory/mib), "reserve less")
 	}
-	if most := int64(has.CPUs) * 1000; int64(r.CPU) >= most {
+	if all := int64(has.CPUs) * 1000; int64(r.CPU) >= all {
 		return problem("Machine.spec.reserved.cpu", fmt.Sprintf("%s are all of the machine's %d processors", r.CPU, has.CPUs), "reserve less")
 	}
 	switch size, highest := r.CPUs.Bounds(); {
@@ -134,9 +134,9 @@ func checkEviction(t config.Threshold, reserved config.Bytes, memory int64) Prob
 }
 
 // checkPodRoutes rejects IPv6 pod networks without encapsulation if the machine has no IPv6 address
-// and next configures none. Other machines need such an address as the next hop, and could
-// otherwise reach the pods of this machine neither by IPv6 nor by IPv4. have are the present
-// addresses; the check is skipped if they are unknown.
+// and next configures none. Other machines need such an address as the next hop. Without it, they
+// could not reach the pods of this machine at all, not even by IPv4. have contains the present
+// addresses; if it is empty, they are unknown, and the check is skipped.
 func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 	networks := next.Cluster.Spec.Networks
 	six := func(p netip.Prefix) bool { return p.Addr().Is6() && p.Addr().IsGlobalUnicast() }
@@ -151,9 +151,9 @@ func checkPodRoutes(next *config.Config, have []netip.Addr) Problems {
 }
 
 // Missing returns one line for each link, kernel module and kernel parameter of the next
-// configuration that the machine lacks, and for each new link with a name that is taken. A wrong
-// name usually costs the machine its address. Links of the active configuration are skipped,
-// because a failed network card must not prevent other changes.
+// configuration that the machine lacks, and for each new link with a name that is taken. A
+// configuration with a wrong name usually leaves the machine without an address. Links of the
+// active configuration are skipped, because a failed network card must not prevent other changes.
 func (f Hardware) Missing(next *config.Config) (lines []string) {
 	has := "it has " + strings.Join(f.PresentLinks, ", ")
 	if len(f.PresentLinks) == 0 {

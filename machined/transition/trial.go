@@ -38,15 +38,15 @@ type Trial struct {
 }
 
 // PlanTrial decides whether a request puts the next configuration on trial. base is the
-// configuration to which the trial would revert; nil if there is none. cut-off says whether the
-// change can cut off the caller.
+// configuration to which the trial would revert; nil if there is none. The column cut-off says
+// whether the change can cut off the caller.
 //
 //	cut-off   mode                       trial
 //	-         try                        at once
 //	no        any other                  none
 //	yes       auto, no-reboot, dry run   at once; after the reboot if the change needs one
 //	yes       reboot                     after the reboot
-//	yes       staged                     none: checkUnconfirmed rejects it without NoTrial
+//	yes       staged                     none; checkUnconfirmed rejects it unless NoTrial is set
 //
 // Except in mode try, there is no trial if the request has NoTrial or if next adds the first
 // Cluster document.
@@ -114,9 +114,10 @@ func ReplacesPodNetwork(before, next *config.Config) bool {
 }
 
 // NeedsReboot reports whether a revert from the tried configuration to next needs a reboot, because
-// some of its effects last until the next boot: kernel modules, and the network of running pods.
-// Kernel parameters return to their former values without a reboot (machined/host). But parameters
-// of the network have side effects on links, addresses and routes, so they need one.
+// some effects of the tried configuration last until the next boot: kernel modules, and the network
+// of running pods. Kernel parameters return to their former values without a reboot
+// (machined/host). But parameters of the network have side effects on links, addresses and routes,
+// so a revert of these parameters needs a reboot.
 func NeedsReboot(tried, next *config.Config) bool {
 	net := func(name string) bool { return strings.HasPrefix(name, "net.") }
 	return slices.ContainsFunc(changedSysctls(tried, next), net) || ReplacesPodNetwork(tried, next) ||

@@ -16,7 +16,7 @@ import (
 // How a machine asks the cluster for permission before an upgrade or a rollback
 // (docs/decisions/0087-disruptions.md). An upgrade is checked several times:
 //
-//  1. When the statement of the bundle has arrived, before the rest is transferred.
+//  1. When the statement of the bundle has arrived, before the transfer of the rest of the bundle.
 //  2. When the bundle is complete, if it changes the minor version of Kubernetes. Only the boot
 //     image names that version. The machine has not written to the other slot yet.
 //  3. Before the boot entry is added, because the cluster can have changed meanwhile.
@@ -27,7 +27,8 @@ import (
 type disruptionRequest struct {
 	with Disruption
 	disruption.Request
-	source   string // of the bundle, for Receiver.sources; empty: not counted
+	// source is the source of the bundle, for Receiver.sources; empty if its failures do not count.
+	source   string
 	giveBack func() // returns the turn; nil before the upgrade is permitted
 }
 
@@ -37,7 +38,8 @@ func (r *Receiver) ask(force bool, by string) *disruptionRequest {
 	return &disruptionRequest{with: r.deps.Disruption, Request: disruption.Request{Operation: disruption.Upgrade, Force: force, By: by}}
 }
 
-// permit takes the turn. If the cluster refuses the operation, permit returns the reason.
+// permit asks the cluster for the operation, and takes the turn. If the cluster refuses the
+// operation, permit returns the reason.
 func (q *disruptionRequest) permit(ctx context.Context) (err error) {
 	q.giveBack, err = q.with.Permit(ctx, q.Request)
 	return err
@@ -70,12 +72,12 @@ func (r *Receiver) confirmVersion(ctx context.Context, i Installer, q *disruptio
 		return err
 	}
 	if err := r.deps.Disk.Firmware.CheckBytes(ctx, uki); err != nil {
-		// The error is no Refusal, because the same bundle is accepted once the firmware has its
-		// key.
+		// The error is no Refusal, because this machine accepts the same bundle as soon as the
+		// firmware has the key that signed the boot image.
 		return fmt.Errorf("upgrade refused, nothing was written: %w", err)
 	}
 	q.Kubernetes = kubernetesOf(bytes.NewReader(uki))
-	q.Forgets = q.Kubernetes == "" // the same rule as in askRollback
+	q.Forgets = q.Kubernetes == "" // a version that names no Kubernetes does not know the turn
 	// The checks for a control-plane machine include all checks for a worker.
 	m := disruption.Machine{Kubernetes: r.deps.Release().Kubernetes, ControlPlane: true}
 	if !disruption.NeedsVersions(m, q.Request) && !disruption.NeedsLevel(m, q.Request) {

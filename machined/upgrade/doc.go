@@ -28,16 +28,19 @@
 //
 //   - Remove: entries of versions other than the running version are removed first. The boot loader
 //     therefore cannot boot the other slot during the write.
-//   - Write and read back: the other root partition. No entry refers to it yet.
-//   - Set the GUID: the partition gets the GUID by which its boot image finds it
+//   - Write and read back: the package writes the other root partition and reads it back. No boot
+//     entry refers to this partition yet.
+//   - Set the GUID: the partition gets the GUID by which the boot image of the new version finds it
 //     (docs/decisions/0002-slot-by-root-hash.md).
-//   - Store the configuration: the active configuration, for the running version.
-//   - Store the statement: the statement signed by the release key, for other machines
-//     (docs/decisions/0019-from-a-peer.md).
+//   - Store the configuration: the package stores the confirmed configuration as the configuration
+//     of the running version. A rollback restores it.
+//   - Store the statement: the package stores the signed statement of the bundle. Other machines
+//     that fetch the version from this machine verify it (docs/decisions/0019-from-a-peer.md).
 //   - Add the boot entry: the boot image is written under a name that the boot loader ignores,
 //     flushed, and renamed.
 //
 // The package never writes to the running slot or to the entry of the running version, so the
 // running version stays bootable. Other packages choose the time of an upgrade, judge the health of
-// the services, and own the configuration and etcd. The package calls these packages by Deps.
+// the services, and own the configuration and etcd. The package calls these packages by the
+// functions of Deps.
 package upgrade

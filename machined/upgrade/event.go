@@ -24,8 +24,9 @@ func (c *Controller) handle(ctx context.Context, e slot.Event) error {
 		return err
 	}
 	if after.Phase == slot.Committed {
-		// The floor rises after perform has renamed the boot entry, because a version on trial must
-		// not raise it. If the power fails before this line, the next boot raises the floor.
+		// The epoch floor is the lowest release epoch that the machine installs. It rises only
+		// after performEarly has renamed the boot entry, because a version on trial must not raise
+		// it. If the power fails before this line, the next boot raises the floor.
 		if err := c.raiseFloor(); err != nil {
 			return err
 		}
@@ -49,13 +50,13 @@ func (c *Controller) handle(ctx context.Context, e slot.Event) error {
 
 // order splits the actions of an event: early actions run before the new record is stored, late
 // actions run after it. The last column says what the order guarantees if the power fails between
-// the record and the action:
+// the action and the storage of the record:
 //
-//	action                order   guarantee
-//	RestoreConfiguration  before  the next boot restores the configuration again
-//	Rename, at a commit   before  if the record says committed, the entry is committed, too, and
-//	                              the boot loader does not start the other version any more
-//	any other             after   the record has the reason for the next boot
+//	action                order  guarantee
+//	RestoreConfiguration  early  without the record, the next boot restores it again
+//	Rename, at a commit   early  if the record says committed, the entry is committed, too, and
+//	                             the boot loader does not start the other version any more
+//	any other             late   the record has the reason for the next boot
 func order(after slot.Phase, actions []slot.Action) (early, late []slot.Action) {
 	for _, a := range actions {
 		if _, restores := a.(slot.RestoreConfiguration); restores || after == slot.Committed {
@@ -76,8 +77,8 @@ const (
 	revert                  // restore the previous record, unless the action was performed
 )
 
-// reactions returns two reactions to errors of an event: withoutRecord if the record cannot be
-// stored, and failedAction if an action fails:
+// reactions returns two reactions to errors of an event: withoutRecord is the reaction if the
+// record cannot be stored, and failedAction is the reaction if an action fails:
 //
 //	event               without record  failed action
 //	Booted,             proceed         stop     the entries are authoritative; the record only
@@ -87,7 +88,7 @@ const (
 //	                                             the tries of this version
 //	RollbackRequested   stop            revert   if the entry was not renamed, no rollback has
 //	                                             started, and the record must not show a trial
-//	any other           stop            stop     no action was performed yet
+//	any other           stop            stop     the caller gets the error, and nothing is undone
 func reactions(e slot.Event) (withoutRecord, failedAction reaction) {
 	switch e.(type) {
 	case slot.Booted, slot.ChecksPassed:

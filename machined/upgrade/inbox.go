@@ -25,7 +25,7 @@ import (
 )
 
 // Inbox is the directory on DATA that holds one bundle: the bundle that is being received, or the
-// last received bundle. It permits one caller at a time.
+// last received bundle. Only one caller may use it at a time.
 type Inbox struct {
 	Dir string
 	// Free returns the free bytes of the file system of a directory.
@@ -94,7 +94,7 @@ func (in Inbox) Offer(sha256 string, size int64) (Bundle, error) {
 	}
 	last, err := in.Bundle()
 	if err != nil {
-		last = Bundle{} // the new record replaces an unreadable one
+		last = Bundle{} // the new record replaces the unreadable record
 	}
 	offered := Bundle{SHA256: sha256, Size: size}
 	if last.SHA256 == sha256 && last.Size == size {
@@ -151,10 +151,10 @@ func (in Inbox) Drop() error {
 }
 
 // Receive appends data from a source until the bundle is complete and has the offered digest. Once
-// the head is stored, the function admit checks it and returns an error to reject the bundle. After
-// that, Receive reports the number of stored bytes by the function done from time to time. The
-// received data is on the disk when Receive returns, also with an error. A goroutine may still read
-// from the source afterwards, so the caller must close the source.
+// the head of the bundle is stored, Receive calls admit(), which returns an error to reject the
+// bundle. After that, Receive calls done() from time to time with the number of stored bytes. The
+// received data is on the disk when Receive returns, even if it returns an error. A goroutine may
+// still read from the source afterwards, so the caller must close the source.
 func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.Reader) error, done func(have int64)) (err error) {
 	b, err := in.Bundle()
 	if err != nil {
@@ -180,10 +180,10 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	pieces, meter := readAhead(ctx, from), transfer.Meter{Pace: transfer.DefaultPace}
-	admitted, kept, before := false, b.Have, b.Have
-	to := transfer.ProgressWriter(io.NewOffsetWriter(f, before), func(n int64) {
+	admitted, flushed, start := false, b.Have, b.Have
+	to := transfer.ProgressWriter(io.NewOffsetWriter(f, start), func(n int64) {
 		if admitted {
-			done(before + n)
+			done(start + n)
 		}
 	})
 	for {
@@ -217,11 +217,11 @@ func (in Inbox) Receive(ctx context.Context, from io.Reader, admit func(head io.
 		if err != nil && b.Have < b.Size {
 			return Unfinished{b, err}
 		}
-		if b.Have-kept >= flushBytes {
+		if b.Have-flushed >= flushBytes {
 			if err := in.flush(f, b, sum); err != nil {
 				return err
 			}
-			kept = b.Have
+			flushed = b.Have
 		}
 	}
 }
@@ -232,8 +232,9 @@ type piece struct {
 	err     error
 }
 
-// readAhead returns a channel with the pieces of a source, and reads one piece ahead. It ends with
-// the source or with ctx. The content of a piece is valid until the receiver takes the next piece.
+// readAhead returns a channel with the pieces of a source, and reads one piece ahead. The reads end
+// at the first error of the source, or when ctx ends. The content of a piece is valid until the
+// receiver takes the next piece.
 func readAhead(ctx context.Context, from io.Reader) <-chan piece {
 	pieces := make(chan piece)
 	go func() {

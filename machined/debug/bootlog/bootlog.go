@@ -2,12 +2,12 @@
 // disk, because the kernel loses its log when the machine shuts down. It also stores the log that
 // the kernel saved when it last crashed (pstore).
 //
-// The size is bounded: 512 KiB for each of the two boots. Above that, the older 256 KiB are dropped
-// at once. If the kernel writes more than 256 KiB between two batches, at least the last 128 KiB
-// are stored. Lines are written in batches, and each batch is flushed: a power cut or a hung kernel
-// loses the lines since the last batch. The files belong to this package alone. No file is open
-// between two batches, so that the disk can be unmounted. Other users may own the parent directory,
-// so the package follows no link out of its own directory.
+// The size is bounded: 512 KiB for each of the two boots. Before a log exceeds this size, its older
+// 256 KiB are dropped at once. If the kernel writes more than 256 KiB between two batches, at least
+// the last 128 KiB are stored. Lines are written in batches, and each batch is flushed, so a power
+// cut or a hung kernel loses only the lines since the last batch. The files belong to this package
+// alone. No file is open between two batches, so that the disk can be unmounted. Other users may
+// own the parent directory, so the package follows no link out of its own directory.
 package bootlog
 
 import (
@@ -30,12 +30,13 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// maxPart is the maximum size in bytes of each of a boot's two files. The older file is dropped
-// when the newer file is full.
+// maxPart is the maximum size in bytes of each of a boot's two files. When the newer file is full,
+// it replaces the older file.
 const maxPart = 256 << 10
 
-// Names in the directory of a log: a directory for each of the two boots, with two files each, and
-// a file for the crash.
+// Names in the directory of a log. "now" is the directory of the current boot and "before" that of
+// the previous boot; each contains the files "older" and "newer". "crash" is the file of the last
+// crash.
 const (
 	now, before, crash = "now", "before", "crash"
 	older, newer       = "older", "newer"
@@ -48,12 +49,13 @@ type Line struct {
 	Text     string
 }
 
-// entry is a line of a file, as JSON. An entry with Started gives the start time for all lines,
-// even for earlier lines: the clock could have been wrong when they were written.
+// entry is a line of a file, as JSON. An entry with Started gives the start time of the kernel for
+// all lines of the boot, even for earlier lines, because the clock can have been wrong when those
+// were written.
 type entry struct {
 	Started  time.Time `json:"started,omitzero"`
-	At       int64     `json:"us,omitempty"`  // microseconds since the kernel started; or
-	Time     time.Time `json:"time,omitzero"` // the absolute time
+	At       int64     `json:"us,omitempty"`  // microseconds since the kernel started
+	Time     time.Time `json:"time,omitzero"` // in place of At, for a crash
 	Priority int       `json:"p,omitempty"`
 	Text     string    `json:"text,omitempty"`
 }
@@ -70,12 +72,12 @@ type Log struct {
 	Every time.Duration
 	// Started returns the start time of the kernel, by the current clock.
 	Started func() (time.Time, error)
-	// Report receives errors of writing the log. It receives the same error once until a write
-	// succeeds.
+	// Report receives errors of writing the log. If an error repeats, Report receives it only once
+	// until a write succeeds.
 	Report func(error)
 }
 
-// inDir calls do with the log's directory. It does not follow links, even if another process
+// inDir calls do() with the log's directory. It does not follow links, even if another process
 // replaces the directory or files in it at the same time.
 func (l *Log) inDir(do func(*os.Root) error) error {
 	fd, err := unix.Openat2(unix.AT_FDCWD, l.Dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
@@ -91,14 +93,15 @@ func (l *Log) inDir(do func(*os.Root) error) error {
 	return do(root)
 }
 
-// Begin moves the log of the boot that has ended to the place of the previous boot, and makes room
-// for the current boot. It must be called once in each boot, before Run.
+// Begin makes the log of the boot that has ended the log of the previous boot, and creates an empty
+// directory for the current boot. It must be called once in each boot, before Run.
 func (l *Log) Begin() error {
 	err := os.MkdirAll(l.Dir, 0o700)
 	if err == nil {
 		err = l.inDir(func(root *os.Root) error {
 			if _, err := root.Lstat(now); err == nil {
-				// After a power cut between the two operations, the next boot renames.
+				// After a power cut between the two operations, the directory "now" still exists,
+				// so the next boot renames it.
 				if err := errors.Join(root.RemoveAll(before), root.Rename(now, before)); err != nil {
 					return fmt.Errorf("log of the previous boot: %w", err)
 				}
@@ -114,8 +117,8 @@ func (l *Log) Begin() error {
 	return nil
 }
 
-// Run writes the records that follow delivers until follow returns; follow must return when its
-// context ends. Run then writes the last batch and returns the error of follow.
+// Run calls the function follow and stores the records that it delivers. The function must return
+// when its context ends. Run then writes the last batch and returns the error of follow().
 func (l *Log) Run(ctx context.Context, follow func(context.Context, func(kmsg.Record) error) error) error {
 	var b batch
 	more, ended := cell.NewSignal(), make(chan error, 1)
@@ -250,7 +253,7 @@ func (l *Log) PreviousBoot() ([]Line, error) {
 	return decode(text), nil
 }
 
-// read reads a file, which can exceed maxPart a little because a batch is not split.
+// read reads a file. Its size can exceed maxPart a little because a batch is not split.
 func (l *Log) read(name string) ([]byte, error) {
 	var text []byte
 	err := l.inDir(func(root *os.Root) (err error) {

@@ -35,8 +35,8 @@ type Upstreams interface {
 	Upstream(path string) (Upstream, bool)
 }
 
-// ProxyHeader is the header with the token for the handler of Proxy. The header Authorization is
-// for the registry.
+// ProxyHeader is the header with the token for the handler of Proxy. The header Authorization
+// cannot carry the token, because it is for the registry.
 const ProxyHeader = "Orlop-Mirror"
 
 // ProxyPath is the prefix of request paths; HOST/v2/… follows.
@@ -44,8 +44,8 @@ const ProxyPath = "/through/"
 
 // limits are the time limits for an upstream.
 type limits struct {
-	answer time.Duration // until the answer begins, with all redirects
-	pace   transfer.Pace // of an answer; a manifest is complete within pace.Stall
+	answer time.Duration // time until the answer begins, including all redirects
+	pace   transfer.Pace // minimum pace of the body; a manifest is complete within pace.Stall
 	pause  time.Duration // pause after a timeout
 }
 
@@ -53,15 +53,16 @@ type limits struct {
 // documents the limit for the answer.
 var defaultLimits = limits{answer: 5 * time.Second, pace: transfer.DefaultPace, pause: 30 * time.Second}
 
-// Proxy returns a handler that forwards requests to registries, with a limit of 5 s for an answer.
-// The limit is necessary because containerd limits only the connection time; it waits 30 s for each
-// answer before it tries the next registry. After a timeout, Proxy sends no request to the registry
-// for 30 s. The pause ends early if no answer began in time and the registry then answers a request
-// for /v2/. An answer that is not from a registry, for example the page of a proxy, becomes 502
-// (checkAnswer), after which containerd tries the next registry.
+// Proxy returns a handler that forwards requests to registries, with a limit of 5 s for the start
+// of an answer. The limit is necessary because containerd limits only the connection time; it waits
+// 30 s for each answer before it tries the next registry. After a timeout, Proxy sends no request
+// to the registry for 30 s. If the reason for the pause is that no answer began in time, the pause
+// ends as soon as the registry answers a request for /v2/. An answer that is not from a registry,
+// for example the page of a proxy, becomes 502 (checkAnswer), after which containerd tries the next
+// registry.
 //
-// Requests without the token get 403. Proxy calls failed with the reason when a registry begins to
-// fail.
+// Requests without the token get 403. Proxy calls failed() with the reason when a registry fails,
+// at most once in 30 s per registry.
 func Proxy(known Upstreams, token string, failed func(registry string, reason error)) http.Handler {
 	return newProxy(known, token, failed, defaultLimits)
 }
@@ -113,7 +114,7 @@ func (t *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		},
 		Transport:    upstreamTransport{t, up},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { t.fail(w, r, up, err) },
-		ErrorLog:     log.New(io.Discard, "", 0), // failed reports the failures
+		ErrorLog:     log.New(io.Discard, "", 0), // the function failed reports the failures
 	}
 	proxy.ServeHTTP(w, r)
 }
@@ -160,8 +161,8 @@ func (t *proxy) pause(up Upstream) (until time.Time) {
 	return until
 }
 
-// pauseUntilAnswer pauses a registry that does not answer. A registry can be slow because it
-// fetches an image first; its answer to a request for /v2/ ends the pause.
+// pauseUntilAnswer pauses a registry that does not answer. An answer to a request for /v2/ ends the
+// pause early, because the registry may have been slow only because it fetched an image first.
 func (t *proxy) pauseUntilAnswer(up Upstream) {
 	until := t.pause(up)
 	panics.Go("mirror "+up.Name, func() {
@@ -184,7 +185,7 @@ func (t *proxy) pauseUntilAnswer(up Upstream) {
 	})
 }
 
-// errSilent is returned when a registry exceeds a limit.
+// errSilent is the error for a registry that exceeds a time limit.
 var errSilent = errors.New("does not answer")
 
 // upstreamTransport is the http.RoundTripper for an upstream.

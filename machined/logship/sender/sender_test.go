@@ -26,7 +26,7 @@ import (
 // testTimeout is the timeout of each step in these tests on a slow computer.
 const testTimeout = time.Minute
 
-// store holds the last lines of a source.
+// store holds the last lines of a source: at most keep lines.
 type store struct {
 	name, boot string
 	keep       int
@@ -77,7 +77,7 @@ func (s *store) source() Source {
 	}
 }
 
-// got is a line that a receiver got in any of its lives.
+// got is a line that a receiver got, before or after its restarts.
 type got struct {
 	Source         string
 	Number, Missed uint64
@@ -88,9 +88,9 @@ type got struct {
 type manners int
 
 const (
-	polite manners = iota
-	resets         // resets the connection
-	mute           // does nothing
+	polite manners = iota // closes the connection in order
+	resets                // resets the connection
+	mute                  // neither closes nor resets the connection
 )
 
 // receiver accepts JSON lines.
@@ -144,7 +144,7 @@ func (r *receiver) take(raw net.Conn) {
 		if r.awake() {
 			line, err = lines.ReadBytes('\n')
 		}
-		if err != nil || !r.awake() { // an incomplete line comes again
+		if err != nil || !r.awake() { // the sender sends an incomplete line again
 			r.mu.Lock()
 			manners := r.manners
 			r.mu.Unlock()
@@ -171,7 +171,7 @@ func (r *receiver) behave(how manners) {
 	r.mu.Unlock()
 }
 
-// times returns how often a line has come.
+// times returns how often the receiver got a line.
 func (r *receiver) times(number uint64) (n int) {
 	all, _ := r.lines.Get()
 	for _, g := range all {
@@ -221,7 +221,7 @@ func (r *receiver) kill() {
 	}
 }
 
-// wait waits for a line of a source.
+// wait waits for a line of a source. It returns all lines that the receiver got.
 func (r *receiver) wait(source string, number uint64) []got {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
@@ -235,8 +235,7 @@ func (r *receiver) wait(source string, number uint64) []got {
 	return all
 }
 
-// settle waits until the connection of the last line has ended and the next connection was
-// accepted.
+// settle waits until the receiver has accepted a connection after the connection of the last line.
 func (r *receiver) settle() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
@@ -318,9 +317,9 @@ func oneTo(n int) (numbers []uint64) {
 	return numbers
 }
 
-// TestNothingIsLost: the receiver hangs with acknowledged lines in its socket, is killed and
-// restarts. Later it is killed again during a read. Each line comes at least once, and the first
-// arrivals are in order.
+// TestNothingIsLost checks that each line arrives at least once, and that the first arrivals are in
+// order. The receiver hangs while its socket contains lines that TCP has acknowledged; it is killed
+// and restarts. Later it is killed again during a read.
 func TestNothingIsLost(t *testing.T) {
 	r := newReceiver(t)
 	audit, service := newStore("audit", "", 1000), newStore("services/x", "b", 1000)
@@ -337,7 +336,7 @@ func TestNothingIsLost(t *testing.T) {
 	service.add(10)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	// into its socket
+	// wait until lines are in the socket of the hanging receiver
 	if n, err := cell.Wait(ctx, r.sent, func(n int) bool { return n > 110 }); err != nil {
 		t.Fatalf("%d lines sent: %+v", n, s.State())
 	}
@@ -375,8 +374,9 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestTakenOnce: a correct receiver gets no line twice, however often the connection is replaced. A
-// new sender continues after the last delivered line of sources with continuing numbers.
+// TestTakenOnce checks that a correct receiver gets no line twice, although the connection is
+// replaced several times. A new sender continues after the last delivered line of the source audit,
+// whose numbers continue over boots.
 func TestTakenOnce(t *testing.T) {
 	r := newReceiver(t)
 	audit, events := newStore("audit", "", 1000), newStore("events", "b", 1000)
@@ -400,7 +400,7 @@ func TestTakenOnce(t *testing.T) {
 	r.wait("audit", 16)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	// events come again
+	// the new sender sends the events again, because their numbers start again at each boot
 	all, err := cell.Wait(ctx, r.lines, func(all []got) bool { return len(all) >= 15+15+1+15 })
 	stop()
 	count := 0
@@ -414,8 +414,8 @@ func TestTakenOnce(t *testing.T) {
 	}
 }
 
-// TestImpolite: a receiver that never closes a connection gets lines twice until the sender detects
-// that, and then once.
+// TestImpolite checks the lines for a receiver that never closes a connection. The sender sends
+// them twice until it has detected this behavior. After that, it sends each line once.
 func TestImpolite(t *testing.T) {
 	r := newReceiver(t)
 	r.behave(mute)
@@ -426,7 +426,7 @@ func TestImpolite(t *testing.T) {
 	for i := range 6 {
 		audit.add(1)
 		r.wait("audit", uint64(i+1))
-		if i == 0 { // the first close is not counted
+		if i == 0 { // the receiver did not close the first connection, so the line is sent again
 			r.waitTimes(1, 2)
 		}
 		r.settle()
@@ -442,8 +442,9 @@ func TestImpolite(t *testing.T) {
 	}
 }
 
-// TestNoReceipt: a reset confirms no delivery of continuing numbers. Neither does the silence of a
-// receiver that has closed in order before, even before the start of the sender.
+// TestNoReceipt checks that only an orderly close confirms the delivery of lines whose numbers
+// continue over boots. A reset confirms nothing. The absence of a close confirms nothing, either,
+// if the receiver has ever closed a connection in order, even before the start of this sender.
 func TestNoReceipt(t *testing.T) {
 	for _, how := range []manners{resets, mute} {
 		r := newReceiver(t)
@@ -477,7 +478,8 @@ func TestNoReceipt(t *testing.T) {
 	}
 }
 
-// TestQuiet: a receiver that closes idle connections is not reported as lost, and gets later lines.
+// TestQuiet checks that a receiver that closes idle connections gets later lines, and that no
+// failure is reported.
 func TestQuiet(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
@@ -505,7 +507,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestCursorsNull: a file with "null" is treated like a missing file.
+// TestCursorsNull checks that a file of cursors with "null" is treated like a missing file.
 func TestCursorsNull(t *testing.T) {
 	r := newReceiver(t)
 	audit := newStore("audit", "", 1000)
@@ -521,7 +523,7 @@ func TestCursorsNull(t *testing.T) {
 	}
 }
 
-// TestGap: dropped lines are reported to the receiver and in the state.
+// TestGap checks that dropped lines are reported to the receiver and in the state.
 func TestGap(t *testing.T) {
 	r := newReceiver(t)
 	events := newStore("events", "b", 10)
@@ -530,7 +532,7 @@ func TestGap(t *testing.T) {
 	defer run(t, s)()
 	all := r.wait("events", 100)
 	if slices.ContainsFunc(all, func(g got) bool { return g.Missed > 0 }) {
-		t.Errorf("what was before the receiver counts as missed: %v", all)
+		t.Errorf("lines from before the first connection count as missed: %v", all)
 	}
 	r.settle()
 	r.kill()
@@ -546,8 +548,8 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestTurn: waiting lines are sent in one write, up to batchSize.
-func TestTurn(t *testing.T) {
+// TestBatch checks that one write sends the waiting lines, up to batchSize.
+func TestBatch(t *testing.T) {
 	s := New(Config{Encode: func(l Record) []byte { return fmt.Appendln(nil, l.Number) }})
 	lines := make(chan Record, 3*batchSize)
 	for n := range 3 * batchSize {
@@ -562,8 +564,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestHanging: a receiver that reads nothing blocks neither the stores nor another receiver nor the
-// end of its sender.
+// TestHanging checks a receiver that reads nothing. It does not block the stores, another receiver,
+// or the end of its own sender.
 func TestHanging(t *testing.T) {
 	store := newStore("services/x", "b", 1000)
 	bad, good := newReceiver(t), newReceiver(t)
@@ -584,8 +586,8 @@ func TestHanging(t *testing.T) {
 	stop()
 }
 
-// TestWhoIsWho: the sender sends nothing to a receiver with an untrusted certificate, and reports
-// the reason of a receiver that rejects it.
+// TestWhoIsWho checks that the sender sends nothing to a receiver with an untrusted certificate,
+// and that it reports the reason of a receiver that rejects the sender.
 func TestWhoIsWho(t *testing.T) {
 	store := newStore("audit", "", 10)
 	store.add(1)

@@ -61,17 +61,18 @@ type Decision struct {
 // Next decides the next step from the machine's certificates and its ticket.
 //
 //	certificates    ticket            decision
+//	usable          another, usable   join: the operator has created a new ticket
 //	usable, young   none, or its own  nothing, until two thirds of the validity have passed
-//	usable, young   a newer ticket    join: the operator has created a new ticket
-//	usable, old     any               renew (old includes: signed by a CA that no longer issues)
+//	usable, old     none, or its own  renew
 //	expired         usable            join, and use the old certificates meanwhile
-//	expired         expired, or none  renew (works only if just the clock here is wrong)
+//	expired         expired, or none  renew (succeeds only if the clock of this machine is wrong)
 //	none            usable            join
 //	none            expired, or none  request a ticket if the cluster accepts requests; else
 //	                                  nothing: an operator has to create a ticket
 //
-// Certificates are also old if the addresses of the machine have changed. The worker continues to
-// use expired certificates, because the peers check them by their own clocks.
+// Certificates become old when two thirds of their validity have passed. They are also old if the
+// addresses of the machine have changed, or if a CA that no longer issues has signed them. The
+// worker continues to use expired certificates, because the peers check them by their own clocks.
 func Next(f Facts) Decision {
 	s := Decision{Reason: certificatesFit(f)}
 	s.Usable = s.Reason == nil
@@ -103,8 +104,8 @@ func Next(f Facts) Decision {
 	return s
 }
 
-// signedBy is a variable because the simulation stores its results: it checks each certificate
-// many times, and each check takes longer than a decision.
+// signedBy is a variable because the simulation replaces it by a function that caches the results.
+// The simulation checks each certificate many times, and each check takes longer than a decision.
 var signedBy = pki.SignedBy
 
 // certificatesFit returns why the certificates of the machine do not fit its configured cluster, or

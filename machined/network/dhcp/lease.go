@@ -117,8 +117,8 @@ func parseReply(m *dhcpv4.DHCPv4) (*Reply, error) {
 	return r, nil
 }
 
-// readGrant reads the address and the times of the lease into l. With timesNeeded, it fails if the
-// message has no lease time.
+// readGrant reads the address and the times of the lease into l. If timesNeeded is true, a message
+// without a lease time is an error.
 func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	ip := addr(m.YourIPAddr)
 	if !usable(ip) {
@@ -152,8 +152,8 @@ func readGrant(m *dhcpv4.DHCPv4, l *Lease, timesNeeded bool) error {
 	return nil
 }
 
-// readSettings reads the network settings of a message into l. It passes a line for each unusable
-// option to note.
+// readSettings reads the network settings of a message into l. It calls note() with a line for each
+// unusable option.
 func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	get := m.Options.Get
 	own := l.Address.Addr()
@@ -188,11 +188,11 @@ func cleanDomain(name string) string {
 }
 
 // readDomains reads options 15 and 119 into l. Many servers send several domains in option 15,
-// separated by spaces or tabs.
+// separated by spaces, tabs or commas.
 func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	var found []string
 	list := trimmed(domain)
-	// another control character makes the whole option unusable
+	// any other control character than a tab makes the whole option unusable
 	if strings.ContainsFunc(list, func(r rune) bool { return r < ' ' && r != '\t' }) {
 		note(fmt.Sprintf("domain (option 15): %.80q is not a name", list))
 		list = ""

@@ -22,7 +22,7 @@ type Options struct {
 	DUID        []byte  // DUID of the machine
 	IAID        [4]byte // IAID of the link
 	Mode        Mode
-	StoredLease *Lease // lease of an earlier client, confirmed first; may be nil
+	StoredLease *Lease // lease of an earlier client, which this client confirms first; may be nil
 	// InForce means that the link still has the addresses of StoredLease. The addresses stay in use
 	// while the client contacts the server.
 	InForce bool
@@ -45,7 +45,7 @@ type Status struct {
 // Client runs the state machine on a link. New creates a client, and its user calls Run once.
 type Client struct {
 	opt    Options
-	events chan Event // reports of the user that the client has not read yet
+	events chan Event // events that the user has reported and the client has not read yet
 
 	mu       sync.Mutex // guards hostname
 	hostname string
@@ -91,7 +91,7 @@ func (l *Lease) within(m Mode) *Lease {
 }
 
 // report passes an event to the client. It never blocks. If maxReports events are waiting, it drops
-// the event; the user reports again with the next change of the link.
+// the event; the user of the client reports again with the next change of the link.
 func (c *Client) report(ev Event) {
 	select {
 	case c.events <- ev:
@@ -108,7 +108,7 @@ func (c *Client) SetReady(ready bool) {
 	c.report(ev)
 }
 
-// Duplicate reports that another machine has an address of the lease.
+// Duplicate reports to the client that another machine has the address a of the lease.
 func (c *Client) Duplicate(a netip.Addr) { c.report(Event{Kind: Duplicate, Addr: a}) }
 
 // Release tells the client to return the lease to its server, and then to end Run. The caller has
@@ -123,8 +123,8 @@ func (c *Client) SetHostname(name string) {
 	c.hostname = name
 }
 
-// Run runs the client until ctx is done or until a Release has ended. It releases the lease only
-// after a call of Release.
+// Run runs the client until ctx is done, or until the lease is released after a call of Release. If
+// only ctx is done, the client does not release the lease.
 func (c *Client) Run(ctx context.Context) {
 	defer c.timer.Stop()
 	defer func() { c.sock.Close() }()

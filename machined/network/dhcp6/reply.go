@@ -22,29 +22,34 @@ type Reply struct {
 	Rapid      bool // the Reply answers a Solicit (rapid commit, option 14)
 	Preference int  // preference of an Advertise (option 7)
 	Lease      Lease
-	NoBinding  bool          // the server does not know the lease
-	Withdrawn  bool          // the server ends the lifetime of an address or a prefix
-	Rejects    string        // the reason why the server grants nothing; may be empty
-	MaxWait    time.Duration // longest interval between messages (option 82); 0 without the option
+	NoBinding  bool   // the server does not know the lease
+	Withdrawn  bool   // the server ends the lifetime of an address or a prefix
+	Rejects    string // the reason why the server grants nothing; may be empty
+	// MaxWait is SOL_MAX_RT (option 82), the longest interval between messages without a lease; 0
+	// without the option.
+	MaxWait time.Duration
 	// Notes describe the unusable and ignored parts of the message, one line each.
 	Notes []string
 }
 
-// Limits of a message: the entries that the client uses of a list, the notes, and the options.
+// The maximum numbers of the entries that the client uses of a list, of the notes, and of the
+// options of a message.
 const (
 	maxAddresses = 16
 	maxNotes     = 8
 	maxOptions   = 256
 )
 
-// Limits of the time until settings are requested again (RFC 8415 sections 7.6 and 21.23), and of
-// SOL_MAX_RT (RFC 8415 section 21.24).
+// defaultRefresh and minRefresh are the default and the minimum of the time until settings are
+// requested again (RFC 8415 sections 7.6 and 21.23). minMaxWait and maxMaxWait are the limits of
+// SOL_MAX_RT (section 21.24).
 const (
 	defaultRefresh = 24 * time.Hour
 	minRefresh     = 10 * time.Minute
 	minMaxWait     = time.Minute
 	maxMaxWait     = 24 * time.Hour
-	// prevents a loop with a server that grants a preferred lifetime of 0
+	// minRenewal is the minimum of T1 and T2 that the client chooses. It prevents a loop with a
+	// server that grants a preferred lifetime of 0.
 	minRenewal = time.Second
 )
 
@@ -275,7 +280,8 @@ func (p *parser) times(t1, t2, preferred time.Duration) {
 	p.r.Lease.T1, p.r.Lease.T2 = min(p.r.Lease.T1, t1), min(p.r.Lease.T2, t2)
 }
 
-// readSettings reads the network settings of the message.
+// readSettings reads the network settings of the message. For a message without addresses and
+// prefixes, it also sets T1 and T2 to the time until the settings are requested again.
 func (p *parser) readSettings() {
 	l := &p.r.Lease
 	l.DNS = p.addrs(dhcpv6.OptionDNSRecursiveNameServer, "resolvers")
