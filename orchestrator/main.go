@@ -13,40 +13,43 @@
 // machined runs three commands before it accepts a configuration, because only the code of
 // Kubernetes can check the configuration:
 //
-//	orchestrator check-access  reads a nodespec.AccessCheck, writes the problems; status 1 if
-//	                           any
+//	orchestrator check-access    reads a nodespec.AccessCheck, and writes the problems; it exits
+//	                             with status 1 if there is a problem
 //	orchestrator check-settings  reads a nodespec.Spec, checks the settings of its components,
-//	                           writes the problems; status 1 if any
-//	orchestrator match-disks   reads a disk match request, writes its result (package
-//	                           diskselector)
+//	                             and writes the problems; it exits with status 1 if there is a
+//	                             problem
+//	orchestrator match-disks     reads a disk match request, and writes its result (package
+//	                             diskselector)
 //
 // machined runs a command before an approval rule approves a waiting machine:
 //
-//	orchestrator match-host    reads a host match request, writes its result (package hostmatch)
+//	orchestrator match-host      reads a host match request, and writes its result (package
+//	                             hostmatch)
 //
 // Commands for a running cluster:
 //
-//	orchestrator drain                 reads a nodespec.DrainRequest, evicts the pods of this
-//	                                   node, or of another node on a control plane; writes
-//	                                   each nodespec.DrainProgress to descriptor 3, and a
+//	orchestrator drain                 reads a nodespec.DrainRequest, and evicts the pods of
+//	                                   this node. On a control-plane machine, it can also evict
+//	                                   the pods of another node. It writes each
+//	                                   nodespec.DrainProgress to descriptor 3, and at the end a
 //	                                   nodespec.DrainResult
 //	orchestrator delete-removed-nodes  reads a nodespec.NodeGCRequest, deletes the Nodes in it,
-//	                                   writes the names of the Nodes that existed; on a control
-//	                                   plane
+//	                                   and writes the names of the Nodes that existed; only on
+//	                                   a control-plane machine
 //	orchestrator list-versions         writes a disruption.Versions
-//	orchestrator suspend               reads a nodespec.SuspendRequest, writes a
-//	                                   nodespec.SuspendResult; on a control plane
+//	orchestrator suspend               reads a nodespec.SuspendRequest, and writes a
+//	                                   nodespec.SuspendResult; only on a control-plane machine
 //	orchestrator canary                creates a pod sandbox and removes it, or fails with the
 //	                                   reason
 //
 // etcd.Commands lists the commands for the data of etcd.
 //
-// Each process reads the description of the node (paths.NodeSpec). It writes the configuration
-// files of its components beside the credentials that machined has put into the directory of the
-// process, and runs the components until SIGTERM. It reports readiness to machined over
-// pkg/service/notify. On SIGPWR the process "node" ends the pods in order and reports the end
-// (nodespec.PodsStoppedDetail). When a component ends, its process ends with status 1 and a line
-// with the component and the reason.
+// Each process reads the description of the node (paths.NodeSpec). machined has put the credentials
+// of the components into the directory of the process. The process writes the configuration files
+// of the components to the same directory, and runs the components until SIGTERM. It reports
+// readiness to machined over pkg/service/notify. On SIGPWR the process "node" ends the pods in
+// order and reports the end (nodespec.PodsStoppedDetail). When a component ends, its process ends
+// with status 1 and a line with the component and the reason.
 //
 // services.go is the table of components, wire.go connects them, and the package of each component
 // describes it.
@@ -67,8 +70,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	// A CronJob names its time zone, and the image contains no zone files. Upstream's main packages
-	// import it, too.
+	// A CronJob can name a time zone, and the image contains no zone files. So the executable
+	// contains them, as the executables of upstream do.
 	_ "time/tzdata"
 
 	"k8s.io/client-go/kubernetes"
@@ -214,7 +217,7 @@ func etcdCommand(ctx context.Context, command string, dirs dirs.Dirs, in io.Read
 	return nodespec.WriteAnswer(out, answer)
 }
 
-// respond decodes a request and writes the answer to it.
+// respond decodes a request, calls the function do with it, and writes the answer of do.
 func respond[Q, A any](in io.Reader, out io.Writer, do func(order Q) (A, error)) error {
 	order, err := nodespec.ReadRequest[Q](in)
 	if err != nil {
@@ -243,8 +246,8 @@ func drainNode(ctx context.Context, dirs dirs.Dirs, order nodespec.DrainRequest,
 }
 
 // drainClient returns a client for a drain: with the identity of the kubelet if the drain is of
-// this node (ownNode), and with an identity of the controllers if it is of another node. For the
-// latter it waits at most timeout.
+// this node (ownNode), and with an identity of the controllers if it is of another node. In the
+// second case, drainClient waits until the API server answers, at most for the time timeout.
 func drainClient(ctx context.Context, dirs dirs.Dirs, ownNode bool, timeout time.Duration) (kubernetes.Interface, error) {
 	if ownNode {
 		return drain.Client(dirs)
@@ -318,7 +321,8 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	// Logs go to the standard error, each line at once. The log of the standard library stays
 	// separate from klog, the log of Kubernetes. logs.InitLogs would redirect the standard log to
-	// klog, and CoreDNS redirects klog to the standard log: two locks, a deadlock.
+	// klog, and CoreDNS redirects klog to the standard log. With both, each log could wait for the
+	// lock of the other: a deadlock.
 	powerDown := make(chan os.Signal, 1)
 	if name == component.Node {
 		signal.Notify(powerDown, syscall.SIGPWR)
@@ -341,8 +345,8 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	return process.Run(ctx, wired, process.Announcer(to, wired, started))
 }
 
-// applyLevel sets, in spec, the level of the cluster with which a process of the control plane
-// starts.
+// applyLevel sets the level of the cluster in spec. A process of the control plane starts with this
+// level. For other processes, applyLevel changes nothing.
 func applyLevel(ctx context.Context, name string, dirs dirs.Dirs, spec *nodespec.Spec) (err error) {
 	var start emulation.Minor
 	switch name {

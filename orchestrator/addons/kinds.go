@@ -9,20 +9,20 @@ import (
 
 // kindRule is the rule for the objects of a kind.
 type kindRule struct {
-	// health returns the health of a live object that is not being deleted; nil: the object is
-	// healthy.
+	// health returns the health of a live object that is not being deleted. If health is nil, each
+	// object of the kind is healthy.
 	health func(fields) (Health, string)
 	// expires reports whether Kubernetes deletes a live object by itself, now or when its work is
-	// done. The add-on does not create the object again (runonce.go). nil: Kubernetes deletes no
-	// object of the kind by itself.
+	// done. The add-on does not create the object again (runonce.go). If expires is nil, Kubernetes
+	// deletes no object of the kind by itself.
 	expires func(fields) bool
-	// endStays: Kubernetes deletes an ended object so late that a pass sees its end. An object that
-	// disappears before a pass has seen its end was not successful.
+	// endStays means that Kubernetes deletes an ended object so late that a pass sees its end. So
+	// if an object disappears before a pass has seen its end, it was not successful.
 	endStays bool
 }
 
-// kindRules are the rules for the kinds of Kubernetes. An object of another kind of Kubernetes is
-// healthy when it exists, and stays. The sources are:
+// kindRules are the rules for the kinds of Kubernetes. An object of any other kind of Kubernetes is
+// healthy when it exists, and does not expire. The sources are:
 //   - Deployment, StatefulSet, DaemonSet: `kubectl rollout status`
 //     (k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go);
 //   - ReplicaSet, ReplicationController: kstatus
@@ -37,28 +37,28 @@ var kindRules = map[schema.GroupKind]kindRule{
 	{Group: "apps", Kind: "DaemonSet"}:         {health: daemonSetHealth},
 	{Group: "apps", Kind: "ReplicaSet"}:        {health: replicaSetHealth},
 	{Group: "", Kind: "ReplicationController"}: {health: replicaSetHealth},
-	// pkg/controller/podgc deletes ended pods. Among them are pods that should run for ever and
-	// ended, for example, by an eviction; the add-on creates these pods again.
+	// pkg/controller/podgc deletes ended pods. A pod with restartPolicy Always should run for ever.
+	// If it ended, for example by an eviction, and was deleted, the add-on creates it again.
 	{Group: "", Kind: "Pod"}: {health: podHealth, expires: func(o fields) bool {
 		phase := o.text("status", "phase")
 		return (phase == "Succeeded" || phase == "Failed") && o.text("spec", "restartPolicy") != "Always"
 	}},
-	// pkg/controller/ttlafterfinished
+	// pkg/controller/ttlafterfinished deletes a Job with this field after its end.
 	{Group: "batch", Kind: "Job"}: {health: jobHealth, expires: func(o fields) bool {
 		_, stated := o.number("spec", "ttlSecondsAfterFinished")
 		return stated
 	}},
-	// pkg/controller/certificates/cleaner: an hour after the answer, or 24 hours after the creation
-	// without an answer
+	// pkg/controller/certificates/cleaner deletes it an hour after the answer, or 24 hours after
+	// the creation without an answer.
 	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: {health: signingRequestHealth, expires: always, endStays: true},
-	// pkg/controller/certificates/cleaner: 15 minutes after the creation
+	// pkg/controller/certificates/cleaner deletes it 15 minutes after the creation.
 	{Group: "certificates.k8s.io", Kind: "PodCertificateRequest"}: {health: func(o fields) (Health, string) { return requestHealth(o, "Issued") }, expires: always, endStays: true},
 	// kube-apiserver stores events with a lease of --event-ttl, an hour by default
 	{Group: "", Kind: "Event"}:              {expires: always},
 	{Group: "events.k8s.io", Kind: "Event"}: {expires: always},
-	// pkg/controlplane/controller/leaderelection
+	// pkg/controlplane/controller/leaderelection deletes old LeaseCandidates.
 	{Group: "coordination.k8s.io", Kind: "LeaseCandidate"}: {expires: always},
-	// pkg/controller/resourcepoolstatusrequest: an hour after the end of the request
+	// pkg/controller/resourcepoolstatusrequest deletes it an hour after the end of the request.
 	{Group: "resource.k8s.io", Kind: "ResourcePoolStatusRequest"}:       {health: func(o fields) (Health, string) { return requestHealth(o, "Complete") }, expires: always, endStays: true},
 	{Group: "storagemigration.k8s.io", Kind: "StorageVersionMigration"}: {health: func(o fields) (Health, string) { return requestHealth(o, "Succeeded") }},
 	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:   {health: definitionHealth},
@@ -220,8 +220,8 @@ func signingRequestHealth(o fields) (Health, string) {
 	return Waiting, "is not approved yet"
 }
 
-// requestHealth judges an object that ends with a condition: Failed, Denied, or for success the
-// condition that done names.
+// requestHealth judges an object that ends with a condition: Failed, Denied, or, after success, the
+// condition with the name done.
 func requestHealth(o fields, done string) (Health, string) {
 	if c := o.condition("Denied"); c.true() {
 		return Degraded, c.why("was denied")

@@ -96,17 +96,19 @@ type Wanted struct {
 	Notes   []string // objects that are left out on purpose
 }
 
-// maxObjects is the limit of objects of an add-on, so that its record fits into a ConfigMap. An
-// entry of the record takes at most 831 bytes: 253 each for a name and a group, 63 each for a
-// version, a kind, a resource and a namespace, 73 for JSON. 1000 entries are 812 KiB, of the 832
-// that the record has (maxRecord). Usual entries take a quarter of that, so a record with the old
-// and the new objects of an upgrade fits, too. A record that does not fit is reported before any
-// object is created (Record.maxSize). The limit also bounds the requests of a pass: it reads all
-// objects, with a client that sends 50 requests a second.
+// maxObjects is the largest number of objects of an add-on. It is limited, so that the record of
+// the add-on fits into a ConfigMap. An entry of the record takes at most 831 bytes: 253 each for a
+// name and a group, 63 each for a version, a kind, a resource and a namespace, 73 for JSON. 1000
+// entries are 812 KiB, and a record can have 832 KiB (maxRecord). Usual entries take a quarter of
+// 831 bytes, so a record with the old and the new objects of an upgrade fits, too. A record that
+// does not fit is reported before any object is created (Record.maxSize). The limit also bounds the
+// requests of a pass, because a pass reads all objects, with a client that sends 50 requests a
+// second.
 const maxObjects = 1000
 
-// Read returns the wanted objects of an add-on; files are the files of its artifact. kinds looks up
-// kinds of the API server; kinds that the add-on itself defines need not be among them.
+// Read returns the wanted objects of an add-on. files are the files of its artifact. The function
+// kinds looks up a kind of the API server; it need not know the kinds that the add-on itself
+// defines.
 func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersionKind) (Kind, bool)) Wanted {
 	var w Wanted
 	var bodies []*unstructured.Unstructured
@@ -169,7 +171,8 @@ func Read(a nodespec.Addon, files []artifact.Text, kinds func(schema.GroupVersio
 
 // parse reads the objects of a text. The items of a list are separate objects.
 func parse(text string) ([]*unstructured.Unstructured, error) {
-	text = strings.ReplaceAll(text, "\r\n", "\n") // as YAMLReader does, for its line numbers
+	// YAMLReader replaces \r\n, too. So each document is a part of this text, and has its lines.
+	text = strings.ReplaceAll(text, "\r\n", "\n")
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	var all []*unstructured.Unstructured
 	end := 0 // offset of the end of the last document in the text
@@ -238,8 +241,8 @@ func values(document []byte, before int) (all [][]byte, err error) {
 	if line > 0 {
 		return nil, fmt.Errorf("line %d has a merge key (<<) after a field that it replaces; write the merge key first", before+line)
 	}
-	// The strict decoder also rejects a field that overrides a merged field. No value is lost
-	// there, so its error is ignored for a document with merge keys.
+	// The strict decoder also rejects a field that overrides a merged field. Such a field loses no
+	// value, so the error of the decoder is ignored for a document with merge keys.
 	if _, err := yaml.YAMLToJSONStrict(document); err != nil && !merges {
 		return nil, fmt.Errorf("the document that begins in line %d has a field that occurs twice", before+1)
 	}
@@ -364,8 +367,8 @@ func isCRD(gk schema.GroupKind) bool {
 }
 
 // textsOnly returns an error if a label or annotation is not a string, such as 1.30 without quotes.
-// The API server would reject the object. In this package, a single wrong value would make all
-// labels or annotations of the object read as empty.
+// The API server would reject the object. Without this check, a single wrong value would make this
+// package read all labels or annotations of the object as empty.
 func textsOnly(body *unstructured.Unstructured) error {
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedNullCoercingStringMap(body.Object, "metadata", field); err != nil {
@@ -391,7 +394,8 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 		case "pre-install", "pre-upgrade", "post-install", "post-upgrade":
 			o.Hook.events = append(o.Hook.events, event)
 		case "", "crd-install":
-		// pre-delete, post-delete, pre-rollback, post-rollback, test, test-success, test-failure
+		// These events are not supported: pre-delete, post-delete, pre-rollback, post-rollback,
+		// test, test-success, test-failure.
 		default:
 		}
 	}
@@ -399,7 +403,7 @@ func object(a nodespec.Addon, body *unstructured.Unstructured, k Kind, digest st
 		if len(o.Hook.events) == 0 {
 			return o, fmt.Sprintf("%s: hooks for %s are not supported", o, named)
 		}
-		// Helm, too, reads other texts as 0.
+		// A text that is no number counts as 0, as in Helm.
 		o.Hook.weight, _ = strconv.Atoi(annotations[helmWeight])
 		annotations[digestAnnotation] = digest
 		body.SetAnnotations(annotations)

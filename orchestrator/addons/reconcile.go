@@ -15,7 +15,7 @@ import (
 
 // cluster contains the operations of an add-on on the cluster.
 type cluster interface {
-	// get reads an object; nil if it does not exist.
+	// get reads an object. It returns nil if the object does not exist.
 	get(ctx context.Context, i Item) (*unstructured.Unstructured, error)
 	// apply applies an object and returns the result.
 	apply(ctx context.Context, i Item, body *unstructured.Unstructured) (*unstructured.Unstructured, error)
@@ -39,8 +39,8 @@ type reconciler struct {
 	as      cluster
 	remover removal
 	scaled  autoscalerExists
-	// granted is the time of the last change of the add-on's rights. An API server applies the
-	// change a moment later.
+	// granted is the time of the last change of the add-on's rights. An API server may apply the
+	// change only a moment later.
 	granted time.Time
 	// applied are the objects as they were after their last apply.
 	applied map[key]appliedObject
@@ -65,16 +65,17 @@ type appliedObject struct {
 	at      time.Time
 }
 
-// rightsDelay is how long a rejection may be due to new rights that not every API server knows yet.
-// An object is applied again after reapplyInterval even if its generation is the same, because a
-// change of labels or annotations by others does not raise the generation.
+// For the time rightsDelay after a change of an add-on's rights, an API server may not know the new
+// rights yet, so a rejection is not a problem. An object is applied again after reapplyInterval
+// even if its generation is the same, because a change of labels or annotations by others does not
+// raise the generation.
 const (
 	rightsDelay     = 5 * time.Second
 	reapplyInterval = 5 * time.Minute
 )
 
 // healthyPeriod is how long changed manifests must be healthy before the previous manifests are
-// dropped: a container that crashes after a while is available until it crashes.
+// dropped. The reason is that a container that crashes only after a while is healthy until then.
 const healthyPeriod = time.Minute
 
 // outcome is the result of a pass.
@@ -88,8 +89,8 @@ type outcome struct {
 }
 
 // pass makes a single pass over an add-on and performs all operations that are possible now. It
-// does not wait: the next pass continues. It calls save with the record before it creates an object
-// that is not in the inventory.
+// does not wait: the next pass continues. It calls the function save with the record before it
+// creates an object that is not in the inventory.
 func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time, save func(Record) error) (Record, outcome, error) {
 	var out outcome
 	r.Orphaned = slices.DeleteFunc(slices.Clone(r.Orphaned), func(kept OrphanedObject) bool {
@@ -157,7 +158,7 @@ func (k *reconciler) pass(ctx context.Context, w Wanted, r Record, now time.Time
 }
 
 // applyStages reconciles the objects of the stages up to the first stage that is not complete. It
-// returns the number of stages of which all objects were applied.
+// returns the number of stages in which all objects were applied.
 func (k *reconciler) applyStages(ctx context.Context, stages []Stage, r *Record, out *outcome, digest string, now time.Time) (applied int, err error) {
 	k.notes = nil
 	defer func() { out.notes = append(out.notes, k.notes...) }()
@@ -191,8 +192,8 @@ func (k *reconciler) applyStages(ctx context.Context, stages []Stage, r *Record,
 	return applied, nil
 }
 
-// everythingApplied reports whether no stage remains, apart from stages of hooks that run after the
-// objects.
+// everythingApplied reports whether all objects were applied: no stage remains, or only stages of
+// hooks that run after the objects.
 func everythingApplied(stages []Stage, applied int) bool {
 	return !slices.ContainsFunc(stages[applied:], func(s Stage) bool { return s.part != hooksAfter })
 }
@@ -214,8 +215,8 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 		return k.completed(o, r, *ran, live)
 	}
 	again := isHook && live != nil && live.GetAnnotations()[digestAnnotation] != digest
-	// a hook object does not recover from a failure, so after a change of the manifests it runs
-	// again
+	// the object of a failed hook does not recover by itself, so the hook runs again after a change
+	// of the manifests
 	if isHook && live != nil && k.attempted != nil && !k.attempted[o.key()] {
 		health, _ := HealthOf(live)
 		again = again || health == Degraded
@@ -264,7 +265,8 @@ func (k *reconciler) reconcileObject(ctx context.Context, o Object, r *Record, d
 	return health, why, nil
 }
 
-// autoscaledFields returns the fields of a live object, or of none, that an autoscaler sets.
+// autoscaledFields returns the fields of a live object that an autoscaler sets. If the object does
+// not exist (live is nil), it returns none.
 func (k *reconciler) autoscaledFields(ctx context.Context, o Object, live *unstructured.Unstructured) ([][]string, error) {
 	if live == nil {
 		return nil, nil
@@ -283,7 +285,8 @@ func (k *reconciler) healthOf(ctx context.Context, o Object, live *unstructured.
 		return health, why, nil
 	}
 	if len(o.Hook.events) > 0 {
-		// many classes wait for the pod that uses the claim, and that pod is in a later stage
+		// many storage classes create the volume only for the pod that uses the claim, and that pod
+		// is in a later stage
 		return Healthy, "", nil
 	}
 	name := fields{live.Object}.text("spec", "storageClassName")
@@ -305,7 +308,8 @@ func (k *reconciler) healthOf(ctx context.Context, o Object, live *unstructured.
 	return health, why, nil
 }
 
-// completed returns the health of an object that is not created again.
+// completed returns the health of an object whose run has ended (ran). Such an object is not
+// created again.
 func (k *reconciler) completed(o Object, r *Record, ran CompletedHook, live *unstructured.Unstructured) (Health, string, error) {
 	health, why := Healthy, ""
 	switch {
@@ -330,7 +334,8 @@ func (k *reconciler) deleteForRerun(ctx context.Context, i Item, live *unstructu
 	return Waiting, "is being deleted, to run again", nil
 }
 
-// errRightsPending is returned for a rejection that time will resolve.
+// errRightsPending is returned for a rejection shortly after rights were granted; a later attempt
+// will succeed.
 var errRightsPending = errors.New("its rights are being granted")
 
 // classify returns the error about an item. A rejection shortly after rights were granted is
@@ -342,8 +347,8 @@ func (k *reconciler) classify(i Item, what string, err error, now time.Time) err
 	return itemError(i, what, err)
 }
 
-// itemError returns an error about an item. The message of the API server about a Secret may show
-// the Secret.
+// itemError returns an error about an item. It omits the message of the API server about a Secret,
+// because the message may show the Secret.
 func itemError(i Item, what string, err error) error {
 	if err = asUnavailable(err); errors.Is(err, errUnavailable) {
 		return fmt.Errorf("%s %s: %w", i, what, err)
@@ -450,8 +455,8 @@ func (r Record) without(gone map[key]bool) Record {
 	return r
 }
 
-// pruneItem deletes one item. left describes the rest of it, and is empty when the item is gone;
-// stays is the reason if the item is retained.
+// pruneItem deletes one item. The result left describes what the deletion waits for, and is empty
+// when the item is gone. The result stays is the reason if the item is retained.
 func (k *reconciler) pruneItem(ctx context.Context, i Item) (left, stays string, err error) {
 	live, err := k.remover.get(ctx, i)
 	switch {
@@ -473,7 +478,7 @@ func (k *reconciler) pruneItem(ctx context.Context, i Item) (left, stays string,
 }
 
 // retainReason returns the reason why an item is not deleted: users' data would be deleted with it,
-// or an annotation of its chart demands that it stays. Empty: the item is deleted.
+// or an annotation of its chart demands that it stays. It returns "" if the item can be deleted.
 func (k *reconciler) retainReason(ctx context.Context, i Item, live *unstructured.Unstructured) (string, error) {
 	switch {
 	case live.GetAnnotations()[helmPolicy] == "keep":

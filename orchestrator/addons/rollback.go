@@ -51,8 +51,8 @@ const (
 const retryAnnotation = "orlop.dev/retry"
 
 // maxStored is the largest size of the Secret: the API server accepts no more in all fields of a
-// Secret together (ValidateSecret). maxUnpacked is the size of the unpacked manifests, the limits
-// of an artifact (package artifact) and of a document together.
+// Secret together (ValidateSecret). maxUnpacked is the largest size of the unpacked manifests: the
+// sum of the limits of an artifact (package artifact) and of a document.
 const (
 	maxStored   = corev1.MaxSecretSize
 	maxUnpacked = 40 << 20
@@ -95,8 +95,8 @@ func unpack(s *corev1.Secret) (storedManifests, error) {
 	return k, nil
 }
 
-// Trial is how long changed manifests have been checked without becoming healthy. The record
-// contains the Trial, so that the time goes on when another machine becomes the leader.
+// Trial is the time for which changed manifests have been applied without becoming healthy. The
+// record contains the Trial, so that the time goes on when another machine becomes the leader.
 type Trial struct {
 	Digest  string `json:"digest"`
 	Minutes int    `json:"minutes"`
@@ -109,8 +109,8 @@ type trial struct {
 	last   time.Time
 }
 
-// maxGap is the most that the time between two passes adds to a trial: during an outage of the API
-// server or of all machines the manifests could not become healthy either.
+// maxGap limits the time that a trial counts between two passes. A longer gap means an outage of
+// the API server or of all machines, in which the manifests could not become healthy.
 const maxGap = 2 * maxBackoff
 
 // add adds the time since the last pass to the trial of the manifests with a digest; recorded is
@@ -126,10 +126,11 @@ func (t *trial) add(digest string, recorded Trial, now time.Time) {
 	t.last = now
 }
 
-// judgeTrial evaluates a pass for the manifests as a whole. healthy: all objects are healthy, so
-// the manifests can be stored. over: the time to become healthy has ended. The first manifests of
-// an add-on have no limit, because there is nothing to roll back to. Manifests that are healthy
-// already, and wait only for the pruning of old objects, have no limit either.
+// judgeTrial evaluates a pass for the manifests as a whole. The result healthy is true if all
+// objects are healthy, so that the manifests can be stored. The result over is true if the time
+// limit for becoming healthy has passed. The first manifests of an add-on have no limit, because
+// there is nothing to roll back to. Manifests that are healthy already, and wait only for the
+// pruning of old objects, have no limit either.
 func (k *reconciler) judgeTrial(w Wanted, r *Record, out outcome, limit time.Duration, now time.Time) (healthy, over bool) {
 	if r.Finished == w.Digest {
 		k.trial, r.Trial = trial{}, Trial{}
@@ -173,8 +174,8 @@ func (m *manager) chooseManifests(ctx context.Context, t *task, now time.Time) e
 	return nil
 }
 
-// wantPrevious selects the previous manifests. If they are not available, the present objects stay
-// as they are.
+// wantPrevious selects the previous manifests. If the previous manifests are not available, the
+// present objects stay as they are.
 func (m *manager) wantPrevious(ctx context.Context, t *task, now time.Time) error {
 	rolledBack := t.record.RolledBack
 	before, why, err := m.previous(ctx, t, now)
@@ -216,8 +217,8 @@ func (m *manager) evaluateTrial(ctx context.Context, t *task, k *addonState, r R
 // previousManifests are stored manifests and their objects, in memory.
 type previousManifests struct {
 	digest    string
-	stamp     string // of the documents at the time of the read
-	at        time.Time
+	stamp     string    // manager.stamp at the time of the read: the state of the documents' file
+	at        time.Time // time of the read
 	namespace string
 	wanted    Wanted
 }
@@ -342,8 +343,8 @@ func (m *manager) deleteManifests(ctx context.Context, name string) error {
 	return nil
 }
 
-// problem describes manifests that were rolled back. back: the previous objects are restored
-// already.
+// problem describes manifests that were rolled back. The parameter back is true if the previous
+// objects are restored already.
 func (w RolledBack) problem(name string, back bool) string {
 	now := "and the previous manifests are being restored"
 	if back {

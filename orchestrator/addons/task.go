@@ -32,10 +32,10 @@ type task struct {
 	// rolledBack describes the manifests of the document if wanted holds the previous manifests in
 	// their place.
 	rolledBack RolledBack
-	// lost are items of deleted namespaces.
+	// lost contains the items to delete whose namespace does not exist any more.
 	lost map[key]bool
-	// unreadable: the stored record cannot be decoded. It is left as it is, because it holds the
-	// inventory.
+	// unreadable means that the stored record cannot be decoded. The record stays as it is, because
+	// it holds the inventory.
 	unreadable bool
 }
 
@@ -116,7 +116,7 @@ func (m *manager) stateOf(t *task) (*addonState, error) {
 // tasks returns the tasks of all add-ons with a document or a record.
 func (m *manager) tasks(ctx context.Context, now time.Time) ([]*task, error) {
 	records, err := m.client.CoreV1().ConfigMaps(Namespace).List(ctx, metav1.ListOptions{LabelSelector: recordLabel})
-	if apierrors.IsForbidden(err) { // the first time: the right is granted here
+	if apierrors.IsForbidden(err) { // in a new cluster, this identity does not have the right yet
 		records, err = &corev1.ConfigMapList{}, m.grantOwnRights(ctx)
 	}
 	if err != nil {
@@ -176,9 +176,10 @@ func (m *manager) hasUnknown() bool {
 	return false
 }
 
-// want returns the wanted objects of an add-on. It reads them once for each content of the file,
-// and again while a kind is unknown or the artifact cannot be read. Without its artifact the
-// objects of an add-on are unknown, so they stay as they are.
+// want returns the wanted objects of an add-on. It reads them once after each change of the
+// documents' file, and again while a kind is unknown or the artifact cannot be read. While the
+// artifact cannot be read, the wanted objects are unknown, so the existing objects stay as they
+// are.
 func (m *manager) want(a nodespec.Addon, refreshed bool) (Wanted, error) {
 	if w, before := m.wanted[a.Name]; before && (len(w.Unknown) == 0 || !refreshed) {
 		return w, nil
@@ -266,7 +267,7 @@ func (m *manager) versionProblem(a nodespec.Addon) (string, error) {
 
 // holdReason returns the reason why an add-on without a document is left as it is: the documents of
 // another machine contained it, and may still contain it. Operators configure machines one after
-// the other, and the leader changes meanwhile.
+// the other, and the leader can change meanwhile.
 func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
 	if !leaderelection.NeedsElection(m.spec) || r.Node == m.spec.Node.Name || r.Node == "" {
 		return "", nil
@@ -283,8 +284,8 @@ func (m *manager) holdReason(ctx context.Context, r Record) (string, error) {
 		r.Node, m.spec.Node.Name, m.spec.Node.Name), nil
 }
 
-// grantRights grants the add-ons their rights, and revokes unused rights. granted are the add-ons
-// with new rights; problems contains the problems of single add-ons.
+// grantRights grants the add-ons their rights, and revokes unused rights. The map granted is true
+// for add-ons with new rights. The map problems contains the problems of single add-ons.
 func (m *manager) grantRights(ctx context.Context, tasks []*task) (granted map[string]bool, problems map[string]string, err error) {
 	all := []Grant{ownGrant()}
 	granted, problems = map[string]bool{}, map[string]string{}
@@ -311,7 +312,8 @@ func (m *manager) grantRights(ctx context.Context, tasks []*task) (granted map[s
 	changed, failed, err := applyRBAC(ctx, m.client, rbacFor(all))
 	own := ownGrant()
 	for _, t := range tasks {
-		// the grant by which this package impersonates all add-ons
+		// a change of the grant by which this package impersonates all add-ons concerns every
+		// add-on
 		granted[t.name] = changed[[2]string{own.Namespace, own.Name}]
 		for _, g := range ofTask[t.name] {
 			at := [2]string{g.Namespace, g.Name}
@@ -324,7 +326,8 @@ func (m *manager) grantRights(ctx context.Context, tasks []*task) (granted map[s
 	return granted, problems, err
 }
 
-// namespaces returns the namespaces that an add-on needs, except namespaces among its own objects.
+// namespaces returns the namespaces that must exist for an add-on. It omits its default namespace
+// if the add-on itself contains that namespace, and the namespace default.
 func (t *task) namespaces() []string {
 	if len(t.addon.Namespaces) > 0 {
 		return t.addon.Namespaces
@@ -358,7 +361,7 @@ func (t *task) toDelete() []Item {
 }
 
 // reachable returns the items in existing namespaces. A missing namespace has no objects, and no
-// rights can be granted in it: its items are lost.
+// rights can be granted in it. The result lost contains the items in missing namespaces.
 func (m *manager) reachable(ctx context.Context, items []Item) (all []Item, lost map[key]bool, err error) {
 	there := map[string]bool{"": true}
 	lost = map[key]bool{}
@@ -413,7 +416,7 @@ func (m *manager) reconcileTask(ctx context.Context, t *task, k *addonState, now
 		}
 		out.problems = append(out.problems, err.Error())
 	}
-	// the rights of the add-on are revoked by now, too
+	// grantRights has revoked the rights of the add-on, because nothing is left to delete
 	if t.addon == nil && len(t.record.Inventory) == 0 && !t.unreadable {
 		return m.deleteRecord(ctx, t, r)
 	}

@@ -8,25 +8,26 @@ import (
 )
 
 const (
-	// announceInterval is the time between two announcements of the holder. After silence without
-	// an announcement, another machine takes the address; after probeAfter, the other machines
-	// probe the link. The loss of two consecutive announcements has no consequence.
+	// announceInterval is the time between two announcements of the holder. If there was no
+	// announcement for the time probeAfter, the other machines probe the link for the holder. If
+	// there was none for the time silence, another machine takes the address. The loss of two
+	// consecutive announcements has no consequence.
 	//
-	// A failed machine is noticed after 2 seconds or later. By then the others' etcd has noticed
-	// the loss, too, if the machine was the leader (orchestrator/etcd: 1 to 2 seconds). If the
-	// address moved earlier, the write of a client would be forwarded to a lost leader and fail
-	// after 7 seconds.
+	// The failure of a machine is noticed after 2 seconds or later. If the machine was the leader
+	// of etcd, the etcd of the others has noticed the loss, too, by then (orchestrator/etcd: 1 to 2
+	// seconds). If the address moved earlier, the write of a client would be forwarded to a lost
+	// leader and fail after 7 seconds.
 	announceInterval, probeAfter, silence = 400 * time.Millisecond, 1400 * time.Millisecond, 2400 * time.Millisecond
 	// stagger is how much longer a machine waits for each ready machine that precedes it in the
 	// list, so that a single machine takes the address and the others hear its announcement. If the
 	// earlier machines fail to take it for any reason, the later machines do.
 	stagger = 500 * time.Millisecond
-	// holdTime is how long a machine with an API server that is not ready keeps the address, while
-	// it knows of no ready API server. It is limited, because another API server may be ready and
-	// only this machine may not reach it.
+	// holdTime is how long a machine with an API server that is not ready keeps the address while
+	// it knows of no ready API server. The time is limited, because another API server may be ready
+	// but not reachable from this machine.
 	holdTime = time.Minute
 	// Of two holders, the machine with the higher hardware address must yield. yieldDelay is how
-	// long it first waits for the other to yield.
+	// long that machine first waits for the other holder to yield.
 	yieldDelay = time.Second
 	// A machine counts as cut off from the others until it has seen a ready majority for cutOff.
 	cutOff = 3 * time.Second
@@ -38,14 +39,14 @@ type State struct {
 	Since  time.Time    // start of the present value of Active
 	Other  neighbor.MAC // last machine that announced the address, or zero
 	Heard  time.Time    // time of that announcement
-	// since then no announcement was received, while this machine listened and was able to take the
-	// address
+	// since this time, this machine has listened, was able to take the address, and has received no
+	// announcement
 	quietSince     time.Time
 	holder         neighbor.MAC // last known holder of the address, or zero
 	announced      time.Time    // last own announcement
 	lastEligible   time.Time    // last time that this machine was eligible
 	lastMinority   time.Time    // last time without a known ready majority
-	contestedSince time.Time    // since then another machine holds the address, too
+	contestedSince time.Time    // start of the time in which another machine holds the address, too
 	lastStep       time.Time    // time of the last step
 }
 
@@ -64,8 +65,8 @@ type Observation struct {
 
 // Actions are the operations of a step on the link.
 type Actions struct {
-	Announce bool // the address as held here
-	Probe    bool // for the holder of the address
+	Announce bool // announce that this machine holds the address
+	Probe    bool // probe the link for the holder of the address
 	// the holder has changed, so tracked connections to the address are stale
 	Moved bool
 }
@@ -74,10 +75,10 @@ type Actions struct {
 //
 // The holder keeps the address while it is eligible, even if other machines are eligible, too: a
 // move would gain nothing and lose connections. If two machines hold the address, because they
-// could not hear each other, the machine that was cut off from the majority yields: its etcd has no
-// leader yet. If neither was cut off, the machine with the lower hardware address keeps the
-// address. A machine that was stopped for so long that others may have taken over listens first, as
-// after its start.
+// could not hear each other, the machine that was cut off from the majority yields, because its
+// etcd has no leader yet. If neither was cut off, the machine with the lower hardware address keeps
+// the address. A machine that was stopped for so long that others may have taken over listens
+// first, as after its start.
 //
 // If no API server is ready, the address stays with its holder for a while. When all servers are
 // slow because all machines are busy, a slow answer is better than none. An address without a
@@ -100,7 +101,7 @@ func (s State) Step(v Observation) (State, Actions) {
 			s.contestedSince = v.Now
 		}
 		s.Other, s.Heard = other, v.Now
-		// the second condition excludes a machine that has just taken the address
+		// the second condition of apart excludes a machine that has just taken the address
 		apart := v.Now.Sub(s.lastMinority) < cutOff && v.Now.Sub(s.Since) >= cutOff
 		lower := bytes.Compare(other[:], v.Own[:]) < 0 && v.Now.Sub(s.contestedSince) >= yieldDelay
 		switch {

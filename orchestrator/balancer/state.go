@@ -79,10 +79,11 @@ type ProbeResult struct {
 
 // Actions are the operations to perform now.
 type Actions struct {
-	Probe      []string // servers; ProbeDone reports each result
-	Close      []string // servers; all connections to them are closed
+	Probe      []string // servers to probe; the caller reports each result to ProbeDone
+	Close      []string // servers to which the caller closes all connections
 	FirstReady bool     // a server is ready for the first time, so the offline API server stops
-	// Next must be called at this time if no event occurs before; zero: only at an event
+	// Next must be called at this time if no event occurs before. If it is zero, Next must be
+	// called only after an event.
 	Until time.Time
 }
 
@@ -128,8 +129,8 @@ func weight(node, server string) string {
 	return string(sum[:])
 }
 
-// NewState returns a state without knowledge of the servers, which are in the order of preference.
-// offlineAPI is the address of the offline API server (package offlineapi), or empty.
+// NewState returns a state that knows only the addresses of the servers, in the order of
+// preference. offlineAPI is the address of the offline API server (package offlineapi), or empty.
 func NewState(addresses []string, offlineAPI string) State {
 	s := State{offlineAPI: offlineAPI}
 	for _, a := range addresses {
@@ -156,9 +157,9 @@ func (s *State) sorted() []server {
 	return slices.SortedStableFunc(slices.Values(s.servers), func(a, b server) int { return cmp.Compare(a.level, b.level) })
 }
 
-// ProbeDone records the result of a probe. A ready server is doubted after its first failed probe.
-// After a failed probe, any other server, also a doubted server, becomes unready if it has
-// answered, and down if it has not.
+// ProbeDone records the result of a probe. After a failed probe, a ready server becomes doubted.
+// Any other server, also a doubted server, becomes unready if it has answered the probe, and down
+// if it has not.
 func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 	one := s.find(address)
 	one.probing, one.lastProbe, one.problem = false, now, a.Problem
@@ -177,7 +178,7 @@ func (s *State) ProbeDone(address string, a ProbeResult, now time.Time) {
 
 // ConnectFailed records that a server did not accept a connection. The cause may be this machine,
 // so the other connections of the server stay, and the server is probed at once. Until it has
-// answered, new connections prefer the other ready servers.
+// answered the probe, new connections prefer the other ready servers.
 func (s *State) ConnectFailed(address, problem string) {
 	if one := s.find(address); one.level == ready {
 		one.level, one.problem, one.lastProbe = doubted, problem, time.Time{}

@@ -1,14 +1,14 @@
 // Package bootstrap creates the few objects of Orlop's cluster beyond upstream's: the roles and
 // role bindings of the identities that machined issues, the cluster DNS Service, the registration
 // of the resource metrics API, the StorageClass of local volumes with its CSI driver, and the kinds
-// and the class of volume snapshots, and, if they are enabled, the namespace, kinds and rights of
-// machine objects. It also gives the machine's Node the label and taint of the control plane,
+// and the class of volume snapshots. If machine objects are enabled, it creates their namespace,
+// kinds and rights, too. It also gives the machine's Node the label and taint of the control plane,
 // because a kubelet may not set this label itself.
 //
 // It runs in the process "api" over the API server's loopback connection, because before these
 // objects exist no other client has the right to create them. It creates missing objects and
-// corrects their contents. Additions of others (labels, annotations, and in roles and bindings
-// further rules and subjects) stay.
+// corrects the contents of existing objects. Additions of other clients (labels, annotations, and
+// in roles and bindings further rules and subjects) stay.
 package bootstrap
 
 import (
@@ -42,8 +42,9 @@ import (
 const Name = "bootstrap"
 
 // A rejected object is retried after retryInterval: for a moment after its start the server rejects
-// Services, because its address allocator is not ready. After reportAfter rejections, which are
-// normal during a start, the reason is reported, and the delay grows up to maxBackoff.
+// Services, because its address allocator is not ready. Up to reportAfter rejections are normal
+// during a start. After more rejections, the reason is reported, and the delay grows up to
+// maxBackoff.
 const (
 	retryInterval = 50 * time.Millisecond
 	reportAfter   = 100
@@ -76,8 +77,9 @@ func Rights(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // Run creates the objects that Rights does not create, as soon as the server answers, and announces
-// itself ready. It then maintains all objects and the Node's label until ctx is done. serving waits
-// until the server answers; loopback returns the server's privileged connection to itself.
+// itself ready. It then maintains all objects and the Node's label until ctx is done. The function
+// serving waits until the server answers. The function loopback returns the server's privileged
+// connection to itself.
 func Run(ctx context.Context, env component.Env, serving func(context.Context) error, loopback func(context.Context) (*rest.Config, error)) error {
 	env.Announce(Name, false, "waiting for the API server")
 	config, err := loopback(ctx)
@@ -193,7 +195,7 @@ func (t *problems) of(what string) func(why string) {
 	}
 }
 
-// started records that all objects exist for which other components wait.
+// The method started records that all objects exist for which other components wait.
 func (t *problems) started() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,9 +219,9 @@ func (t *problems) announceLocked() {
 }
 
 // ensurePlaced creates a Service as retryUntilDone does. If another Service has its name or
-// address, only the operator can change that. ensurePlaced then reports the problem with aside,
-// returns, and continues in the background. The start must not wait: machined would end an API
-// server that never becomes ready, and the operator needs that server.
+// address, only the operator can remove the conflict. ensurePlaced then reports the problem by the
+// function aside, returns, and continues in the background. The start must not wait: machined would
+// end an API server that never becomes ready, and the operator needs that server.
 func ensurePlaced(ctx context.Context, object string, do func() error, report, aside func(why string)) error {
 	blocked := false
 	err := retryUntilDone(ctx, object, func() error {
@@ -250,9 +252,10 @@ func ensureUntilDone(ctx context.Context, client kubernetes.Interface, object ru
 	return retryUntilDone(ctx, fmt.Sprintf("%T", object), func() error { return Ensure(client, object) }, report)
 }
 
-// retryUntilDone repeats the creation of an object until it is done. It reports the reason if that
-// takes long or the server rejects the object: an administrator's policy may be the cause, and may
-// be removed. It does not end the process, which would end etcd, too.
+// retryUntilDone repeats the creation of an object until it is done. It reports the reason if the
+// creation takes long or the server rejects the object. It does not give up, because the cause may
+// be an administrator's policy, which may be removed. It does not end the process, because etcd
+// would end with it.
 func retryUntilDone(ctx context.Context, object string, do func() error, report func(why string)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -293,11 +296,11 @@ func isTemporary(err error) bool {
 	return false
 }
 
-// Ensure creates a role or a binding, or adds its missing parts, as upstream does with its own at
-// each start. Additional parts stay: during an upgrade of a cluster an older server would otherwise
-// remove rights that components of the newer version need. A binding to another role is deleted and
-// created again, because its role cannot be changed. An object with
-// rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
+// Ensure creates a role or a binding, or adds its missing parts, as upstream does with its own
+// roles and bindings at each start. Additional parts stay: during an upgrade of a cluster an older
+// server would otherwise remove rights that components of the newer version need. A binding with
+// this name to another role is deleted and created again, because the role of a binding cannot be
+// changed. An object with rbac.authorization.kubernetes.io/autoupdate: "false" stays as it is.
 func Ensure(client kubernetes.Interface, object runtime.Object) error {
 	roles, bindings := rbac.ReconcileRoleOptions{Confirm: true}, rbac.ReconcileRoleBindingOptions{Confirm: true}
 	namespaces := client.CoreV1().Namespaces()

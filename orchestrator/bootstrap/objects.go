@@ -67,9 +67,9 @@ func serverRights() []runtime.Object {
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch")),
 		bind(roleDNS, roleDNS, rbacv1.UserKind, userDNS),
 
-		// The resource metrics API reads the metrics of kubelets only, lets the API server
-		// authorize its readers, and stores its CA in its registration. A user who may read pods
-		// may read their metrics.
+		// The server of the resource metrics API reads only the metrics of kubelets, lets the API
+		// server authorize its readers, and stores its CA in its registration. A user who may read
+		// pods may read their metrics.
 		clusterRole(roleMetrics,
 			rule("", []string{"nodes", "pods"}, "list", "watch"),
 			rule("", []string{"nodes/metrics"}, "get"),
@@ -88,8 +88,9 @@ func controllerRights() []runtime.Object {
 	return []runtime.Object{
 		// The add-on controller grants the rights that the documents of add-ons state, so it may
 		// grant any right. It uses none of these rights itself. Its right to impersonate add-ons is
-		// not here, because a rule for all namespaces could not be limited to add-ons; the
-		// controller grants itself that right in their namespace (docs/decisions/0035-addons.md).
+		// not in this role, because a rule for all namespaces could not be limited to add-ons. The
+		// controller grants itself that right in the namespace of add-ons
+		// (docs/decisions/0035-addons.md).
 		clusterRole(roleAddons,
 			rule("", []string{"namespaces"}, "get", "create"),
 			rule("", []string{"nodes"}, "get"),
@@ -97,9 +98,9 @@ func controllerRights() []runtime.Object {
 			rule(rbacv1.GroupName, []string{"clusterroles", "roles"}, "list", "create", "update", "delete", "escalate", "bind"),
 			rule(rbacv1.GroupName, []string{"clusterrolebindings", "rolebindings"}, "list", "create", "update", "delete")),
 		bind(roleAddons, roleAddons, rbacv1.UserKind, userAddons),
-		// The controller of local volumes creates and deletes them, expands claims, and marks
-		// obsolete volumes for the nodes. It creates the StorageClasses of further disks. It reads
-		// with another identity, that of its process.
+		// The controller of local volumes creates and deletes volumes, expands claims, and marks
+		// obsolete volumes for the nodes. It creates the StorageClasses of pools on other disks. It
+		// reads with the identity of its process, which has the rights for that.
 		clusterRole(roleLocalVolumes,
 			rule("", []string{"persistentvolumes"}, "get", "create", "patch", "delete"),
 			rule("", []string{"persistentvolumeclaims", "persistentvolumeclaims/status", "nodes"}, "patch"),
@@ -182,8 +183,8 @@ func nodeAgentRights() []runtime.Object {
 	}
 }
 
-// dnsService has no selector: no pod serves it. Every node answers for its own pods, so a query
-// never leaves the node.
+// dnsService returns the Service of the cluster DNS. The Service has no selector, because no pod
+// serves it. Every node answers the queries of its own pods, so a query never leaves the node.
 func dnsService(spec nodespec.Spec) *corev1.Service {
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	policy := corev1.IPFamilyPolicySingleStack
@@ -227,8 +228,8 @@ func dnsService(spec nodespec.Spec) *corev1.Service {
 	}
 }
 
-// aggregated adds a role to upstream's role view, which edit and admin include, or edit, which
-// admin includes.
+// aggregated adds the rules of a role to upstream's role view or edit, which the parameter to
+// names. The role edit includes view, and the role admin includes both.
 func aggregated(to string, role *rbacv1.ClusterRole) *rbacv1.ClusterRole {
 	role.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-" + to: "true"}
 	return role

@@ -11,8 +11,8 @@
 // A drain continues without the client that requested it, and during an outage of the API server:
 // the drain retries until its timeout. If its process or its machine is lost, the drain ends by
 // itself: the Node has an annotation with the expiry of the drain, and only a running drain renews
-// it. Run, a component of every node, undoes an expired drain, and the drain of a machine that has
-// booted again.
+// it. A component of every node (the function Run) undoes an expired drain. It also undoes the
+// drain of its own node after the machine has booted again.
 //
 // docs/decisions/0102-drain.md gives the reasons.
 package drain
@@ -70,8 +70,8 @@ func Client(dirs dirs.Dirs) (kubernetes.Interface, error) {
 }
 
 // Drain cordons a node and evicts its pods, round after round, until no pod is left or the timeout
-// is over. It calls report after each change of the progress. If the result is a refusal, or after
-// an error, it undoes the drain.
+// is over. It calls the function report after each change of the progress. If the result is a
+// refusal, or after an error, it undoes the drain. With o.Undo, Drain only undoes an earlier drain.
 func Drain(ctx context.Context, api kubernetes.Interface, node string, o nodespec.DrainRequest, report func(nodespec.DrainProgress)) (out nodespec.DrainResult, err error) {
 	working, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -110,7 +110,8 @@ func Reporter(to io.Writer) func(nodespec.DrainProgress) {
 	return func(p nodespec.DrainProgress) { _ = out.Encode(p) }
 }
 
-// ignore reports no problem of an attempt to undo; retryUndo returns a problem that persists.
+// The function ignore is for callers of retryUndo that do not report each failed attempt. retryUndo
+// itself returns a problem that persists.
 func ignore(error) {}
 
 // drain is the state of a running drain.
@@ -126,8 +127,8 @@ type drain struct {
 }
 
 // work makes rounds until no pod is left or ctx is done. It returns the progress after the last
-// round that was complete before the end of ctx, and whether a budget, or a busy server, forbids an
-// eviction.
+// round that ended before ctx was done. forbidden is true if a budget or a busy server forbade an
+// eviction in this round.
 func (d *drain) work(ctx context.Context) (now nodespec.DrainProgress, forbidden bool) {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
@@ -184,11 +185,11 @@ func (d *drain) reportChange(now nodespec.DrainProgress) {
 	d.report(now)
 }
 
-// round cordons the node, evicts every pod that is not ending yet, and returns the remaining pods;
-// nil if they are unknown. forbidden reports whether a budget forbids an eviction, as far as is
-// known. A pod that cannot be evicted does not stop the others, but is an error of the round. Each
-// round cordons the node again, because process "node" undoes the drain if it restarts meanwhile
-// (Run).
+// round cordons the node, requests the eviction of every pod that is not ending yet, and returns
+// the remaining pods. The list is nil if the pods are unknown. forbidden is true if evict reported
+// for a pod that it must stay for now. A pod that cannot be evicted does not stop the others, but
+// is an error of the round. Each round cordons the node again, because process "node" undoes the
+// drain if the process restarts meanwhile (Run).
 func (d *drain) round(ctx context.Context) (left []nodespec.DrainPod, forbidden bool, err error) {
 	if err := d.hold(ctx); err != nil {
 		return nil, false, err
@@ -241,8 +242,9 @@ func (d *drain) hold(ctx context.Context) error {
 }
 
 // finish gives the Node the conditions of stage s at the end of the drain, and a later expiry, so
-// that the operation behind the drain has time. Failures are ignored: the conditions only inform,
-// and without the later expiry the Node is uncordoned early, but only if the machine stays.
+// that the operation behind the drain has time. Failures are ignored. The conditions only inform.
+// Without the later expiry, the component of the node (Run) may uncordon it too early, but only
+// while its machine still runs.
 func (d *drain) finish(ctx context.Context, s stage, message string) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -279,7 +281,8 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod
 	switch {
 	case forbidden && !d.order.Delete:
 		return nodespec.DrainPod{State: nodespec.DrainBlocked, Budget: budgetIn(budget.Message), Message: budget.Message}, true, nil
-	// The server returns an internal error for a pod with two budgets.
+	// With order.Delete, a pod that a budget protects is deleted. For a pod with two budgets, the
+	// server returns an internal error.
 	case forbidden, d.order.Delete && apierrors.IsInternalError(err):
 		err = d.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *only)
 	}
@@ -300,8 +303,8 @@ func (d *drain) evict(ctx context.Context, p *corev1.Pod) (pod nodespec.DrainPod
 }
 
 // budgetName finds the name of the budget in the answer of the API server, which has the name in
-// the text only (k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go). A list of the
-// budgets is no way: a kubelet may not read it.
+// the text only (k8s.io/kubernetes/pkg/registry/core/pod/storage/eviction.go). A drain cannot list
+// the budgets instead, because a kubelet has no right to read them.
 var budgetName = regexp.MustCompile(`^The disruption budget (\S+) `)
 
 // budgetIn returns the name of the budget in an answer of the API server; empty if it names none.
@@ -312,7 +315,8 @@ func budgetIn(message string) string {
 	return ""
 }
 
-// stays reports whether a pod belongs to the node or has ended.
+// stays reports whether a drain leaves a pod on the node: the pod belongs to the node, or has
+// ended.
 func stays(p corev1.Pod) bool {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return true
@@ -325,8 +329,8 @@ func stays(p corev1.Pod) bool {
 }
 
 // retryUndo undoes the drain of a node. It repeats a failed attempt, because the server may be gone
-// for a moment, until ctx is done, and then returns the last problem. It reports each new problem
-// when it occurs.
+// for a moment. When ctx is done, it returns the last problem. It reports each new problem when it
+// occurs.
 func retryUndo(ctx context.Context, api kubernetes.Interface, name string, s stage, report func(problem error)) error {
 	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()

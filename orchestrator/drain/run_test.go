@@ -41,7 +41,8 @@ func startKeeperWith(t *testing.T, s *server) (stop, down func()) {
 	}, func() { signals <- syscall.SIGPWR }
 }
 
-// kubelet reports that the node is ready, as the kubelet does after a boot.
+// The method kubelet writes the condition Ready of the Node, with the time of the report, as the
+// kubelet does after a boot.
 func (s *server) kubelet(t *testing.T, ready corev1.ConditionStatus, at time.Time) {
 	t.Helper()
 	text := `{"status":{"conditions":[{"type":"Ready","status":"` + string(ready) + `","lastHeartbeatTime":"` + at.UTC().Format(time.RFC3339) + `"}]}}`

@@ -27,7 +27,7 @@ import (
 type Command func(ctx context.Context, spec nodespec.Spec, dirs dirs.Dirs, request io.Reader) (answer any, err error)
 
 // Commands are all commands, by the name with which machined starts the orchestrator. A new command
-// is registered by its entry here.
+// is registered by its entry here. The comment of an entry says what its command does.
 var Commands = map[string]Command{
 	// It takes a savepoint before an upgrade and writes a nodespec.Savepoint.
 	"take-savepoint": bare(func(ctx context.Context, l localMember) (any, error) {
@@ -52,8 +52,8 @@ var Commands = map[string]Command{
 		made, err := l.snapshots().take(ctx, order, minFreePercent)
 		return made.message(), err
 	}),
-	// It reads the place of a nodespec.EtcdTarget, and writes an api.EtcdListSnapshotsResponse with
-	// the snapshots only.
+	// It reads the field Place of a nodespec.EtcdTarget, and writes an
+	// api.EtcdListSnapshotsResponse, in which it sets only the snapshots.
 	"list-snapshots": with(func(_ context.Context, l localMember, target string) (any, error) {
 		all, err := l.snapshots().list(target)
 		out := &api.EtcdListSnapshotsResponse{}
@@ -75,8 +75,8 @@ var Commands = map[string]Command{
 	"remove-member": with(func(ctx context.Context, l localMember, order *api.EtcdRemoveMemberRequest) (any, error) {
 		return l.members().remove(ctx, order.Member)
 	}),
-	// It removes the member of this machine if there are other members, returns the turn to be
-	// away, and writes the removed api.EtcdMember.
+	// It removes the member of this machine if there are other members, deletes the machine's turn
+	// to be away, and writes the removed api.EtcdMember.
 	"leave-cluster": bare(func(ctx context.Context, l localMember) (any, error) {
 		left, err := l.members().leave(ctx)
 		if err == nil && left != nil {
@@ -84,7 +84,7 @@ var Commands = map[string]Command{
 		}
 		return left, err
 	}),
-	// It records that etcd continues as the only member at its next start, and writes a
+	// It records that etcd becomes the only member at its next start, and writes a
 	// nodespec.EtcdRecovered.
 	"recover-data": bare(func(ctx context.Context, l localMember) (any, error) { return l.members().recover(ctx) }),
 	// It records that the data are dropped at the next start of etcd, so that the machine joins the
@@ -95,8 +95,9 @@ var Commands = map[string]Command{
 	"reencrypt-secrets": with(func(ctx context.Context, l localMember, order nodespec.ReencryptRequest) (any, error) {
 		return reencrypt(ctx, l, order.CountOnly)
 	}),
-	// It reads a disruption.TurnRequest, takes the turn to be away unless another machine has it or
-	// this machine is not needed, and writes a disruption.ControlPlane.
+	// It reads a disruption.TurnRequest, takes the turn to be away, and writes a
+	// disruption.ControlPlane. It does not take the turn if another machine has it, or if the
+	// absence of this machine does not matter.
 	"take-turn": with(func(ctx context.Context, l localMember, order disruption.TurnRequest) (any, error) {
 		return turns{l.members()}.take(ctx, order), nil
 	}),
@@ -192,9 +193,9 @@ func alarmNames(alarms []*etcdserverpb.AlarmMember) []string {
 	return all
 }
 
-// defragment returns unused space of the database to the disk. If the database is full, it compacts
-// first: the API server compacts every few minutes, but records each compaction with a write, which
-// a full database rejects.
+// defragment returns unused space of the database to the disk. If the database is full, defragment
+// compacts first. The API server compacts every few minutes, but it records each compaction with a
+// write, which a full database rejects.
 func defragment(ctx context.Context, dirs dirs.Dirs) (done *api.EtcdDefragmentResponse, err error) {
 	done = &api.EtcdDefragmentResponse{}
 	c, err := connect(ctx, dirs)
@@ -216,7 +217,8 @@ func defragment(ctx context.Context, dirs dirs.Dirs) (done *api.EtcdDefragmentRe
 	for _, a := range alarms.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE && done.Compacted == 0 {
 			_, err := c.Compact(ctx, before.Header.Revision, clientv3.WithCompactPhysical())
-			// The revisions were compacted before, and nothing could be written since.
+			// ErrCompacted means that an earlier call has compacted the revisions, and that nothing
+			// could be written since then.
 			if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 				return done, fmt.Errorf("etcd: cannot compact old revisions: %w", err)
 			}

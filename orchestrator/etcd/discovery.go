@@ -69,8 +69,9 @@ func self(spec nodespec.Spec) etcdjoin.Self {
 	}
 }
 
-// identity returns the certificate of this machine for its peers, and the CA that verifies the
-// certificates of peers. The files may have been renewed, so each connection reads them again.
+// identity returns the paths of the certificate of this machine for its peers, and of the CA that
+// verifies the certificates of peers. Each connection reads the files again, because they may have
+// been renewed.
 func identity(dirs dirs.Dirs) transport.TLSInfo {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
 	return transport.TLSInfo{
@@ -87,8 +88,8 @@ type joiner struct {
 }
 
 // discover blocks until etcd may start on this machine: either to bootstrap the cluster, or as a
-// member that was added to the existing cluster. For an added member it completes config with the
-// list of members.
+// member that was added to the existing cluster. For an added member, discover adds the list of
+// members to config.
 func (n joiner) discover(ctx context.Context, config *embed.Config) error {
 	if len(n.spec.OtherControlPlanes()) == 0 {
 		return nil // the configuration bootstraps a cluster of one machine
@@ -154,7 +155,8 @@ func (n joiner) perform(ctx context.Context, step etcdjoin.Decision, config *emb
 }
 
 // initialCluster returns the members in the form of etcd's option initial-cluster. A member that
-// has not started has no name yet, and needs a name here.
+// has not started has no name yet. The option needs a name, so initialCluster makes one from the ID
+// of the member.
 func initialCluster(name string, id uint64, all []*etcdserverpb.Member) string {
 	var words []string
 	for _, m := range all {
@@ -196,7 +198,8 @@ func (n joiner) serveWaiting() (stop func(), err error) {
 	}, nil
 }
 
-// findServing returns another machine that serves the data of the cluster.
+// findServing returns another machine that serves the data of the cluster. The bool is false if
+// there is none.
 func (n joiner) findServing(ctx context.Context) (netip.Addr, bool) {
 	for _, a := range n.probeAll(ctx) {
 		if a.State == etcdjoin.Serving {
@@ -298,8 +301,8 @@ func peerMembers(ctx context.Context, dirs dirs.Dirs, url string) ([]membership.
 	return list, nil
 }
 
-// isWaiting reports whether a machine answers waitingPath: then that machine has no data and runs
-// discovery itself.
+// isWaiting reports whether a machine answers waitingPath. A machine that does so has no data, and
+// runs discovery itself.
 func (n joiner) isWaiting(ctx context.Context, a netip.Addr) (bool, error) {
 	answer, err := getFromPeer(ctx, n.dirs, etcdjoin.PeerURL(a)+waitingPath)
 	if err != nil {

@@ -5,7 +5,8 @@
 // in a directory that only the user of the process may enter. If the configuration names
 // control-plane machines, two TCP ports listen on the address of the machine: the peer port, and a
 // client port for machines that join (discovery.go). Both require a certificate of the etcd CA. If
-// it names none, the peer port listens on loopback, and no TCP port is open for clients.
+// the configuration names no control-plane machines, the peer port listens on loopback, and no TCP
+// port is open for clients.
 //
 // etcd flushes every write to disk before it answers; nothing here turns that off. The API server
 // compacts old revisions; when the database is full, defragment (commands.go) compacts them.
@@ -67,18 +68,19 @@ func peerURL(spec nodespec.Spec) string {
 //     follower.
 //   - Health and metrics have a separate socket, so that the socket for requests speaks gRPC only
 //     and does not have to detect the protocol.
-//   - etcd requires an advertised client address. On a machine alone no client uses the address.
-//   - A follower misses its leader after 1 to 2 seconds (etcd's default), before the address of the
-//     API moves (orchestrator/apivip). A request that a member has forwarded to a lost leader fails
-//     after 5 seconds plus twice the election timeout of 1 second.
+//   - etcd requires an advertised client address. In a cluster with a single control-plane machine,
+//     no client uses the address.
+//   - A follower notices the loss of its leader after 1 to 2 seconds (etcd's default), before the
+//     virtual address of the API moves to another machine (orchestrator/apivip). A request that a
+//     member has forwarded to a lost leader fails after 5 seconds plus twice the election timeout
+//     of 1 second.
 //   - etcd accepts a certificate of the etcd CA from any client address.
 //   - Several learners are permitted at once: machines that are switched on together all join, and
-//     learners are not part of a quorum. The number does not depend on the configuration: each
-//     member checks the additions that it knows against its own limit, and does not start if there
-//     are more.
-//   - etcd logs requests that take longer than 300 ms. The unit is nanoseconds. Embedded etcd has
-//     no default and would log every request.
-//   - Pre-vote and the strict check of reconfigurations: a returning member never disturbs a
+//     learners are not part of a quorum. The limit is the same for every configuration: each member
+//     compares the learners that it knows with its own limit, and does not start if there are more.
+//   - etcd logs requests that take longer than 300 ms. The unit in the file is nanoseconds.
+//     Embedded etcd has no default and would log every request.
+//   - With pre-vote and the strict check of reconfigurations, a returning member never disturbs a
 //     working cluster.
 func configFile(spec nodespec.Spec, dirs dirs.Dirs) component.File {
 	at := func(name string) string { return filepath.Join(dirs.API, name) }
@@ -123,8 +125,8 @@ warning-unary-request-duration: 300000000
 	return component.File{Path: at("etcd.yaml"), Mode: 0o600, Content: content}
 }
 
-// Run serves with the configuration file until ctx is done. It reports the condition
-// that it waits for. It calls ready once, when the member answers and has a vote. Before etcd
+// Run serves with the configuration file until ctx is done. It reports the condition that it waits
+// for. It calls the function ready once, when the member answers and has a vote. Before etcd
 // starts, Run ensures that this version can serve the data (savepoint.go), and that a machine
 // without data is a member of its cluster.
 func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, report func(why string), ready func()) error {
@@ -161,7 +163,7 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, r
 	case <-server.Server.StoppingNotify():
 		return errRemoved
 	case <-ctx.Done():
-		// Close would first wait until the server is ready, which takes a quorum
+		// Close would first wait until the server is ready, and for that it needs a quorum
 		server.Server.HardStop()
 		return nil
 	}
@@ -175,9 +177,9 @@ func Run(ctx context.Context, file string, spec nodespec.Spec, dirs dirs.Dirs, r
 	}
 }
 
-// start starts the server after discovery. A joining machine must know all members at that moment,
-// so it joins again if another member was added or removed meanwhile. The other members remember
-// each attempt for good, so the delay between attempts grows up to maxBackoff.
+// start starts the server after discovery. A joining machine must know all members at the moment of
+// the start, so it joins again if another member was added or removed meanwhile. etcd stores each
+// attempt for ever on the other members, so the delay between attempts grows up to maxBackoff.
 func start(ctx context.Context, file string, k localMember, report func(why string)) (*embed.Etcd, error) {
 	for attempts := 1; ; attempts++ {
 		config, err := embed.ConfigFromFile(file)
@@ -185,9 +187,9 @@ func start(ctx context.Context, file string, k localMember, report func(why stri
 			return nil, fmt.Errorf("%s: cannot use: %w", file, err)
 		}
 		if !k.hasData() {
-			// A cluster that is bootstrapped twice becomes two clusters with different tokens, and
-			// neither accepts the members of the other. A joining machine takes over the token of
-			// the existing cluster.
+			// The token is random. If two machines bootstrap the cluster, the two clusters have
+			// different tokens, and neither accepts the members of the other. A joining machine
+			// takes over the token of the existing cluster.
 			config.InitialClusterToken += " " + rand.Text()
 			if err := (joiner{k.spec, k.dirs, report}).discover(ctx, config); err != nil {
 				return nil, err
@@ -235,8 +237,8 @@ func ignoreCanceled(ctx context.Context, err error) error {
 	return err
 }
 
-// errRemoved is returned when the server stops without a request to do so. etcd's rafthttp reports
-// nothing else as critical.
+// errRemoved is returned when the server stops by itself. The only cause is the removal of its
+// member: etcd's rafthttp reports no other error as critical.
 var errRemoved = errors.New("this machine's member was removed from the cluster, and its data are stale; `orlopctl etcd rejoin` drops them and joins as a new member")
 
 // becomeVoter promotes a learner to a voting member. The leader permits it when the learner has
@@ -282,8 +284,9 @@ func promote(ctx context.Context, s *etcdserver.EtcdServer, url string) error {
 }
 
 // serveLevel ensures that this process serves the level of the cluster, and holds the version of
-// etcd there until the server stops. The level comes first, because it may follow from the version
-// that ran here before, and recordFormat replaces the record of that version.
+// etcd at this level until the server stops. It determines the level before it calls recordFormat:
+// the level may follow from the version that ran here before, and recordFormat replaces the record
+// of that version.
 func (l localMember) serveLevel(ctx context.Context, server *etcdserver.EtcdServer, local emulation.Minor, report func(why string)) error {
 	c := v3client.New(server)
 	if err := l.startLevel(ctx, c, local); err != nil {

@@ -67,8 +67,8 @@ func memberOf(m membership.Member) *api.EtcdMember {
 	return &api.EtcdMember{Id: id(uint64(m.ID)), Name: m.Name, PeerUrls: m.PeerURLs, Learner: m.IsLearner}
 }
 
-// checkWaiting returns the reason why a member at these addresses does not answer. The best reason
-// is that it waits for a quorum.
+// checkWaiting returns the reason why a member at these addresses does not answer. If the member
+// answers at its peer port, the reason is that it waits for a quorum.
 func (l members) checkWaiting(ctx context.Context, urls []string) error {
 	problem := errors.New("has no address")
 	for _, url := range urls {
@@ -129,7 +129,7 @@ func countVotes(all []*api.EtcdMember) (voters, answering, waiting int) {
 	return voters, answering, waiting
 }
 
-// remove removes a member from etcd, unless the others would lose their quorum.
+// remove removes a member from etcd. It returns an error if the others would lose their quorum.
 func (l members) remove(ctx context.Context, name string) (*api.EtcdMember, error) {
 	fail := func(err error) (*api.EtcdMember, error) { return nil, err }
 	c, err := connect(ctx, l.dirs)
@@ -173,8 +173,8 @@ func (l members) remove(ctx context.Context, name string) (*api.EtcdMember, erro
 	return all[i], nil
 }
 
-// removeByID removes a member. etcd rejects the removal by a member that has been connected with
-// the others for less than five seconds, so removeByID retries.
+// removeByID removes a member. etcd rejects a removal while the member that performs it has been
+// connected with the others for less than five seconds, so removeByID retries.
 func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -193,10 +193,11 @@ func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 	}
 }
 
-// leave removes the member of this machine before its data are deleted. It does nothing if there is
-// no other member, or no reachable member with a quorum. It returns an error if the others would
-// lose their quorum. It also returns an error if it cannot know whether they would: the etcd of
-// this machine runs, but neither that etcd nor another member answers.
+// leave removes the member of this machine from etcd before the data of the machine are deleted,
+// and returns the removed member. It does nothing if there is no other member, or no reachable
+// member with a quorum. It returns an error if the others would lose their quorum. It also returns
+// an error if it cannot find out whether they would: the etcd of this machine runs without an
+// answer, and no other member serves.
 func (l members) leave(ctx context.Context) (left *api.EtcdMember, err error) {
 	s := &api.EtcdStatusResponse{}
 	mute := l.queryStatus(ctx, s)
@@ -230,8 +231,8 @@ func (l members) leave(ctx context.Context) (left *api.EtcdMember, err error) {
 	return left, nil
 }
 
-// ownIndex returns the index of this machine's member in all, or a negative number. A member that
-// has just been added has no name yet.
+// ownIndex returns the index of this machine's member in all, or a negative number. It does not
+// compare names, because a member that has just been added has no name yet.
 func (l members) ownIndex(all []*api.EtcdMember) int {
 	number, _, err := l.memberID()
 	return slices.IndexFunc(all, func(m *api.EtcdMember) bool {
@@ -242,10 +243,10 @@ func (l members) ownIndex(all []*api.EtcdMember) int {
 	})
 }
 
-// atServingPeer calls do with this machine's member and a client of another member that serves the
-// same cluster; served reports whether that member exists. If the others would lose their quorum
-// without this machine, it returns an error and does not call do. It is for a machine with an etcd
-// that does not answer: that etcd may still run and count as a vote.
+// atServingPeer is for a machine whose own etcd does not answer, but may still run and have a vote.
+// It calls the function do with this machine's member and a client of another member that serves
+// the same cluster. The result served is true if such another member exists. If the others would
+// lose their quorum without this machine, atServingPeer returns an error and does not call do.
 func (l members) atServingPeer(ctx context.Context, answers []etcdjoin.PeerAnswer, do func(c *clientv3.Client, own *api.EtcdMember) error) (served bool, err error) {
 	_, cluster, unread := l.memberID()
 	i := slices.IndexFunc(answers, func(a etcdjoin.PeerAnswer) bool {
@@ -340,10 +341,12 @@ func (l members) listKnown(ctx context.Context) ([]*api.EtcdMember, error) {
 func (l members) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}} }
 
 // forcesNewCluster reports whether etcd starts as the only member, because the operator requested a
-// recovery. It drops the request if the others have a quorum by now, or will have a quorum with
-// this machine: a recovery would stop the others, and the writes that they have acknowledged would
-// be lost. It also drops the request if the data give this machine no vote. Only the database shows
-// that: the etcd of a new member reports a vote until it hears from the others.
+// recovery. It drops the request in three cases. If the others have a quorum by now, or will have a
+// quorum with this machine, a recovery would stop the others, and the writes that they have
+// acknowledged would be lost. If the machine has rebooted since the request, the request is out of
+// date. If the data give this machine no vote, they may be incomplete. Only the database shows
+// whether this machine has a vote: the etcd of a new member reports a vote until it hears from the
+// others.
 func (l members) forcesNewCluster(ctx context.Context) (bool, error) {
 	if !exists(l.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
@@ -438,13 +441,14 @@ func (l members) rejoin(ctx context.Context) (struct{}, error) {
 	return none, nil
 }
 
-// dropForRejoin performs the instruction of rejoin. The next call completes the work after a power
-// cut at any moment.
+// dropForRejoin drops the data if rejoin has recorded a request. The next call completes the work
+// after a power cut at any moment.
 func (l members) dropForRejoin() error {
 	if !exists(l.at(nodespec.RejoinFile)) {
 		return nil
 	}
-	// The database is dropped first; while it exists, nothing was dropped yet.
+	// A request from before the last boot is canceled if nothing was dropped yet. The database is
+	// dropped first, so while it exists, nothing was dropped.
 	if l.isStale(nodespec.RejoinFile) && exists(l.database()) {
 		return l.removeMarker(nodespec.RejoinFile)
 	}
@@ -476,8 +480,8 @@ func (l members) dropForRejoin() error {
 			return err
 		}
 	}
-	// The removal is durable: if the instruction reappeared after a power cut, it would drop the
-	// data that this machine has got by then.
+	// The removal of the request is durable: if the request reappeared after a power cut, it would
+	// drop the data that this machine has got by then.
 	return l.removeMarker(nodespec.RejoinFile)
 }
 

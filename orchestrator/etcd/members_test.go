@@ -28,8 +28,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
-// testMachine is a control-plane machine as far as etcd is concerned. It calls Run as process "api"
-// does, on a separate address of the loopback network.
+// testMachine runs the etcd of a control-plane machine. It calls Run as process "api" does, on a
+// separate address of the loopback network.
 type testMachine struct {
 	t      *testing.T
 	spec   nodespec.Spec
@@ -51,8 +51,8 @@ func startAll(all []*testMachine) {
 	}
 }
 
-// newMachines makes n machines with the same etcd CA, each of which names the others. Each test has
-// separate addresses.
+// newMachines makes n machines with the same etcd CA. The configuration of each machine names the
+// others. The parameter test is a number; each test uses another number, and so other addresses.
 func newMachines(t *testing.T, test byte, n int) []*testMachine {
 	t.Helper()
 	ca, err := pki.NewCA("etcd", time.Hour)
@@ -97,7 +97,8 @@ func (p *testMachine) local() localMember { return localMember{p.dirs, p.spec} }
 func (p *testMachine) start() {
 	p.t.Helper()
 	component := Component(p.spec, p.dirs)
-	// etcd logs much when members are removed; its log is of interest only when a test fails.
+	// When members are removed, etcd logs many lines. They are of interest only when a test fails,
+	// so they go to a file.
 	component.Files[0].Content = strings.Replace(component.Files[0].Content, "log-outputs: [stderr]", "log-outputs: ["+filepath.Join(p.dirs.API, "log")+"]", 1)
 	if p.config != nil {
 		component.Files[0].Content = p.config(component.Files[0].Content)
@@ -202,7 +203,7 @@ func (p *testMachine) log() string {
 	return string(text[max(0, len(text)-4000):])
 }
 
-// withClient calls do with a client of the machine's etcd.
+// withClient calls the function do with a client of the machine's etcd.
 func (p *testMachine) withClient(do func(ctx context.Context, c *clientv3.Client)) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -340,7 +341,7 @@ func TestRemove(t *testing.T) {
 	c.waitVoting()
 	c.get("/x", "1")
 	if !exists(c.local().at(undoFile)) {
-		t.Error("what c had is gone")
+		t.Error("the replaced data of c are missing")
 	}
 
 	// A machine that is reset leaves first.
@@ -375,7 +376,7 @@ func TestRecover(t *testing.T) {
 	if s := c.local().members().status(context.Background()); s.Problem != "" || len(s.Members) != 3 || s.Leader != "" {
 		t.Fatalf("without a quorum: %+v", s)
 	}
-	// It restarts, so that its etcd has had no quorum since its start.
+	// Machine c restarts. Its etcd has then had no quorum since its start.
 	c.stop()
 	c.start()
 	a.waitReport(c.at() + " is an etcd member without quorum: it knows 3 members, but too few of them have answered since its start")
@@ -411,9 +412,9 @@ func TestRecover(t *testing.T) {
 	if got := c.members(); !slices.Equal(got, []string{"a", "b", "c"}) {
 		t.Errorf("c knows the members %v", got)
 	}
-	// The instruction is valid once only.
+	// The request to recover is valid only once.
 	if exists(c.local().at(nodespec.ForceNewClusterFile)) {
-		t.Error("c would go on alone when it starts next")
+		t.Error("the request to recover still exists")
 	}
 }
 
@@ -452,8 +453,8 @@ func (p *testMachine) waitEnd(part string) {
 	}
 }
 
-// TestUncommittedBootstrap cuts the power when the first member has created its log, which is still
-// empty. The machine bootstraps again.
+// TestUncommittedBootstrap cuts the power when the first member has created its log, and the log is
+// still empty. After that, the machine bootstraps again.
 func TestUncommittedBootstrap(t *testing.T) {
 	t.Parallel()
 	a := newMachines(t, 5, 1)[0]
@@ -465,7 +466,7 @@ func TestUncommittedBootstrap(t *testing.T) {
 	a.waitVoting()
 	a.put("/x", "1")
 	if exists(a.local().at(bootstrapFile)) || exists(log) {
-		t.Error("what was not begun is left")
+		t.Error("the data of the interrupted bootstrap, or its marker, are left")
 	}
 	// Data that etcd has served are never dropped, even if the marker is left beside them.
 	a.stop()
@@ -477,7 +478,8 @@ func TestUncommittedBootstrap(t *testing.T) {
 	a.get("/x", "1")
 }
 
-// newLog makes etcd's log without an entry, and returns the path of a file beside it.
+// newLog makes a log of etcd without an entry, for the member with the ID number in the cluster
+// with the ID cluster. It also makes an empty file in the data directory, and returns its path.
 func newLog(t *testing.T, k localMember, number, cluster uint64) (beside string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(k.database()), 0o700); err != nil {
@@ -501,8 +503,8 @@ func newLog(t *testing.T, k localMember, number, cluster uint64) (beside string)
 	return beside
 }
 
-// TestRecoverVote checks that a machine recovers alone only if its own database records its vote,
-// also before it has published its name.
+// TestRecoverVote checks that a machine recovers alone only if its own database records its vote.
+// The name of the member does not matter, because a new member has not published it yet.
 func TestRecoverVote(t *testing.T) {
 	const own, other = 0xa1, 0xb2
 	one := func(id types.ID, name string, learner bool) membership.Member {
@@ -512,12 +514,12 @@ func TestRecoverVote(t *testing.T) {
 		stored []membership.Member
 		votes  bool
 	}{
-		"a voter":             {[]membership.Member{one(own, "n", false), one(other, "b", false)}, true},
-		"a voter, no name":    {[]membership.Member{one(own, "", false), one(other, "b", false)}, true},
-		"a learner":           {[]membership.Member{one(own, "n", true), one(other, "b", false)}, false},
-		"a learner, no name":  {[]membership.Member{one(own, "", true), one(other, "b", false)}, false},
-		"nothing yet":         {nil, false},
-		"another of its name": {[]membership.Member{one(other, "n", false)}, false},
+		"a voter":                          {[]membership.Member{one(own, "n", false), one(other, "b", false)}, true},
+		"a voter without a name":           {[]membership.Member{one(own, "", false), one(other, "b", false)}, true},
+		"a learner":                        {[]membership.Member{one(own, "n", true), one(other, "b", false)}, false},
+		"a learner without a name":         {[]membership.Member{one(own, "", true), one(other, "b", false)}, false},
+		"no stored member":                 {nil, false},
+		"only a member with the same name": {[]membership.Member{one(other, "n", false)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(t)
@@ -545,31 +547,32 @@ func TestRecoverVote(t *testing.T) {
 			} else if !errors.Is(err, errNoVote) {
 				t.Errorf("%+v, %v", done, err)
 			}
-			// A running etcd may have reported a different state.
+			// forcesNewCluster checks the database again, because a running etcd may have reported
+			// another state to recover.
 			if err := m.local.writeOrder(nodespec.ForceNewClusterFile); err != nil {
 				t.Fatal(err)
 			}
 			if alone, err := m.local.members().forcesNewCluster(t.Context()); alone != c.votes || errors.Is(err, errNoVote) == c.votes || exists(m.local.at(nodespec.ForceNewClusterFile)) != c.votes {
 				t.Errorf("starts alone: %t, %v", alone, err)
 			}
-			// The power was cut before the instruction was performed.
+			// The machine has rebooted before it performed the requests.
 			for _, name := range []string{nodespec.ForceNewClusterFile, nodespec.RejoinFile} {
 				if err := os.WriteFile(m.local.at(name), []byte("of another start"), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if alone, err := m.local.members().forcesNewCluster(t.Context()); alone || err == nil || !strings.Contains(err.Error(), "rebooted first") || exists(m.local.at(nodespec.ForceNewClusterFile)) {
-				t.Errorf("starts alone by what was asked before the machine's start: %t, %v", alone, err)
+				t.Errorf("a request from before the reboot makes the machine start alone: %t, %v", alone, err)
 			}
 			if err := m.local.members().dropForRejoin(); err != nil || !exists(m.local.database()) || exists(m.local.at(nodespec.RejoinFile)) {
-				t.Errorf("data are dropped by what was asked before the machine's start: %v", err)
+				t.Errorf("a request from before the reboot drops the data, or stays: %v", err)
 			}
 		})
 	}
 }
 
-// TestLeaveNoAnswer checks that a machine does not leave without a check of the quorum only because
-// its own etcd does not answer.
+// TestLeaveNoAnswer checks that a machine checks the quorum before it leaves, even if its own etcd
+// does not answer.
 func TestLeaveNoAnswer(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 6, 3)
@@ -597,7 +600,8 @@ func TestLeaveNoAnswer(t *testing.T) {
 	if _, err := deaf.members().rejoin(ctx); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "only 1 would") {
 		t.Errorf("c drops its data, whose vote counts: %v", err)
 	}
-	// Its etcd runs without an answer, and no other machine answers: both may end soon.
+	// Now something listens on its socket but does not answer, and no other machine answers. Both
+	// states may be temporary, so the caller has to try again.
 	socket, err := net.Listen("unix", deaf.dirs.EtcdSocket())
 	if err != nil {
 		t.Fatal(err)
@@ -612,8 +616,8 @@ func TestLeaveNoAnswer(t *testing.T) {
 	b.start()
 	b.waitVoting()
 	c.stop()
-	// Without a leader no member serves, and then leave changes nothing. On a busy computer that
-	// can happen here for a moment.
+	// While the others have no leader, no member serves, so leave changes nothing. On a busy
+	// computer, they can be without a leader for a moment here.
 	left, err := c.local().members().leave(ctx)
 	for late := time.Now().Add(time.Minute); err == nil && left == nil && time.Now().Before(late); {
 		left, err = c.local().members().leave(ctx)
@@ -634,8 +638,9 @@ func TestLeaveNoAnswer(t *testing.T) {
 	}
 }
 
-// TestOtherCluster leaves two of three machines out while the third restores a snapshot, which
-// makes it another cluster to etcd. The two return, and would be a majority.
+// TestOtherCluster stops two of three machines. The third recovers alone and restores a snapshot,
+// so for etcd it is another cluster. When the two return, they would have a quorum of the old
+// cluster, but they must not form it.
 func TestOtherCluster(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 7, 3)
@@ -672,7 +677,8 @@ func TestOtherCluster(t *testing.T) {
 	a.stop()
 	b.stop()
 
-	// A savepoint belongs to the cluster that the machine leaves.
+	// The savepoints and the format belong to the cluster that the machine leaves, so they are
+	// removed, too.
 	if err := a.local().writeJSON(formatFile, format{"99.0.0", "v99.0.0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -695,8 +701,8 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
-// TestServedStaysServed checks that data which a rollback left alone, because there were other
-// members, stay when the machine is the only member later.
+// TestServedStaysServed checks the data that a rollback did not replace because there were other
+// members. The data must stay when the machine is the only member later.
 func TestServedStaysServed(t *testing.T) {
 	t.Parallel()
 	all := newMachines(t, 8, 2)

@@ -101,8 +101,8 @@ func (p *previousMachine) execPrevious() {
 	go func() { exited <- process.Wait() }()
 }
 
-// smaller lets etcd take snapshots after a few writes, so that members get snapshots of the other
-// version, and drop their logs.
+// The function smaller changes the configuration: etcd takes a snapshot after a few writes and
+// drops its log. So members get snapshots from members of the other version.
 func smaller(config string) string {
 	return strings.NewReplacer("snapshot-count: 5000", "snapshot-count: 50", "snapshot-catchup-entries: 1000", "snapshot-catchup-entries: 10").Replace(config)
 }
@@ -154,7 +154,8 @@ func (p *previousMachine) read() error {
 	return err
 }
 
-// startPresent starts the present version with the level that its process would take.
+// startPresent starts the present version with the level that StartLevel returns, as its process
+// does.
 func (p *previousMachine) startPresent() {
 	p.t.Helper()
 	first, err := StartLevel(p.spec, p.dirs)
@@ -190,7 +191,7 @@ func (p *previousMachine) waitStorage(want string) {
 	p.t.Fatalf("%s stores its data in version %s, want %s\n%s", p.spec.Node.Name, got, want, p.log())
 }
 
-// newPreviousMachines makes machines that begin with the etcd of release 0.1.0, and starts it.
+// newPreviousMachines makes machines, and starts the etcd of release 0.1.0 on them.
 func newPreviousMachines(t *testing.T, test byte, n int) []*previousMachine {
 	t.Helper()
 	program := buildPrevious(t)
@@ -222,7 +223,8 @@ type writer struct {
 	keys []string
 }
 
-// writePace is the least time between two writes of a writer: other tests use the same disk.
+// writePace is the shortest time between two writes of a writer. It limits the load, because other
+// tests use the same disk.
 const writePace = 10 * time.Millisecond
 
 // startWriter starts a writer that uses all machines.
@@ -278,7 +280,8 @@ func (w *writer) acknowledged() []string {
 	return append([]string(nil), w.keys...)
 }
 
-// waitWrites waits until more writes are acknowledged: enough for a snapshot of each member.
+// waitWrites waits until the number more of further writes is acknowledged. After 100 writes, each
+// member has taken a snapshot.
 func (w *writer) waitWrites(t *testing.T, more int) {
 	t.Helper()
 	before := len(w.acknowledged())
@@ -315,7 +318,7 @@ func (p *previousMachine) checkWrites(writers ...*writer) {
 	})
 }
 
-// serveAPIs serves an API server that is ready on each machine.
+// serveAPIs runs a fake API server on each machine, which reports that it is ready.
 func serveAPIs(t *testing.T, all []*previousMachine) {
 	t.Helper()
 	ca, err := pki.NewCA("kubernetes", time.Hour)
@@ -349,7 +352,7 @@ func (p *previousMachine) refuse(part string) {
 	p.t.Helper()
 	raised, err := p.turns().raise(context.Background(), nodespec.RaiseLevel{By: "dora"})
 	for end := time.Now().Add(time.Minute); err != nil && strings.Contains(err.Error(), "cannot be observed") && time.Now().Before(end); <-time.After(100 * time.Millisecond) {
-		// etcd had no leader
+		// the raise is repeated while etcd has no leader
 		raised, err = p.turns().raise(context.Background(), nodespec.RaiseLevel{By: "dora"})
 	}
 	if err == nil || !strings.Contains(err.Error(), part) {
@@ -360,9 +363,9 @@ func (p *previousMachine) refuse(part string) {
 func (p *previousMachine) turns() turns { return turns{p.local().members()} }
 
 // TestTwoPhases upgrades three machines from the etcd of release 0.1.0 to the present etcd under
-// writes, machine by machine, goes back in the same way, upgrades again, and raises the level. No
-// acknowledged write is lost. At the old level a machine with an empty disk joins. After the raise
-// the old etcd does not start.
+// writes, machine by machine. It rolls them back in the same way, upgrades again, and raises the
+// level. No acknowledged write is lost. At the old level, a machine with an empty disk can join.
+// After the raise, the old etcd does not start.
 func TestTwoPhases(t *testing.T) {
 	t.Parallel()
 	all := newPreviousMachines(t, 92, 3)
@@ -377,7 +380,7 @@ func TestTwoPhases(t *testing.T) {
 			if i > 0 {
 				a.refuse("control-plane machine " + p.spec.Node.Name + " is away: ")
 			}
-			writes.waitWrites(t, 100) // the machine needs a snapshot of another
+			writes.waitWrites(t, 100) // the machine then needs a snapshot from another machine
 			p.startPresent()
 			writes.waitWrites(t, 100)
 			if i < len(all)-1 {
@@ -403,7 +406,8 @@ func TestTwoPhases(t *testing.T) {
 		}
 	}
 
-	// A lost machine is replaced at the old level, which its process learns from etcd.
+	// A lost machine is replaced at the old level. The process of the new machine learns the level
+	// from etcd.
 	c.stop()
 	c.wipe()
 	first, err := StartLevel(c.spec, c.dirs)
@@ -449,8 +453,8 @@ func TestTwoPhases(t *testing.T) {
 	}
 }
 
-// raiseLevel raises the level of three machines at the old level, and checks that their processes
-// start again in turn.
+// raiseLevel raises the level of machines at the old level. It checks that their processes start
+// again one after the other.
 func raiseLevel(t *testing.T, all []*previousMachine) {
 	t.Helper()
 	ctx := context.Background()
@@ -508,9 +512,9 @@ func describeLevel(t *testing.T, p *previousMachine) (detail string) {
 	return detail
 }
 
-// TestStartLevel checks the level with which a process starts before etcd answers: that of the last
-// start, or of the version that has written the data, or the own version. A damaged file counts as
-// missing.
+// TestStartLevel checks the level with which a process starts before etcd answers. It is the level
+// of the last start, from a file. If the file is missing or damaged, it is the level of the version
+// that has written the data. Without data, it is the level of the own version.
 func TestStartLevel(t *testing.T) {
 	m := newMember(t).local
 	file := filepath.Join(m.dirs.Level, "level")
@@ -538,13 +542,14 @@ func TestStartLevel(t *testing.T) {
 	}
 	starts(emulation.BeforeLevels)
 
-	// A machine alone has gone back below the level: it starts, and restores its savepoint.
+	// The only control-plane machine has rolled back to a version below the level: it starts with
+	// its own level, and restores its savepoint.
 	newer := emulation.Minor{Major: level.Own().Major, Minor: level.Own().Minor + 1}
 	if err := level.Write(m.dirs, newer); err != nil {
 		t.Fatal(err)
 	}
 	starts(level.Own())
-	// The data of several members do not go back.
+	// The data of several members do not roll back, so the level stays.
 	if err := level.Write(m.dirs, newer); err != nil {
 		t.Fatal(err)
 	}

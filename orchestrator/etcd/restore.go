@@ -70,8 +70,8 @@ func Snapshot(ctx context.Context, dirs dirs.Dirs, to *os.File) (about *api.Etcd
 	return about, err
 }
 
-// checkSpace returns an error unless DATA, which contains dir, has space for bytes more and spare
-// free bytes after that.
+// checkSpace returns an error if DATA, which contains dir, has fewer free bytes than the sum of the
+// parameters bytes and spare. The error begins with the text what.
 func checkSpace(dir string, bytes, spare int64, what string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -140,7 +140,8 @@ func checkDatabase(path string) (about *api.EtcdSnapshotInfo, writer format, err
 		return about, writer, fmt.Errorf("etcd: cannot read the format of the snapshot: %w", err)
 	}
 	if minor(s.Version).GreaterThan(minor(writer.Etcd)) {
-		// The system version that wrote it records no format, or had not done so yet.
+		// The version of the system that wrote the database records no format, or had not recorded
+		// it yet.
 		writer.Etcd = s.Version
 	}
 	return &api.EtcdSnapshotInfo{Revision: s.Revision, Keys: int64(s.TotalKey), Version: s.Version}, writer, nil
@@ -149,7 +150,8 @@ func checkDatabase(path string) (about *api.EtcdSnapshotInfo, writer format, err
 // lockTimeout is how long view waits for another process to release the database.
 const lockTimeout = time.Second
 
-// view reads the revisions of a database, which may be damaged in any way.
+// view calls the function read with the bucket of a database that contains the revisions. The
+// database may be damaged in any way.
 func view(path string, read func(keys *bolt.Bucket) error) error {
 	return viewDatabase(path, func(tx *bolt.Tx) error {
 		keys := tx.Bucket(schema.Key.Name())
@@ -160,9 +162,10 @@ func view(path string, read func(keys *bolt.Bucket) error) error {
 	})
 }
 
-// viewDatabase reads a database that no process has open.
+// viewDatabase calls the function read with a transaction on a database that no process has open.
 func viewDatabase(path string, read func(tx *bolt.Tx) error) (err error) {
-	// The file may be too short for its mapping (mmap(2), SIGBUS).
+	// A damaged file may be too short for its mapping (mmap(2), SIGBUS). The access then causes a
+	// panic, which becomes the error.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -202,9 +205,10 @@ type formatRecord struct {
 	By map[string]format `json:"by,omitempty"`
 }
 
-// withMember returns the record after member by has reported format own. Any of members without an
-// entry may have written the newest format of the old record. A removed member is not in members,
-// so its format is dropped.
+// withMember returns the record after the member with the ID by has reported its format (own). The
+// parameter members has the IDs of the present members. A present member without an entry counts
+// with the newest format of the old record, because it may have written that format. The format of
+// a removed member is dropped.
 func (s formatRecord) withMember(own format, by string, members []string) formatRecord {
 	next := formatRecord{own, map[string]format{by: own}}
 	for _, m := range members {
@@ -286,7 +290,7 @@ func (l restores) prepare(ctx context.Context, order nodespec.EtcdRestore, file 
 			return nodespec.EtcdRestored{}, fmt.Errorf("etcd: cannot finish the restore in progress: %w", err)
 		}
 	}
-	if err := l.drop(); err != nil { // an incomplete earlier request is superseded
+	if err := l.drop(); err != nil { // this request supersedes an earlier one
 		return nodespec.EtcdRestored{}, err
 	}
 	r, err := l.buildRequested(ctx, order, file, own)
@@ -299,7 +303,8 @@ func (l restores) prepare(ctx context.Context, order nodespec.EtcdRestore, file 
 	return r, nil
 }
 
-// buildRequested does the part of prepare that does not change the request.
+// buildRequested makes the data directory for prepare, and returns the record of the restore. It
+// does not write the request.
 func (l restores) buildRequested(ctx context.Context, order nodespec.EtcdRestore, file *os.File, own format) (r nodespec.EtcdRestored, err error) {
 	if order.Stored != "" {
 		if s, _ := parseSnapshotName(order.Stored); s.Encrypted {
@@ -389,10 +394,10 @@ func (l restores) drop() error {
 // restore. The next call completes the work after a power cut at any moment. Once
 // nodespec.PendingRestoreFile exists, the directories show which step was interrupted:
 //
-//	live data   replaced/   asked/member   interrupted
-//	there       -           there          nothing yet
+//	live data   replaced/   asked/member   what was interrupted
+//	there       missing     there          nothing yet
 //	missing     there       there          the swap
-//	missing     -           there          nothing yet: there were no data
+//	missing     missing     there          nothing yet: there were no data
 //	there       any         missing        the steps after the swap
 func (l restores) complete() error {
 	unlock, err := l.lock()
@@ -424,8 +429,8 @@ func (l restores) finishSwap() error {
 	return nil
 }
 
-// swapSteps are the steps of complete once nodespec.PendingRestoreFile exists. After each
-// step all steps can run again from the first.
+// swapSteps returns the steps of complete once nodespec.PendingRestoreFile exists. After any
+// interrupted step, all steps can run again from the first.
 func (l restores) swapSteps() []func() error {
 	live, made, old := filepath.Join(l.dirs.EtcdData, member), l.at(requestedDir+"/"+member), l.at(replacedDir+"/snap/db")
 	madeBy := l.at(requestedDir + "/" + formatFile)
@@ -474,7 +479,7 @@ func (l restores) swapSteps() []func() error {
 	}
 }
 
-// lock excludes complete and prepare, which run in two processes, from each other. It
+// lock prevents that complete and prepare, which are in two processes, run at the same time. It
 // returns unix.EWOULDBLOCK while the other process holds the lock.
 func (l restores) lock() (unlock func(), err error) {
 	dir, err := os.Open(l.dirs.EtcdSnapshots)

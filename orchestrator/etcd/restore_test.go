@@ -39,6 +39,7 @@ func (m testMember) snapshotFile() *os.File {
 	return f
 }
 
+// prepare requests the restore of the snapshot in file, or, if file is nil, the undo of a restore.
 func (m testMember) prepare(file *os.File) nodespec.EtcdRestored {
 	m.t.Helper()
 	r, err := m.local.restores().prepare(m.t.Context(), nodespec.EtcdRestore{By: "CN=admin", Undo: file == nil}, file, thisFormat)
@@ -48,6 +49,7 @@ func (m testMember) prepare(file *os.File) nodespec.EtcdRestored {
 	return r
 }
 
+// putBack returns the record of the last restore.
 func (m testMember) putBack() nodespec.EtcdRestored {
 	m.t.Helper()
 	r, err := readRestored(m.local.at(nodespec.LastRestoreFile))
@@ -57,7 +59,7 @@ func (m testMember) putBack() nodespec.EtcdRestored {
 	return r
 }
 
-// expect fails unless exactly these keys exist.
+// expect fails the test unless exactly these keys and formatKey exist.
 func (m testMember) expect(c *clientv3.Client, keys ...string) {
 	m.t.Helper()
 	all, err := c.Get(context.Background(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -75,8 +77,9 @@ func (m testMember) expect(c *clientv3.Client, keys ...string) {
 	}
 }
 
-// TestRestore restores a snapshot while etcd runs, with revisions above all that a client has seen.
-// It then restores the replaced data while etcd does not run.
+// TestRestore restores a snapshot while etcd runs. The restored data have revisions above each
+// revision that a client has seen. The test then restores the replaced data while etcd does not
+// run.
 func TestRestore(t *testing.T) {
 	m := newMember(t)
 	var last int64
@@ -116,7 +119,7 @@ func TestRestore(t *testing.T) {
 	}
 	m.prepare(nil)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "again", "kept") })
-	// format.json, put-back.json, undo.snapshot
+	// the three files are format.json, put-back.json and undo.snapshot
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 3 {
 		t.Errorf("%q is left", left)
 	}
@@ -136,8 +139,8 @@ func (c collecting) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
-// TestRestoreHeld checks that the file stays open while it is read, though the code uses only its
-// path.
+// TestRestoreHeld checks that the file of the snapshot stays open while it is read, although the
+// code uses only its path.
 func TestRestoreHeld(t *testing.T) {
 	m := newMember(t)
 	var f *os.File
@@ -173,7 +176,7 @@ func TestRestoreElsewhere(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if exists(to.local.at(undoFile)) {
-		t.Error("there is something to put back, and there was nothing")
+		t.Error("an undo file exists, although the restore has replaced no data")
 	}
 }
 
@@ -181,16 +184,16 @@ func TestRestoreElsewhere(t *testing.T) {
 // restore.
 func TestRestoreBroken(t *testing.T) {
 	for name, breaks := range map[string]func(db string) error{
-		"cut":     func(db string) error { return os.Truncate(db, 9000) },
-		"empty":   func(db string) error { return os.Truncate(db, 0) },
-		"rubbish": func(db string) error { return os.WriteFile(db, []byte(strings.Repeat("rubbish ", 4096)), 0o600) },
-		"missing": os.Remove,
-		"pages": func(db string) error {
+		"truncated":    func(db string) error { return os.Truncate(db, 9000) },
+		"empty":        func(db string) error { return os.Truncate(db, 0) },
+		"another text": func(db string) error { return os.WriteFile(db, []byte(strings.Repeat("rubbish ", 4096)), 0o600) },
+		"missing":      os.Remove,
+		"damaged pages": func(db string) error {
 			f, err := os.OpenFile(db, os.O_WRONLY, 0)
 			if err != nil {
 				return err
 			}
-			// behind the two meta pages
+			// the first two pages are the meta pages, which stay intact
 			_, err = f.WriteAt([]byte(strings.Repeat("rubbish ", 1024)), 8192)
 			return errors.Join(err, f.Close())
 		},
@@ -247,12 +250,12 @@ func TestRestoreRefused(t *testing.T) {
 		text []byte
 		want string
 	}{
-		"nothing":  {nil, "is damaged or not a snapshot"},
-		"rubbish":  {[]byte("hello"), "is damaged or not a snapshot"},
-		"cut":      {good[:len(good)-512], "is damaged: its digest does not match"},
-		"unsigned": {good[:len(good)-32], "does not end with a digest"},
-		"flipped":  {flipped, "is damaged: its digest does not match"},
-		"newer":    {newer, "written by etcd 3.7.8 and Kubernetes v1.38.0, which are newer"},
+		"empty":            {nil, "is damaged or not a snapshot"},
+		"another text":     {[]byte("hello"), "is damaged or not a snapshot"},
+		"truncated":        {good[:len(good)-512], "is damaged: its digest does not match"},
+		"without a digest": {good[:len(good)-32], "does not end with a digest"},
+		"flipped bit":      {flipped, "is damaged: its digest does not match"},
+		"newer version":    {newer, "written by etcd 3.7.8 and Kubernetes v1.38.0, which are newer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "snapshot")
@@ -280,36 +283,36 @@ func TestRestoreRefused(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
-// TestWithMember checks that the record contains the newest format of the present members, and of
-// no other member.
+// TestWithMember checks that the record contains the newest format of the present members, and
+// ignores the formats of former members.
 func TestWithMember(t *testing.T) {
 	old, next := format{"3.7.8", "v1.37.3"}, format{"3.7.8", "v1.38.0"}
 	both := []string{"a", "b"}
 	one := formatRecord{}.withMember(next, "a", []string{"a"})
 	if one.format != next {
-		t.Errorf("the first one: %+v", one)
+		t.Errorf("first member: %+v", one)
 	}
 	if back := one.withMember(old, "a", []string{"a"}); back.format != old {
-		t.Errorf("the only one goes back: %+v", back)
+		t.Errorf("rollback of the only member: %+v", back)
 	}
 	two := one.withMember(next, "b", both)
 	mixed := two.withMember(old, "a", both)
 	if mixed.format != next || mixed.By["a"] != old {
-		t.Errorf("one of two goes back: %+v", mixed)
+		t.Errorf("rollback of one of two members: %+v", mixed)
 	}
 	if back := mixed.withMember(old, "b", both); back.format != old {
-		t.Errorf("both go back: %+v", back)
+		t.Errorf("rollback of both members: %+v", back)
 	}
 	if left := mixed.withMember(old, "a", []string{"a"}); left.format != old || len(left.By) != 1 {
-		t.Errorf("the other one is gone: %+v", left)
+		t.Errorf("removal of the other member: %+v", left)
 	}
 	if unknown := (formatRecord{format: next}).withMember(old, "a", both); unknown.format != next {
 		t.Errorf("a member without an entry: %+v", unknown)
 	}
 }
 
-// TestRecordFormatRollback checks that a version after a rollback can restore the snapshots that it
-// took itself.
+// TestRecordFormatRollback checks that, after a rollback, the older version can restore a snapshot
+// that it takes itself.
 func TestRecordFormatRollback(t *testing.T) {
 	m := newMember(t)
 	m.serve(thisFormat, func(c *clientv3.Client) {
@@ -320,7 +323,7 @@ func TestRecordFormatRollback(t *testing.T) {
 			}
 		}
 		if r, err := c.Get(t.Context(), formatKey); err != nil || r.Kvs[0].Version != 2 {
-			t.Errorf("what is said is said again: %v, %v", r, err)
+			t.Errorf("the same format was written again: %v, %v", r, err)
 		}
 		m.prepare(m.snapshotFile())
 	})
@@ -349,9 +352,9 @@ func TestRestoreAmid(t *testing.T) {
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 }
 
-// TestRestoreCut cuts the power before the swap and after each of its steps. It also covers
-// replaced data of a newer version, for which the savepoint of this version must not replace the
-// restored data.
+// TestRestoreCut cuts the power before the swap and after each of its steps. In half of the cases,
+// a newer version has written the replaced data. The savepoint of this version must not replace the
+// restored data then.
 func TestRestoreCut(t *testing.T) {
 	for cut := range 2 * (len(localMember{}.restores().swapSteps()) + 1) {
 		cut, newer := cut/2, cut%2 == 1
@@ -390,7 +393,8 @@ func TestRestoreCut(t *testing.T) {
 }
 
 // TestRestoreAmidSwap cuts the power after each step of the swap. Before etcd starts, an admin
-// requests another restore, which fails: data that exist nowhere else are not lost.
+// requests another restore, which fails. The failed request must not lose data that exist nowhere
+// else.
 func TestRestoreAmidSwap(t *testing.T) {
 	for cut := range len(localMember{}.restores().swapSteps()) + 1 {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -410,7 +414,7 @@ func TestRestoreAmidSwap(t *testing.T) {
 				t.Fatal("there is no such snapshot")
 			}
 			m.serve(thisFormat, func(c *clientv3.Client) {
-				if cut < 2 { // it was not swapped in, and the request was superseded
+				if cut < 2 { // the swap had not begun, and the failed request superseded the first
 					m.expect(c, "kept", "later")
 				} else {
 					m.expect(c, "kept")
@@ -420,8 +424,8 @@ func TestRestoreAmidSwap(t *testing.T) {
 	}
 }
 
-// TestRestoreUnfinished checks that an incomplete restore is dropped, but not while it is being
-// made.
+// TestRestoreUnfinished checks that the data directory of an incomplete restore is removed, but not
+// while a process prepares a restore.
 func TestRestoreUnfinished(t *testing.T) {
 	m := newMember(t)
 	m.serve(thisFormat, func(c *clientv3.Client) { m.put(c, "kept", 1) })
@@ -434,7 +438,7 @@ func TestRestoreUnfinished(t *testing.T) {
 	}
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 	if !exists(m.local.at(requestedDir)) {
-		t.Error("what is being made was removed")
+		t.Error("the data directory was removed while a restore was being prepared")
 	}
 	if _, err := m.local.restores().prepare(t.Context(), nodespec.EtcdRestore{Undo: true}, nil, thisFormat); err == nil || !strings.Contains(err.Error(), "try again") {
 		t.Error(err)
@@ -442,12 +446,12 @@ func TestRestoreUnfinished(t *testing.T) {
 	unlock()
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
 	if exists(m.local.at(requestedDir)) {
-		t.Error("what was not finished is left")
+		t.Error("the data directory of the incomplete restore is left")
 	}
 }
 
-// TestRestoreThenBack restores a snapshot and then rolls back. The savepoint of the older version
-// replaces the restored data, which this version may not understand.
+// TestRestoreThenBack restores a snapshot with a newer version and then rolls back to this version.
+// The savepoint of this version replaces the restored data, which this version may not understand.
 func TestRestoreThenBack(t *testing.T) {
 	m, next := newMember(t), format{"3.8.0", "v1.38.0"}
 	m.serve(thisFormat, func(c *clientv3.Client) {
@@ -465,7 +469,7 @@ func TestRestoreThenBack(t *testing.T) {
 		}
 	})
 	m.serve(thisFormat, func(c *clientv3.Client) { m.expect(c, "kept") })
-	// format.json, put-back.json, restored.json, undo.snapshot, 1.0.0.db
+	// the five files are format.json, put-back.json, restored.json, undo.snapshot and 1.0.0.db
 	if left, _ := filepath.Glob(m.local.at("*")); len(left) != 5 {
 		t.Errorf("%q is left", left)
 	}
@@ -488,7 +492,7 @@ func TestNoSpace(t *testing.T) {
 			err = full()
 		}
 		if !errors.Is(err, rpctypes.ErrNoSpace) {
-			t.Fatalf("it was not filled: %v", err)
+			t.Fatalf("the database does not become full: %v", err)
 		}
 		if s := m.local.members().status(t.Context()); !slices.Equal(s.Alarms, []string{"NOSPACE"}) || s.Quota != m.quota {
 			t.Errorf("%+v", s)
@@ -498,10 +502,10 @@ func TestNoSpace(t *testing.T) {
 			t.Errorf("%+v, %v", done, err)
 		}
 		if _, err := defragment(t.Context(), m.local.dirs); err != nil {
-			t.Errorf("once more: %v", err)
+			t.Errorf("second defragmentation: %v", err)
 		}
 		if err := full(); !errors.Is(err, rpctypes.ErrNoSpace) {
-			t.Errorf("the alarm was taken back: %v", err)
+			t.Errorf("the alarm was cleared before disarm: %v", err)
 		}
 		if raised, err := disarm(t.Context(), m.local.dirs); err != nil || !slices.Equal(raised.GetAlarms(), []string{"NOSPACE"}) {
 			t.Errorf("%q, %v", raised, err)

@@ -32,9 +32,10 @@ import (
 //     running version.
 //   - Before it opens the data, each version records its versions of etcd and Kubernetes (format).
 //   - A version that finds data of a newer minor version restores its own savepoint (ensureFormat)
-//     and records the loss. The replaced data are retained for `restore --undo`. With other members
-//     it does not restore, because the data of a single member cannot roll back. These data count
-//     as data of this version once etcd serves them (recordServed).
+//     and records the loss. The replaced data are retained for `restore --undo`. In a cluster with
+//     other members, the version does not restore, because the data of a single member cannot roll
+//     back. The newer data stay, and count as data of this version once etcd serves them
+//     (recordServed).
 //
 // An upgrade within the minor versions changes no format: nothing is restored and nothing is lost.
 
@@ -54,7 +55,7 @@ func ownFormat() format {
 	return own
 }
 
-// newer reports whether own may be unable to read data of format f.
+// newer reports whether the versions in own may be unable to read data of format f.
 func (f format) newer(own format) bool {
 	return minor(f.Etcd).GreaterThan(minor(own.Etcd)) || minor(f.Kubernetes).GreaterThan(minor(own.Kubernetes))
 }
@@ -81,16 +82,17 @@ const (
 )
 
 // take writes the data of the etcd on this machine to a flushed snapshot, which has the name of the
-// running version. It is the first step of an upgrade; an error rejects the upgrade. It leaves
-// spare bytes of DATA free: without them etcd could not create its next log file, and the API would
-// fail in the middle of an upgrade.
+// running version. It is the first step of an upgrade; an error rejects the upgrade. The parameter
+// spare is the number of bytes of DATA that must stay free. Without them, etcd could not create its
+// next log file, and the API would fail in the middle of an upgrade.
 func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, error) {
 	c, err := connect(ctx, l.dirs)
 	if err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: %w", err)
 	}
 	defer c.Close()
-	// Files that are no longer needed go first: they may take the space.
+	// Files that are no longer needed are removed first, because the savepoint may need their
+	// space.
 	if err := l.removePartial(); err != nil {
 		return nodespec.Savepoint{}, err
 	}
@@ -101,7 +103,8 @@ func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, 
 	if err != nil {
 		return nodespec.Savepoint{}, fmt.Errorf("etcd: cannot take a savepoint: etcd does not answer: %w", err)
 	}
-	// Twice the size: a restore makes a copy beside the present data.
+	// The savepoint needs the size of the database, and a later restore needs it again for a copy
+	// beside the present data.
 	if err := checkSpace(l.dirs.EtcdSnapshots, 2*now.DbSize, spare, "etcd: cannot take a savepoint"); err != nil {
 		return nodespec.Savepoint{}, err
 	}
@@ -120,9 +123,9 @@ func (l savepoints) take(ctx context.Context, spare int64) (nodespec.Savepoint, 
 }
 
 // removePartial removes the rest of a savepoint that was interrupted. The file has the name of the
-// version that ran then, so the savepoint of another version would not replace it. A savepoint that
-// is still being written fails by the removal. ensureFormat can call this method, because the etcd
-// that sends the savepoint is gone by then.
+// version that ran then, so the savepoint of another version would not replace it. If such a file
+// is still being written, its savepoint fails. ensureFormat can call this method all the same,
+// because the etcd that sent the savepoint does not run any more.
 func (l savepoints) removePartial() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix + partialSuffix))
 	if err != nil {
@@ -136,9 +139,9 @@ func (l savepoints) removePartial() error {
 	return nil
 }
 
-// prune removes the savepoints of versions that can no longer be on the machine. It
-// retains the savepoint of the running version and the newest other savepoint: until the new
-// version is written, the machine can roll back to the previous version.
+// prune removes the savepoints of versions that can no longer be on the machine. It retains the
+// savepoint of the running version and the newest other savepoint: until the new version is
+// written, the machine can roll back to the previous version.
 func (l savepoints) prune() error {
 	all, err := filepath.Glob(l.at("*" + savepointSuffix))
 	if err != nil {
@@ -162,8 +165,9 @@ func (l savepoints) prune() error {
 	return nil
 }
 
-// Names beside the snapshots and nodespec.RestoredFile, which records the loss of the last restore.
-// A restore by an admin has separate names (restore.go).
+// Names of files and directories beside the stored snapshots. nodespec.RestoredFile, which records
+// the loss of the last restore, is there, too. A restore by an admin has separate names
+// (restore.go).
 const (
 	formatFile   = "format.json"
 	member       = "member"    // etcd's name for the directory with all of its data
@@ -175,13 +179,13 @@ const (
 // a newer version has written the data, it restores the savepoint of this version. The next call
 // completes the work after a power cut at any moment:
 //
-//	live data   dropped/   restoring/member   interrupted
-//	there       -          any                nothing, or the restore, which starts again
+//	live data   dropped/   restoring/member   what was interrupted
+//	there       missing    any                nothing, or the restore, which starts again
 //	missing     there      there              the swap; the restored data are complete
 //	there       there      missing            the steps after the swap
-//	missing     -          -                  nothing: there are no data
+//	missing     missing    missing            nothing: there are no data
 //
-// A restore that an admin requested comes first (restores.complete).
+// ensureFormat first completes a restore that an admin requested (restores.complete).
 func (l savepoints) ensureFormat(own format) error {
 	if err := l.removePartial(); err != nil { // a restore may need its space
 		return err
@@ -229,10 +233,10 @@ func (l savepoints) ensureFormat(own format) error {
 	return l.removeAll(restoringDir, droppedDir)
 }
 
-// recordServed is called when etcd serves. It records newer data that ensureFormat has left alone
-// as data of this version, and removes the savepoint of this version, which is older than these
-// data. Without that, ensureFormat would still find the data newer, and restore the savepoint, once
-// this machine is the only member.
+// recordServed is called when etcd serves. If ensureFormat has left newer data as they are, it
+// records them as data of this version, and removes the savepoint of this version, which is older
+// than these data. Otherwise ensureFormat would still find the data newer when this machine is
+// later the only member, and would restore the savepoint.
 func (l savepoints) recordServed(own format) error {
 	last, err := l.lastFormat()
 	if err != nil || !last.newer(own) {
@@ -244,8 +248,9 @@ func (l savepoints) recordServed(own format) error {
 	return l.removeAll(nodespec.SavepointFile(l.spec.Version))
 }
 
-// shared reports whether other members have the data, too. After a swap has begun, the answer stays
-// no: the swap began with that answer, and the database that it came from has been moved.
+// shared reports whether other members have the data, too. After a swap has begun, it returns
+// false: the swap begins only if no other member has the data, and it moves the database that lists
+// the members.
 func (l savepoints) shared() bool {
 	if len(l.spec.OtherControlPlanes()) == 0 || exists(l.at(droppedDir)) {
 		return false
@@ -270,12 +275,13 @@ func (l savepoints) lastFormat() (format, error) {
 	return f, nil
 }
 
-// revisionMargin is added for revisions that are in etcd's log and not yet in its database.
+// revisionMargin is added to the revisions of restored data, because the log of the replaced etcd
+// can contain revisions that its database does not contain yet.
 const revisionMargin = 1_000_000
 
 // restore makes a data directory from the savepoint of this version. Its revisions continue above
-// the revisions of the data that it replaces. A client that asks for a replaced revision gets the
-// error that the revision is compacted, and so does not take an older object for a newer one.
+// the revisions of the data that it replaces. A client that requests a replaced revision gets the
+// error that the revision is compacted. So it does not take an older object for a newer one.
 func (l savepoints) restore(last, own format) error {
 	if !exists(l.file()) {
 		return fmt.Errorf("etcd: the data were written by etcd %s and Kubernetes %s, which are newer than this version's %s and %s, and there is no savepoint for version %s of the system; upgrade again, or reset the machine and its data",

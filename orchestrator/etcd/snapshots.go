@@ -25,8 +25,9 @@ import (
 
 // The snapshots that the machine takes by schedule or on request
 // (docs/decisions/0066-scheduled-snapshots.md) are in a directory beside the data. machined decides
-// when. The name of each file contains its description, so that listing reads no file:
-// 20261122T201140Z-1234-3.7.0.db, or 20261122T201140Z-1234-3.7.0.db.age if it is encrypted.
+// when a snapshot is taken. The name of each file contains its description, so that listing reads
+// no file: 20261122T201140Z-1234-3.7.0.db, or 20261122T201140Z-1234-3.7.0.db.age if it is
+// encrypted.
 
 const (
 	snapshotDir = "snapshots"
@@ -35,9 +36,9 @@ const (
 	partialFile     = "coming"
 	snapshotTime    = "20060102T150405Z"
 	encryptedSuffix = ".age" // ends the names of encrypted snapshots
-	// minFreePercent is the part of DATA, in percent, that stays free of snapshots. With less free
-	// space the kubelet begins to delete images and then pods (imageGCHighThresholdPercent and
-	// evictionHard in orchestrator/kubelet/config.go).
+	// minFreePercent is the part of DATA, in percent, that must stay free after a snapshot. With
+	// less free space the kubelet begins to delete images and then pods
+	// (imageGCHighThresholdPercent and evictionHard in orchestrator/kubelet/config.go).
 	minFreePercent = 20
 )
 
@@ -48,7 +49,7 @@ type storedSnapshot struct {
 	Revision int64     // last revision in it
 	Version  string    // version of etcd's storage format, "3.7.0"
 	Size     int64     // bytes
-	// Encrypted reports whether it is encrypted for the TakeSnapshotRequest.Recipients of that
+	// Encrypted is true if the snapshot is encrypted, for the TakeSnapshotRequest.Recipients of its
 	// time.
 	Encrypted bool
 	Uploaded  time.Time // time of the upload, UTC; zero if not uploaded
@@ -90,8 +91,9 @@ func parseSnapshotName(name string) (s storedSnapshot, ok bool) {
 // snapshots are the stored snapshots, with the record of their uploads.
 type snapshots struct{ localMember }
 
-// list returns the stored snapshots, the newest first, and for each the time of its upload to the
-// target place (nodespec.EtcdTarget.Place). For an empty place no snapshot counts as uploaded.
+// list returns the stored snapshots, the newest first, and for each the time of its upload to a
+// target. The parameter place identifies the target (nodespec.EtcdTarget.Place). If it is empty, no
+// snapshot counts as uploaded.
 func (l snapshots) list(place string) ([]storedSnapshot, error) {
 	files, err := os.ReadDir(l.at(snapshotDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +123,7 @@ func (l snapshots) list(place string) ([]storedSnapshot, error) {
 }
 
 // take writes, verifies and encrypts a snapshot, and then applies retention. When it returns, the
-// snapshot is durable. At least free percent of DATA stays free.
+// snapshot is durable. The parameter free is the percentage of DATA that must stay free.
 func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest, free int) (made storedSnapshot, err error) {
 	readers, err := recipients(order.Recipients)
 	if err != nil {
@@ -134,7 +136,8 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 	if len(readers) > 0 {
 		copies = 2 // the plain snapshot that is verified, and the encrypted file
 	}
-	// Retention comes first: the limit may have been lowered because DATA has no space.
+	// Retention is applied before the check of the space, too: the operator may have lowered the
+	// limit because DATA has no space.
 	if _, err := l.applyRetention(storedSnapshot{At: time.Now()}, order.Most+1); err != nil {
 		return made, err
 	}
@@ -171,8 +174,9 @@ func (l snapshots) take(ctx context.Context, order nodespec.TakeSnapshotRequest,
 	return made, nil
 }
 
-// applyRetention removes the oldest snapshots, so that most snapshots remain. made, which was taken
-// or is about to be taken, is among them. It returns the list from before the removal.
+// applyRetention removes the oldest snapshots, so that at most the number most remains. This number
+// includes the snapshot made, which was taken or is about to be taken, and which is never removed.
+// It returns the list from before the removal.
 func (l snapshots) applyRetention(made storedSnapshot, most int) ([]storedSnapshot, error) {
 	all, err := l.list("")
 	if err != nil {
@@ -208,7 +212,7 @@ func (l snapshots) write(ctx context.Context, name string, readers []age.Recipie
 	return about, nil
 }
 
-// writeEncrypted first writes the snapshot to a file without a name beside the database; the plain
+// writeEncrypted first writes the snapshot to a file without a name beside the database. The plain
 // text adds no risk there, because the database has the same content in plain text. A snapshot that
 // fails verification is not encrypted.
 func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []age.Recipient) (about *api.EtcdSnapshotInfo, err error) {
@@ -230,7 +234,8 @@ func (l snapshots) writeEncrypted(ctx context.Context, to io.Writer, readers []a
 	return about, nil
 }
 
-// encrypt reads a text from from, and writes it to to, encrypted for the recipients.
+// encrypt reads all bytes of the parameter from, encrypts them for the recipients, and writes the
+// result to the parameter to.
 func encrypt(to io.Writer, from io.Reader, readers []age.Recipient) error {
 	w, err := age.Encrypt(to, readers...)
 	if err != nil {
@@ -254,9 +259,9 @@ func recipients(keys []string) ([]age.Recipient, error) {
 	return all, nil
 }
 
-// beyondRetention returns the snapshots to remove, so that made and the newest others remain, most
-// in all. A snapshot with a later time than made was taken under a wrong clock, and is removed
-// first.
+// beyondRetention returns the snapshots to remove. The snapshot made and the newest others remain,
+// together at most the number most. A snapshot with a later time than made was taken under a wrong
+// clock, and is removed first.
 func beyondRetention(all []storedSnapshot, made storedSnapshot, most int) []storedSnapshot {
 	others := slices.DeleteFunc(slices.Clone(all), func(s storedSnapshot) bool { return s.Name == made.Name })
 	later := func(s storedSnapshot) int { return max(s.At.Compare(made.At), 0) }
@@ -266,8 +271,8 @@ func beyondRetention(all []storedSnapshot, made storedSnapshot, most int) []stor
 	return others[min(max(most-1, 0), len(others)):]
 }
 
-// checkSpace returns an error if copies more copies of the database would leave less than
-// percent of DATA free.
+// checkSpace returns an error if DATA has no space for further copies of the database. The
+// parameter copies is their number, and percent is the percentage of DATA that must stay free.
 func (l snapshots) checkSpace(copies, percent int) error {
 	info, err := os.Stat(l.database())
 	if err != nil {

@@ -33,9 +33,10 @@ const turnKey = "/orlop/turn"
 // turns are the operations on the turn.
 type turns struct{ members }
 
-// take takes the turn for this machine, unless another machine has it or the absence of this
-// machine does not matter. It observes the control plane again after it has taken the turn, because
-// a machine that had the turn before may be away or back by then, and returns the result.
+// take takes the turn for this machine. It does not take it if another machine has it, or if the
+// absence of this machine does not matter. After it has taken the turn, it observes the control
+// plane again, because a machine that had the turn before may be away or back by then. It returns
+// the result of the last observation.
 func (l turns) take(ctx context.Context, order disruption.TurnRequest) disruption.ControlPlane {
 	seen := l.observe(ctx)
 	if !seen.Counts() {
@@ -82,7 +83,7 @@ func (l turns) observe(ctx context.Context) disruption.ControlPlane {
 	return seen
 }
 
-// addressOf returns the address in the URLs of a member; empty if there is none.
+// addressOf returns the address in the first valid URL of a member, or "" if there is none.
 func addressOf(urls []string) string {
 	for _, text := range urls {
 		if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
@@ -109,8 +110,8 @@ func probeAPIServers(ctx context.Context, dirs dirs.Dirs, all []disruption.Membe
 	probing.Wait()
 }
 
-// acquire stores the turn of this machine, and returns it. If another machine has the turn and
-// order does not force its replacement, it returns that turn.
+// acquire stores the turn of this machine, and returns it. If another machine has the turn, acquire
+// returns that turn. It replaces that turn only if the request forces this (order.Force).
 func (l turns) acquire(ctx context.Context, order disruption.TurnRequest) (held disruption.Turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -124,8 +125,9 @@ func (l turns) acquire(ctx context.Context, order disruption.TurnRequest) (held 
 		return disruption.Turn{}, err
 	}
 	held, renewed, err := store(ctx, c, order, lease.ID)
-	// After an error the turn may be stored all the same, and the machine would not know, so the
-	// lease is revoked. A machine that had the turn before retains it.
+	// After an error the turn may be stored all the same, although the machine gets no turn. So the
+	// lease is revoked, and the turn ends with it. A machine that had the turn before retains the
+	// turn.
 	if err != nil && !renewed || err == nil && held.OfAnother(order.Turn.Machine) {
 		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 		defer cancel()
@@ -134,8 +136,8 @@ func (l turns) acquire(ctx context.Context, order disruption.TurnRequest) (held 
 	return held, err
 }
 
-// store stores a turn with a lease, or returns the turn of another machine. renewed reports that
-// the machine had the turn before.
+// store stores a turn with a lease, or returns the turn of another machine. renewed is true if the
+// machine had the turn before.
 func store(ctx context.Context, c *clientv3.Client, order disruption.TurnRequest, lease clientv3.LeaseID) (held disruption.Turn, renewed bool, err error) {
 	text, err := json.Marshal(order.Turn)
 	if err != nil {
@@ -176,8 +178,8 @@ func (l turns) giveBack(ctx context.Context, machine string) error {
 	return remove(ctx, c, machine)
 }
 
-// giveBackElsewhere is giveBack for a machine that is no member any more. It calls another machine;
-// if none answers, the turn ends by itself.
+// giveBackElsewhere is giveBack for a machine that is no member any more. It uses the etcd of
+// another machine. If none answers, the turn ends by itself.
 func (l turns) giveBackElsewhere(ctx context.Context, machine string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -211,8 +213,8 @@ type storedTurn struct {
 	lease    clientv3.LeaseID
 }
 
-// readTurn reads the turn. A turn in an unknown form belongs to an unknown machine until etcd ends
-// it.
+// readTurn reads the turn. A turn in an unknown form counts as the turn of a machine "unknown",
+// until its lease ends.
 func readTurn(ctx context.Context, c *clientv3.Client) (storedTurn, error) {
 	answer, err := c.Get(ctx, turnKey)
 	if err != nil {
@@ -235,9 +237,9 @@ func decodeTurn(kvs []*mvccpb.KeyValue) storedTurn {
 	return out
 }
 
-// ended reports whether the lease of the turn has ended, or the turn has no lease: in restored
-// data, because a restore restores no leases. The times in the turn are not compared, because the
-// clocks of machines differ.
+// ended reports whether the lease of the turn has ended. A turn without a lease has ended, too: it
+// is in restored data, because a restore restores no leases. The times in the turn are not
+// compared, because the clocks of machines differ.
 func (s storedTurn) ended(ctx context.Context, c *clientv3.Client) (bool, error) {
 	if s.lease == clientv3.NoLease {
 		return true, nil
@@ -249,7 +251,7 @@ func (s storedTurn) ended(ctx context.Context, c *clientv3.Client) (bool, error)
 	return left.TTL < 0, nil
 }
 
-// present returns the turn; zero if it has ended.
+// present returns the turn, or the zero Turn if the turn has ended.
 func (s storedTurn) present(ctx context.Context, c *clientv3.Client) (disruption.Turn, error) {
 	if s.turn.Machine == "" {
 		return disruption.Turn{}, nil

@@ -27,8 +27,8 @@ import (
 const rightsHook = "orlop/rights"
 
 // lastBinding is created after all other objects. It permits every client to read the server's
-// health, so an answer to a caller without credentials proves that all rights exist (package
-// apiready waits for that).
+// health. So when the server answers a caller without credentials, all rights exist (package
+// apiready waits for such an answer).
 const lastBinding = "system:public-info-viewer"
 
 // anyRole is a role that every cluster has.
@@ -38,7 +38,7 @@ const anyRole = "cluster-admin"
 const retryInterval = 10 * time.Second
 
 // maxParallel is the number of objects that are created at the same time. etcd writes concurrent
-// requests with one sync of the disk.
+// requests to the disk together, with a single sync.
 const maxParallel = 16
 
 // rightsTimeout is how long the server of an existing cluster waits for missing rights.
@@ -69,9 +69,10 @@ func (s *Server) ensureRights(hook genericapiserver.PostStartHookContext) error 
 		go reconcileUpstream(hook, s.rbac, retryInterval, reconcile)
 		return nil
 	} else if missing {
-		// Either the first start was interrupted, and components wait for the last object and so
-		// for all of them. Or a user deleted the object and a policy rejects its creation. The
-		// policy must not end the server, because the user needs the server to change the policy.
+		// The last object can be missing for two reasons. If the first start was interrupted, other
+		// objects can be missing, too, and components wait for the last object. Or a user deleted
+		// the last object, and a policy rejects its creation. The policy must not end the server,
+		// because the user needs the server to change the policy.
 		bounded, cancel := context.WithTimeout(hook, rightsTimeout)
 		err := s.makeRights(bounded, client)
 		cancel()
@@ -118,8 +119,8 @@ func rightsMissing(ctx context.Context, client kubernetes.Interface) (missing, f
 // rule, until ctx is done. Without them, every machine considers every server unready, no machine
 // holds the virtual address, and starting components wait. Upstream would restore the two objects
 // only at the next start of a server. Objects with the annotation
-// rbac.authorization.kubernetes.io/autoupdate: "false" stay as they are. A value on missed reports
-// that the objects may have been missing since before the watch.
+// rbac.authorization.kubernetes.io/autoupdate: "false" stay as they are. A value on the channel
+// missed means that the objects may have been missing since before the watch began.
 func restoreProbeRights(ctx context.Context, client kubernetes.Interface, have rbacinformers.Interface, retryDelay time.Duration, missed <-chan struct{}) {
 	role, binding := probeRights()
 	changed := cell.NewSignal()
@@ -248,7 +249,7 @@ func inParallel(ctx context.Context, work []func() error) error {
 }
 
 // createWithRetry creates an object. The server may be unready for a moment, so createWithRetry
-// retries as long as upstream's hook would. An existing object is not an error.
+// retries for 30 seconds, as upstream's hook does. An existing object is not an error.
 func createWithRetry(ctx context.Context, make func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

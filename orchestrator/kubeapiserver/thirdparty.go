@@ -24,9 +24,9 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// thirdParty are upstream's admission plugins that consult the users' objects: webhooks and
-// policies. A webhook without a backend rejects all requests in its scope, so some requests of the
-// system skip these plugins (docs/decisions/0054-system-requests.md).
+// thirdParty are upstream's admission plugins that apply objects of users: webhooks and policies. A
+// webhook without a backend rejects all requests in its scope, so some requests of the system skip
+// these plugins (docs/decisions/0054-system-requests.md).
 var thirdParty = []string{mutatingwebhook.PluginName, validatingwebhook.PluginName, mutatingpolicy.PluginName, validatingpolicy.PluginName}
 
 // exemptSystemRequests wraps the third-party plugins with upstream's own mechanism
@@ -81,8 +81,8 @@ func (p exempting) report(err error) error {
 // and group match everything.
 type exemption struct {
 	user, group string // exactly one is set
-	// the caller must also be in system:masters; neither a signed certificate request nor a role
-	// can grant this group
+	// the caller must also be in system:masters; a signed certificate request or a role cannot
+	// grant this group
 	masters    bool
 	operations []admission.Operation
 	// "GROUP/RESOURCE" or "GROUP/RESOURCE/SUBRESOURCE"; the core group is empty
@@ -102,11 +102,12 @@ const (
 // to it. No row covers the content of users' objects: the plugins still check Deployments,
 // ReplicaSets, Jobs and the scheduler's bindings.
 var exemptions = []exemption{
-	// The server's own requests, over its connection to itself. It acts for no user on this
-	// connection.
+	// These are the server's own requests, over its connection to itself. The server never acts for
+	// a user on this connection.
 	{user: user.APIServerUser, masters: true},
 
-	// An administrator's repair (Cluster.Suspend and Cluster.Resume of the management API).
+	// This row is for an administrator's repair (Cluster.Suspend and Cluster.Resume of the
+	// management API).
 	{user: nodespec.BreakGlassUser, masters: true, resources: []string{
 		"apiregistration.k8s.io/apiservices", "apiextensions.k8s.io/customresourcedefinitions",
 		"admissionregistration.k8s.io/validatingwebhookconfigurations", "admissionregistration.k8s.io/mutatingwebhookconfigurations",
@@ -143,15 +144,16 @@ var exemptions = []exemption{
 	// The state of the add-ons.
 	{user: nodespec.AddonsUser, resources: []string{"/configmaps", "/serviceaccounts"}, namespace: nodespec.AddonsNamespace},
 
-	// A Node gets its share of the pod range and loses the taint of an unready node; its pods are
-	// marked as ready.
+	// The node controller assigns a share of the pod range to a Node, removes the taint of an
+	// unready node, and marks the pods of the node as ready.
 	{user: account("node-controller"), operations: []admission.Operation{update}, resources: []string{"/nodes", "/nodes/status", "/pods/status"}},
 	// The Node of a removed machine is deleted at once: until then other pods would connect to its
 	// pods.
 	{user: account("node-controller"), operations: []admission.Operation{remove}, resources: []string{"/nodes"}},
 	{user: account(bootstrap.NodeTaintsAccount), operations: []admission.Operation{update}, resources: []string{"/nodes"}},
-	// After a boot, pods have other addresses than the endpoints of their Services. One of these
-	// pods can be the backend of the webhook that fails.
+	// After a boot, pods have other addresses than the endpoints of their Services, until the
+	// controllers update the endpoints. One of these pods can be the backend of a webhook, which
+	// fails until then.
 	{user: account("endpointslice-controller"), resources: []string{"discovery.k8s.io/endpointslices"}},
 	{user: account("endpoint-controller"), resources: []string{"/endpoints"}},
 	// Every namespace needs these two objects to start pods.
@@ -228,7 +230,8 @@ func markImpersonation(next http.Handler) http.Handler {
 }
 
 // recordImpersonator records the name of the client that impersonates. It wraps the authenticator,
-// which precedes upstream's filter: after the filter, only the audit event contains this name.
+// which precedes upstream's filter for impersonation. The filter replaces the user of the request;
+// afterwards, only the audit event contains the name of the client.
 func recordImpersonator(next authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateRequest(r)
@@ -243,8 +246,9 @@ func recordImpersonator(next authenticator.Request) authenticator.Request {
 // impersonates this user: request.userInfo.extra in expressions. No client can set it.
 const impersonatorKey = "orlop.dev/impersonator"
 
-// withImpersonator sets the field impersonatorKey, or removes this field if the authenticator has
-// accepted it from the client.
+// withImpersonator sets the field impersonatorKey if a client impersonates the user of the request.
+// For any other request, it removes the field, which an authenticator can have accepted from the
+// client.
 func withImpersonator(ctx context.Context, a admission.Attributes) admission.Attributes {
 	who := a.GetUserInfo()
 	if who == nil {

@@ -44,10 +44,11 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 	}
 }
 
-// reservedPIDs is the number of tasks that pods together leave to the system: the kubelet limits
-// the pods to kernel.threads-max minus this value; a machine with 2 GiB of memory has 16,000. The
-// largest use of the system is a dozen tasks for the shim of each pod. Without the reservation, a
-// few pods with podPidsLimit each would leave no process to the system.
+// reservedPIDs is the number of tasks that pods together leave to the system. The kubelet limits
+// the pods to kernel.threads-max minus this value. On a machine with 2 GiB of memory,
+// kernel.threads-max is 16,000. The largest use of the system is a dozen tasks for the shim of each
+// pod. Without the reservation, a few pods with podPidsLimit each would leave no process to the
+// system.
 const reservedPIDs = 4096
 
 // nodeIPs returns the preferred address and the first address of the other family; the kubelet
@@ -78,8 +79,8 @@ func resolvConf(spec nodespec.Spec) string {
 }
 
 // The kubelet's limits of a pod's search list (MaxDNSSearchPaths and MaxDNSSearchListChars in
-// pkg/apis/core/validation). The kubelet cuts off the excess and emits an event for each pod in
-// that case.
+// pkg/apis/core/validation). If a list is longer, the kubelet cuts off the excess and emits an
+// event for each pod.
 const (
 	maxSearchDomains = 32
 	maxSearchChars   = 2048
@@ -103,7 +104,8 @@ func searchDomains(spec nodespec.Spec) []string {
 }
 
 // tokenCache is how long the kubelet caches the API server's answer about a token (upstream: two
-// minutes). It bounds the time for which the kubelet accepts a token of a removed machine.
+// minutes). It bounds how long the kubelet still accepts a token of a machine that was removed from
+// the cluster.
 const tokenCache = 5 * time.Second
 
 // configuration returns the kubelet's configuration file (kubelet.config.k8s.io/v1beta1). Fields
@@ -238,8 +240,8 @@ func quantities(all map[string]config.Threshold) map[string]string {
 }
 
 // managerSettings are the settings of the managers of processors, memory and topology. The static
-// policy of the memory manager requires the distribution over NUMA nodes of all memory that pods
-// cannot use.
+// policy of the memory manager requires the configuration to distribute all memory that pods cannot
+// use over the NUMA nodes. This configuration takes all of it from node 0.
 func managerSettings(spec nodespec.Spec) map[string]any {
 	kube := spec.Kubernetes.Kubelet
 	settings := map[string]any{

@@ -30,8 +30,8 @@ const (
 	// this node within that time and stops answering.
 	doubtTime = neighbor.AnnounceInterval + 500*time.Millisecond
 	// yieldTime is how long this node yields an address after the last claim of another node. The
-	// time is limited, because two nodes may yield to each other, and because the other node may
-	// have been wrong.
+	// time is limited, because two nodes may yield to each other, and because the claim of the
+	// other node may have been wrong.
 	yieldTime = 4 * probeInterval
 	// defendInterval is the shortest time between two announcements of an address in response to
 	// claims of other nodes (RFC 5227, 2.4).
@@ -50,7 +50,8 @@ type claim struct {
 	// yielded is the time of the last claim of another machine to which this node yields. It is
 	// zero while this node answers for the address.
 	yielded time.Time
-	// doubted is the time of the first claim of another machine while this node is cut off.
+	// doubted is the time of a claim of another machine while this node is cut off. If another
+	// claim follows after doubtTime, but before twice probeInterval, this node yields.
 	doubted  time.Time
 	defended time.Time // time of the last announcement against a claim
 }
@@ -76,7 +77,7 @@ type claimActions struct{ announce, probe []netip.Addr }
 // after it had yielded. A claim by another machine makes the node yield only while the node is cut
 // off. A node that is not cut off announces the address once more after such a claim, to correct
 // the neighbors that heard the claim (RFC 5227, 2.4 (b)). It does not yield, because both nodes
-// have the same data now or in a moment.
+// have the same data now or in a moment, and so elect the same node.
 func (c claims) step(v claimInput) (claims, claimActions) {
 	next := claims{}
 	var do claimActions
@@ -151,14 +152,16 @@ type lease struct {
 // The kubelet renews the Lease every 10 seconds, which is a quarter of its duration of 40 seconds.
 // The control plane considers the node lost when it has seen no renewal for 50 seconds
 // (node-monitor-grace-period). This node sees a renewal after pollInterval at most. If a request
-// times out, which also takes pollInterval, this node sees the renewal after twice pollInterval.
+// times out, which also takes pollInterval, this node sees the renewal after twice pollInterval. So
+// it considers itself cut off at most 45 seconds after the last renewal, before the control plane
+// considers it lost.
 const (
 	pollInterval = 5 * time.Second
 	leaseExpiry  = 40*time.Second - pollInterval
 )
 
-// renewed returns the next lease after the API server has returned the Lease with this version. now
-// is the time of the request.
+// renewed returns the next lease after the API server has returned the Lease with this version. The
+// parameter now is the time of the request.
 func (l lease) renewed(version string, now time.Time) lease {
 	if version == l.version {
 		return l

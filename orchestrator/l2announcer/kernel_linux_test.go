@@ -73,8 +73,8 @@ func newBridge(t *testing.T) netlink.Link {
 	return bridge
 }
 
-// win makes the node win these addresses, and runs a step of the node. It removes all other Nodes
-// from the data of the node.
+// win makes the node win these addresses, and runs a step of the node. To this end, it replaces the
+// data of the node: its own Node is the only one, and a Service has the addresses.
 func (s *station) win(t *testing.T, addresses ...netip.Addr) {
 	t.Helper()
 	s.knows([]Node{{Name: s.agent.spec.Node.Name, Ready: true}}, addresses)
@@ -106,7 +106,7 @@ func (s *station) step(t *testing.T, now time.Time) {
 	})
 }
 
-// until runs steps of the nodes until so returns true.
+// The function until repeats steps of the nodes until the function so returns true.
 func until(t *testing.T, what string, nodes []*station, so func() bool) {
 	t.Helper()
 	since := time.Now()
@@ -122,8 +122,8 @@ func until(t *testing.T, what string, nodes []*station, so func() bool) {
 
 // TestKernel runs two nodes and a neighbor on a bridge. By ARP and NDP, the neighbor resolves an
 // address to the MAC of the node that won the address. When the address moves, the announcement of
-// the new node updates the neighbor's entry without a request, and the previous node no longer
-// answers. A node that is cut off detects on the link that another node has taken over.
+// the new node updates the neighbor's entry without a request from the neighbor. The previous node
+// no longer answers. A node that is cut off detects on the link that another node has taken over.
 func TestKernel(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -194,7 +194,7 @@ func TestKernel(t *testing.T) {
 	})
 	for _, v := range both {
 		if got := known(t, bridge, v).mac; got != a.mac {
-			t.Errorf("%s is at %x, want %x: a probe says nothing about who has it", v, got, a.mac)
+			t.Errorf("%s is at %x, want %x: the probes of c must not change the neighbor's entry", v, got, a.mac)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestKernelGone(t *testing.T) {
 			return time.Since(since) > 2*neighbor.TakeOverAfter
 		})
 		if !has(other, shares[other]) || asked == 0 {
-			t.Errorf("%s answers for %v while the kernel of %s works, and was suspicious %d times", other.agent.spec.Node.Name, other.agent.claims.answered(), name, asked)
+			t.Errorf("%s answers for %v while the kernel of %s works, and had reason to solicit it %d times", other.agent.spec.Node.Name, other.agent.claims.answered(), name, asked)
 		}
 
 		must(t, netlink.LinkSetDown(gone.port))
@@ -256,8 +256,8 @@ func TestKernelGone(t *testing.T) {
 	}
 }
 
-// entry is the neighbor's entry for an address. The zero value means that there is no entry with a
-// MAC.
+// entry is the entry for an address in the neighbor's kernel. The zero value means that there is no
+// entry with a MAC.
 type entry struct {
 	mac   neighbor.MAC
 	state int
@@ -279,8 +279,8 @@ func known(t *testing.T, link netlink.Link, a netip.Addr) entry {
 	return entry{}
 }
 
-// ask sends a packet to an address, which makes the neighbor's kernel resolve it. ask returns the
-// MAC of the current entry, which may be zero, because it does not wait for the reply.
+// ask sends a packet to an address, which makes the neighbor's kernel resolve the address. ask does
+// not wait for the reply. It returns the MAC of the present entry, or the zero MAC.
 func ask(t *testing.T, link netlink.Link, a netip.Addr) neighbor.MAC {
 	t.Helper()
 	// Dial fails while the link is down, because the address then has no route.

@@ -11,18 +11,19 @@ import (
 // that has just begun to listen.
 //
 // A peer is either heard or silent. Each node with a working announcer announces its own address
-// every second. A peer becomes heard by such an announcement. It becomes silent when it has sent no
-// packet for 2 seconds, or no announcement for maxMute.
+// every second. When this node receives such an announcement, the peer becomes heard. The peer
+// becomes silent when it has sent no packet for 2 seconds, or no announcement for maxMute.
 //
 // After 1.2 seconds without a packet, this node solicits the peer. The kernel of the peer answers,
 // even while its machine is busy or its announcer restarts, so the peer stays heard. maxMute limits
-// this state, because a peer without a working announcer answers for no address. For example, an
-// announcer that starts during an outage of the API server answers for no address until the end of
-// the outage.
+// the time without an announcement, because a peer without a working announcer answers for no
+// address. For example, an announcer that starts during an outage of the API server answers for no
+// address until the end of the outage.
 //
 // Only an announcement makes a silent peer heard again. The kernel of a peer sends other packets
-// even if its announcer does not work. The kernel itself announces the address only when a link
-// comes back (NETDEV_NOTIFY_PEERS). The peer is then wrongly heard, but not longer than maxMute.
+// even if its announcer does not work. There is one exception: when a link comes back, the kernel
+// itself announces the address (NETDEV_NOTIFY_PEERS). If the announcer of the peer does not work
+// then, the peer is wrongly heard, but not longer than maxMute.
 type peerState struct {
 	listened    time.Duration   // how long this node has listened
 	stepped     time.Time       // time of the last step

@@ -108,8 +108,8 @@ type agent struct {
 	links    []neighbor.Link
 	heard    []neighbor.SeenAddress // packets that arrived since the last step
 	lease    lease
-	// stale means that the node was cut off after the current watch began, so nodes and services
-	// may be old.
+	// stale means that the node was cut off after the current watch began, so the fields nodes and
+	// services may be out of date.
 	stale     bool
 	known     bool                    // the agent has read the cluster at least once
 	conflicts map[netip.Addr]conflict // the last logged claim of each address
@@ -211,8 +211,8 @@ func (a *agent) read() error {
 }
 
 // relink reads the links from the kernel. If any link changed, the node announces all addresses
-// again. If its own links changed, it also resets the state of its peers: it could not hear them
-// while its link was down, so it must not consider them silent.
+// again. If its own links changed, it also resets the state of its peers: it could not hear the
+// peers while its link was down, so it must not consider them silent.
 func (a *agent) relink() error {
 	links, err := neighbor.ReadLinks()
 	if err != nil {
@@ -223,8 +223,8 @@ func (a *agent) relink() error {
 	}
 	before := a.ownLinks()
 	a.links, a.claims = links, a.claims.reannounce()
-	// The comparison ignores the addresses of a link, because they change without a break in
-	// reception.
+	// The comparison ignores the addresses of a link, because a change of addresses does not
+	// interrupt the reception.
 	same := func(x, y neighbor.Link) bool { return x.Index == y.Index && x.MAC == y.MAC }
 	if !slices.EqualFunc(before, a.ownLinks(), same) {
 		a.peers = peerState{}
@@ -232,8 +232,8 @@ func (a *agent) relink() error {
 	return nil
 }
 
-// own returns the address with which the node announces itself: the first IP address of the node.
-// In some tests the node has no address, and own returns the zero value.
+// The method own returns the address with which the node announces itself: the first IP address of
+// the node. In some tests the node has no address, and own returns the zero value.
 func (a *agent) own() netip.Addr {
 	if len(a.spec.Node.IPs) == 0 {
 		return netip.Addr{}

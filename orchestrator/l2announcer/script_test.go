@@ -37,14 +37,14 @@ func TestScripts(t *testing.T) {
 		"nodes":     (*link).addNodes,  // nodes a b c
 		"service":   (*link).service,   // service 192.0.2.70 [local a b]
 		"run":       (*link).run,       // run 3s
-		"wait":      (*link).wait,      // wait 3s: as run, without output
+		"wait":      (*link).wait,      // wait 3s: the same as run, but without output
 		"owners":    (*link).owners,    // owners: the nodes that answer for each address
 		"claim":     (*link).claim,     // claim 192.0.2.70 to a: a hears a foreign claim
 		"crash":     (*link).crash,     // crash a: the machine loses power
 		"start":     (*link).start,     // start a: the machine starts without state
 		"stop":      (*link).stop,      // stop a: the machine stands still until "continue"
 		"continue":  (*link).resume,    // continue a
-		"announcer": (*link).announcer, // announcer a stops|starts: its kernel works on
+		"announcer": (*link).announcer, // announcer a stops|starts: the kernel of a always works
 		"link":      (*link).setLink,   // link a down|up
 		"split":     (*link).split,     // split a | b c: packets of a do not reach b and c
 		"heal":      (*link).heal,      // heal: ends the split
@@ -79,7 +79,7 @@ type scripted struct {
 	known   facts
 	state   state
 	heard   []neighbor.SeenAddress
-	// The last printed values.
+	// The values that were printed last.
 	answers, silent string
 	cutOff          bool
 }
@@ -90,8 +90,8 @@ func (m *scripted) running() bool { return m.Running && m.works }
 // repeated matches a number and the character that it repeats.
 var repeated = regexp.MustCompile(`[0-9]+[^0-9]`)
 
-// counted replaces each run of equal letters by its length and the letter. For example, it returns
-// "3h 1s" for "hhhs".
+// counted replaces each series of equal letters by its length and the letter. For example, it
+// returns "3h 1s" for "hhhs".
 func counted(row string) string {
 	var out []string
 	for row != "" {

@@ -15,18 +15,18 @@ import (
 // still, restart, and are cut off from each other and from the API server.
 
 const (
-	// replaced is the longest time from a change until exactly one node answers for an address.
-	// With packet loss, a node may have a wrong state of a peer for this time.
+	// The constant replaced is the longest time from a change until exactly one node answers for an
+	// address. With packet loss, a node may have a wrong state of a peer for this time.
 	replaced = 3 * time.Second
-	// settled is the time after the last change from which no address moves. It holds for links
+	// If settled has passed since the last change, no address may move. This holds for links
 	// without packet loss.
 	settled = 5 * time.Second
 	// untangled is used in place of replaced if nodes have different data, or if a node has yielded
 	// an address. In both cases a node is or was cut off from the API server. The time is longer,
 	// because a node detects late that it is cut off.
 	untangled = found + 2*probeInterval
-	// lost is the age of a Lease at which the API server considers the node lost. found is the age
-	// at which the node itself detects that it is cut off.
+	// The constant lost is the age of a Lease at which the API server considers the node lost. The
+	// constant found is the age at which the node itself detects that it is cut off.
 	lost, found = 50 * time.Second, 40 * time.Second
 	// forgotten is the time without an announcement after which all nodes consider a node silent,
 	// even if some of them stood still in this time.
@@ -51,9 +51,9 @@ type simulated struct {
 	run     int           // the number of starts of the announcer
 	spoke   time.Duration // time of its last announcement
 	online  bool          // the node reaches the API server
-	renewed time.Duration
-	stale   bool
-	known   facts // nodes is nil before the first list
+	renewed time.Duration // time of the last renewal of its Lease
+	stale   bool          // the node considers itself cut off from the API server
+	known   facts         // the objects that the node has read; nodes is nil before the first list
 	state   state
 	heard   []neighbor.SeenAddress
 	answers []netip.Addr
@@ -76,8 +76,8 @@ type world struct {
 	moves     int
 	judged    int
 	takeovers int
-	// mute is the number of checks of a running machine that had made no announcement for at least
-	// forgotten.
+	// mute counts the checks (judge) of a running machine that had made no announcement for at
+	// least the time forgotten.
 	mute int
 }
 
@@ -86,14 +86,14 @@ func (w *world) disturbed(format string, args ...any) {
 	w.Logf(format, args...)
 }
 
-// tell sends the objects of the API server to each node that reaches the API server, after a random
-// delay.
+// tell lets each node that reaches the API server read its objects, after a random delay.
 func (w *world) tell() {
 	for _, m := range w.machines {
 		w.Of(&m.Machine, w.UpTo(300*time.Millisecond), func() { w.learn(m) })
 	}
 }
 
+// learn lets a node read the objects of the API server and renew its Lease, if it can.
 func (w *world) learn(m *simulated) {
 	if !m.works || !m.online || w.away {
 		return
@@ -310,7 +310,8 @@ func (w *world) judge() {
 		switch {
 		case m.announces():
 			m.spoke = w.Now
-		// In this time, the other nodes begin to consider m silent, each by its own clock.
+		// Between maxMute and forgotten, the other nodes begin to consider m silent, each by its
+		// own clock.
 		case m.Running && mute >= maxMute && mute < forgotten:
 			w.changed = w.Now
 		case m.Running && mute >= forgotten:
@@ -379,10 +380,10 @@ func (w *world) judge() {
 	w.In(100*time.Millisecond, w.judge)
 }
 
-// TestSimulation makes random changes to nodes and their network. It considers nodes that hear each
-// other and have the same data. Three seconds after the last change, exactly one of them answers
-// for each address that has a candidate, and this node is a candidate. From settled on, no address
-// moves.
+// TestSimulation makes random changes to nodes and their network. The following holds for nodes
+// that hear each other and have the same data. Three seconds after the last change, exactly one of
+// them answers for each address that has a candidate, and this node is a candidate. When the time
+// settled has passed, no address moves any more.
 func TestSimulation(t *testing.T) {
 	const worlds = 500
 	var moves, judged, takeovers, mute int

@@ -4,8 +4,8 @@
 //
 // All components of process "controllers" share one lease, because they start and stop together.
 // The holder of the Lease object is the leader. The only control-plane machine of a cluster does
-// not run this component, because it has no competitor. An election would also delay its
-// controllers after a power cut until the lease of the ended process has expired.
+// not run this component, because it has no competitor. After a power cut, an election would delay
+// its controllers until the lease of the ended process has expired.
 //
 // Each process uses only the API server of its own machine. It does not use the balancer, which the
 // components of the node use. A machine therefore loses the lease when its own API server fails,
@@ -39,9 +39,10 @@ const leaseName = "kube-controller-manager"
 
 // The lease expires leaseDuration after its last renewal, and then another machine becomes the
 // leader. A leader that could not renew the lease for renewDeadline stops. Its last request and the
-// two requests that release the lease end before the lease expires. The times are about twice the
-// defaults of Kubernetes, so that a slow API server does not make leaders stop: each stop restarts
-// the process, and the restart adds load to the API server.
+// two requests that release the lease take at most requestTimeout each, so they end before the
+// lease expires. The times are about twice the defaults of Kubernetes, so that a slow API server
+// does not make leaders stop: each stop restarts the process, and the restart adds load to the API
+// server.
 const (
 	leaseDuration  = 36 * time.Second
 	renewDeadline  = 20 * time.Second

@@ -23,7 +23,9 @@ type Service struct {
 	Managed  bool // this load balancer is responsible for it (IsManaged)
 	Ending   bool // in deletion: it retains its addresses and gets no new ones
 	Families []corev1.IPFamily
-	DualOnly bool         // it has a problem unless it gets both families
+	// DualOnly means that each missing family is a problem. Without it, a missing pool of one
+	// family is no problem if the Service has an address of the other family.
+	DualOnly bool
 	Pool     string       // the requested pool; empty: any pool without onRequest
 	Wanted   []netip.Addr // the requested addresses, at most one of each family
 	// WantedBy names the annotation or field with the request, for messages.
@@ -42,7 +44,7 @@ type Input struct {
 	Services []Service
 	Machines []netip.Addr // addresses that no Service may have
 	// Nodes are the addresses that machines report in their Node objects. No Service gets such an
-	// address. A Service that has such an address already retains it, because a machine can report
+	// address. A Service that already has such an address retains it, because a machine can report
 	// any address.
 	Nodes []netip.Addr
 }
@@ -53,8 +55,8 @@ type Decision struct {
 	Key       string
 	Addresses []netip.Addr
 	Problems  []Problem
-	// Unassigned means that the status of the Service must stay unchanged. No pool is configured,
-	// so another load balancer may assign its addresses.
+	// Unassigned means that the status of the Service must stay unchanged, because no pool is
+	// configured. Another load balancer may assign its addresses.
 	Unassigned bool
 	// Again is the time at which Step has to run again even without a change. It is zero if that is
 	// not necessary.
@@ -75,7 +77,7 @@ const (
 	ofMachine   = "AddressOfMachine"
 )
 
-// gracePeriod is the age of a Service without a class from which an Event reports that no pool is
+// gracePeriod is how old a Service without a class must be before an Event reports that no pool is
 // configured. Before that age, another load balancer may still assign an address.
 const gracePeriod = 30 * time.Second
 

@@ -43,18 +43,19 @@ func told(t *testing.T, w Input) []Copy {
 
 // TestTurns checks the requests for more copies than a request can have. The request has copies of
 // all 10 volumes, so a volume in permanent use does not block the others. It contains the copy in
-// progress. It stays the same within a turn, and each copy is requested in some turn.
+// progress. It stays the same within a period (Input.Period), and each copy is requested in some
+// period.
 func TestTurns(t *testing.T) {
 	w := crowd(10, 90)
 	w.Nodes[0].Report.Copying = w.Contents[17].Handle
 	seen := map[string]bool{}
-	for w.Turn = range 200 {
+	for w.Period = range 200 {
 		all, of := told(t, w), map[string]bool{}
 		for _, c := range all {
 			seen[c.Name], of[c.Of] = true, true
 		}
 		if len(of) != 10 || !slices.ContainsFunc(all, func(c Copy) bool { return c.Name == w.Nodes[0].Report.Copying }) {
-			t.Fatalf("%d volumes have a turn, %v", len(of), all)
+			t.Fatalf("copies of %d volumes are requested, %v", len(of), all)
 		}
 		w.Nodes[0].Copies = all
 		for _, op := range Step(w) {
@@ -196,7 +197,7 @@ func TestManyDeleted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	passes := 0
 	for ; len(c.Volumes)+len(c.Contents) > 0 && passes < 100; passes++ {
-		c.Turn = int64(passes / 3)
+		c.Period = int64(passes / 3)
 		for _, op := range Step(c.Input) {
 			// apply fails the test if the data of a deleted object are still on the disk
 			c.apply(op)

@@ -146,8 +146,8 @@ func (n *node) open() (opened, error) {
 	if n.store != nil {
 		return opened{n.store, n.filesystem, ""}, nil
 	}
-	// The root can be a symbolic link. The store needs the real path, because it compares it with
-	// mount points.
+	// The root can be a symbolic link. The store needs the real path, because it compares the path
+	// of its root with mount points.
 	root, err := filepath.EvalSymlinks(n.root)
 	if errors.Is(err, fs.ErrNotExist) && n.volume != "" {
 		n.problem = fmt.Sprintf("the disk of volume %s is missing", n.volume)
@@ -209,9 +209,10 @@ func (all nodes) stores() (out []*store) {
 }
 
 // serve starts two servers: the first serves CSI, and the second serves the registration. The
-// kubelet discovers the socket of the second (pkg/kubelet/pluginmanager). serve calls registered
-// with the result from the kubelet. stop ends both servers, and failed receives the error of a
-// server that ended by itself.
+// kubelet discovers the socket of the second server (pkg/kubelet/pluginmanager). When the kubelet
+// has registered or rejected the driver, serve calls the function registered with the result. The
+// function stop ends both servers, and the channel failed receives the error of a server that ended
+// by itself.
 func (all nodes) serve(kubelet string, registered func(ok bool, detail string)) (stop func(), failed <-chan error, err error) {
 	d := &driver{
 		node: all[0].name, version: all[0].version, find: all.find, stores: all.stores, changed: all[0].changed.Wake,
@@ -346,9 +347,9 @@ func publish(ctx context.Context, api kubernetes.Interface, own *corev1.Node, po
 }
 
 // perform retires the obsolete volumes, starts their removal and at most one copy, and returns the
-// report. The removal and the copy run in the background and end with ctx at the latest. perform
-// uses only the first entries of a list that is longer than limitsOf permits. The controller
-// removes entries from the list when they are done.
+// report. The removal and the copy run in the background, and end at the latest when ctx is done.
+// perform uses only the first entries of a list that is longer than limitsOf permits. The
+// controller removes entries from the list when they are done.
 func (n *node) perform(ctx context.Context, obsolete []string, copies []Copy) (Report, error) {
 	o, err := n.open()
 	if err != nil {

@@ -40,8 +40,8 @@ const maxPools = 32
 // poolName matches a valid name of a pool. The name of a pool is the name of its Volume document.
 var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
-// annotation returns the key of an annotation for a pool: for example "KEY.POOL" for key KEY, or
-// KEY itself for the pool on DATA.
+// annotation returns the key of an annotation for a pool: "KEY.POOL" for the key KEY and the pool
+// POOL, or KEY itself for the pool on DATA.
 func annotation(of, pool string) string {
 	if pool == "" {
 		return of
@@ -98,9 +98,9 @@ func readNodes(object any) []Node {
 // empty.
 func sameNodes(a, b []Node) bool { return len(a) > 0 && slices.EqualFunc(a, b, sameNode) }
 
-// unreported returns the named pools that have volumes or snapshots, and that their existing node
-// has not reported. Each result has a problem, so Step does not consider the data lost: they may
-// still exist.
+// unreported returns each named pool that has volumes or snapshots in the API, and whose node
+// exists but has not reported the pool. Each result has a problem, so Step does not consider the
+// data lost: they may still exist.
 func unreported(w Input) (all []Node) {
 	known, names := map[string]bool{}, map[string]string{}
 	for _, n := range w.Nodes {
@@ -136,7 +136,7 @@ func (o CreateClass) String() string {
 // className returns the name of the StorageClass of a pool.
 func className(pool string) string { return bootstrap.LocalClass + "-" + pool }
 
-// newClasses returns the creation of each missing StorageClass of a reported pool. A deleted class
+// newClasses returns a CreateClass for each reported pool that has no StorageClass. A deleted class
 // is created again while a node reports its pool.
 func newClasses(w Input) (ops []Op) {
 	pools := map[string]bool{}

@@ -43,9 +43,9 @@ const (
 //	Waits        64 × 561   name, colon, reason, comma    35,904
 //	Copies       64 × 137   two names, number, keys        8,768
 //
-// With the few remaining bytes, these are 140 KiB. They leave 116 KiB for the annotations of other
-// clients. After a restore of the etcd data, a disk can have twice as many volumes, which still
-// fit.
+// With the few other bytes of a report, these are 140 KiB. They leave 116 KiB for the annotations
+// of other clients. After a restore of the etcd data, a disk can have twice maxNames volumes; the
+// report still fits.
 const (
 	maxNames    = 1024 // volumes and snapshots of a node, existing or promised
 	maxObsolete = 256  // names in an ObsoleteAnnotation
@@ -71,7 +71,7 @@ type Report struct {
 	// Size is the capacity of the file system for files, in bytes.
 	Size int64 `json:"size,omitempty"`
 	// Volumes maps the names of all volumes and snapshots on the disk to their quotas in bytes. It
-	// includes incomplete ones.
+	// includes incomplete volumes and snapshots.
 	Volumes map[string]int64 `json:"volumes,omitempty"`
 	// Created maps each complete requested copy to the time when it began, in seconds since 1970.
 	// Copying is the name of the copy in progress. Waits maps all other requested copies to the

@@ -35,13 +35,13 @@ const Name = "local-volumes"
 // snapshots. retryInterval is the delay before the next pass after a failure. timeout is the
 // deadline of a request.
 //
-// turn is a period in which Step makes the same selection from a list that is too long for a
-// request. The next period has another selection (Input.Turn).
+// selectionPeriod is the time in which Step makes the same selection from a list that is too long
+// for a request. The next period has another selection (Input.Period).
 const (
-	pollInterval  = 250 * time.Millisecond
-	retryInterval = 2 * time.Second
-	timeout       = 10 * time.Second
-	turn          = time.Minute
+	pollInterval    = 250 * time.Millisecond
+	retryInterval   = 2 * time.Second
+	timeout         = 10 * time.Second
+	selectionPeriod = time.Minute
 )
 
 // Controllers returns the component of the controller, to which the caller adds Run. The list is
@@ -98,7 +98,7 @@ func clientsOf(config *rest.Config) (c clients, err error) {
 
 // served waits until the API server defines the kinds of snapshots, which package bootstrap
 // creates. The controller needs the sizes of all snapshots before it can promise space to volumes.
-// The result is false if ctx is done first.
+// served returns false if ctx is done first.
 func served(ctx context.Context, c clients, tell func(detail string)) bool {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -136,7 +136,7 @@ type controller struct {
 	caches
 	changed cell.Signal
 	// promised maps each written object to its resource version before the write, which is empty
-	// for a new object. A cache that still has this version is stale.
+	// for a new object. A cache that still has this version may be stale (the method behind).
 	promised map[promise]string
 	reported map[types.UID]string // the last message of an Event, by the UID of the claim
 }
@@ -195,7 +195,7 @@ func (c *controller) run(ctx context.Context, tell func(detail string)) error {
 	}
 	return component.Reconciler{
 		Changed: c.changed, Factories: c.factories, Watched: watched,
-		Period: turn, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
+		Period: selectionPeriod, RetryInterval: retryInterval, Pass: c.pass, Report: tell,
 	}.Run(ctx)
 }
 
@@ -262,7 +262,7 @@ func message(op Op) (key, reason, why string) {
 }
 
 // behind reports whether a cache lacks a promise. With such a cache, Step could promise the same
-// space twice. behind fails if it cannot read an object from the API server.
+// space twice. behind returns an error if it cannot read an object from the API server.
 func (c *controller) behind(ctx context.Context) (bool, error) {
 	for what, version := range c.promised {
 		store := c.volumes.GetStore()
@@ -275,9 +275,9 @@ func (c *controller) behind(ctx context.Context) (bool, error) {
 		} else if o, ok := object.(metav1.Object); found && ok {
 			cached = o.GetResourceVersion()
 		}
-		// The cache still has the version before the write. It is stale only if the API server has
-		// another version now. The API server may also have rejected the write, or the object is
-		// deleted already.
+		// The cache still has the version from before the write. The cache is stale only if the API
+		// server has another version now. If not, the API server has rejected the write, or the
+		// object is deleted already.
 		if cached == version {
 			asking, done := context.WithTimeout(ctx, timeout)
 			have, err := c.get(asking, what)
@@ -314,7 +314,7 @@ type objects struct {
 
 // input returns the input of Step from the caches, and the API objects of the input.
 func (c *controller) input() (Input, objects) {
-	w := Input{Reserve: c.reserve, Turn: time.Now().Unix() / int64(turn/time.Second)}
+	w := Input{Reserve: c.reserve, Period: time.Now().Unix() / int64(selectionPeriod/time.Second)}
 	all := objects{
 		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, capacities: map[string]*storagev1.CSIStorageCapacity{},

@@ -21,7 +21,7 @@ type Snapshot struct {
 	UID     string
 	Created time.Time
 	Class   string // its class; empty: the default class
-	Claim   string // namespace/name of its source claim; empty: see Content
+	Claim   string // namespace/name of its source claim; empty: the snapshot names a Content
 	// Content is the name of an existing Content that the snapshot uses instead of a source claim.
 	Content  string
 	Bound    string // name of its Content in its status
@@ -157,8 +157,8 @@ func (c Content) pending() bool {
 	return c.Of != "" && c.Node != "" && c.State.Taken == 0 && !c.Deleting
 }
 
-// lost reports whether data are lost, because their node does not exist or its pool has another
-// file system now. The parameter there is false if the node does not exist.
+// The function lost reports whether data are lost, because their node does not exist or its pool
+// has another file system now. The parameter there is false if the node does not exist.
 func lost(node Node, there bool, filesystem string) bool {
 	return !there || node.Report.Filesystem != "" && node.Report.Filesystem != filesystem
 }
@@ -189,18 +189,18 @@ func copies(w Input, nodes map[string]Node) (todo map[string][]Copy, needed map[
 	return todo, needed
 }
 
-// some selects the copies for the request to a node in a turn. The parameter most is the largest
-// number of copies. It selects the copy in progress first, then one copy of each source, and then
-// further copies. A copy may wait for the pods of its source for ever, so the copies of one source
-// must not fill the whole request. making is the name of the copy in progress. A later turn selects
-// other copies.
-func some(all []Copy, most int, making string, turn int64) []Copy {
+// The function some selects at most the number most of copies for the request to a node in a
+// period. It selects first the copy in progress, whose name is the parameter making, then one copy
+// of each source, and then further copies. A copy may wait for the pods of its source for ever, so
+// the copies of one source must not fill the whole request. In a later period, the selection
+// differs.
+func some(all []Copy, most int, making string, period int64) []Copy {
 	if len(all) <= most {
 		return all
 	}
 	name := func(c Copy) string { return c.Name }
 	before, of := map[string]int{}, map[string]int{}
-	order := shuffled(all, turn, name)
+	order := shuffled(all, period, name)
 	for _, c := range order {
 		of[c.Of]++
 		before[c.Name] = of[c.Of]
@@ -216,7 +216,7 @@ func fills(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	todo, _ := copies(w, nodes)
 	for _, n := range sorted(w.Nodes, func(n Node) string { return n.Name }) {
-		if tell := some(todo[n.Hostname], limitsOf(n.Pool).copies, n.Report.Copying, w.Turn); !slices.Equal(n.Copies, tell) {
+		if tell := some(todo[n.Hostname], limitsOf(n.Pool).copies, n.Report.Copying, w.Period); !slices.Equal(n.Copies, tell) {
 			ops = append(ops, RequestCopies{n.Name, n.Pool, tell})
 		}
 	}
@@ -241,7 +241,7 @@ func fills(w Input, nodes map[string]Node) []Op {
 }
 
 // origin returns the name of a source on the disk, the number of bytes that a copy of it needs, and
-// the pool that has it. If the source cannot be used, why is the reason; otherwise why is empty.
+// the pool that has it. The result why is the reason if the source cannot be used, or empty.
 func origin(w Input, s Source) (of string, least int64, node Node, why string) {
 	fail := func(format string, args ...any) (string, int64, Node, string) {
 		return "", 0, Node{}, fmt.Sprintf(format, args...)
@@ -348,8 +348,9 @@ func snapshots(w Input, nodes map[string]Node, free rooms) []Op {
 	return ops
 }
 
-// taken returns the next change by which a snapshot is taken, or the reason why that is impossible.
-// The first change adds the finalizer, and the second creates the content.
+// The function taken returns the next of the two changes that let a node take a new snapshot, or
+// the reason why the snapshot cannot be taken. The first change adds the finalizer, and the second
+// creates the content.
 func taken(w Input, s Snapshot, free rooms) (Op, string) {
 	class, why := w.snapshotClass(s.Class)
 	if why != "" {
@@ -419,9 +420,9 @@ func (c Content) look(nodes map[string]Node) State {
 	return state
 }
 
-// waits returns why the snapshot of a content is not taken yet, or "" if it is being taken. If the
-// node reports no reason, because the present request does not contain the copy, waits returns the
-// reason from the present status.
+// The method waits returns the reason why the snapshot of a content is not taken yet, or "" if the
+// node takes it now. The node reports no reason if its present request does not contain the copy.
+// The result is then the reason from the present status, or else that the request is full.
 func (c Content) waits(node Node) string {
 	told := slices.ContainsFunc(node.Copies, func(x Copy) bool { return x.Name == c.Handle })
 	switch why := node.Report.Waits[c.Handle]; {
@@ -435,8 +436,8 @@ func (c Content) waits(node Node) string {
 	return c.State.Problem
 }
 
-// contentEnds finishes the deletion of contents. It adds the snapshots that nodes have to destroy
-// to obsolete.
+// contentEnds finishes the deletion of contents. It adds to the map obsolete the snapshots that
+// nodes have to destroy.
 func contentEnds(w Input, nodes map[string]Node, needed map[string]bool, obsolete map[string][]string) []Op {
 	var ops []Op
 	for _, c := range sorted(w.Contents, func(c Content) string { return c.Name }) {

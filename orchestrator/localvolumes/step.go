@@ -21,37 +21,38 @@ type Input struct {
 	// Reserve is the number of bytes of each node's DATA that volumes cannot use. They are for the
 	// system and for files of pods outside volumes. 0 means defaultReserve.
 	Reserve int64
-	// Turn is the number of the present period. If a list of requests is too long, a node gets
-	// another part of it in each period.
-	Turn       int64
+	// Period is a number that changes at a fixed interval (selectionPeriod). A list of requests
+	// that is too long for a node is sent in parts, another part in each period.
+	Period     int64
 	Nodes      []Node
 	Classes    []StorageClass // of this driver
-	Claims     []Claim        // claims of these classes, or bound to one of Volumes
+	Claims     []Claim        // claims of a class in Classes, or with a volume in Volumes
 	Volumes    []Volume       // of this driver
 	Capacities []Capacity
 
 	SnapshotClasses []SnapshotClass // of this driver
-	Snapshots       []Snapshot      // snapshots of these claims or contents
+	Snapshots       []Snapshot      // snapshots of a claim in Claims, or that name one of Contents
 	Contents        []Content       // of this driver
 }
 
-// Node is a pool of a node: the part of a Node object that Step uses for this pool.
+// Node is one pool of a node, with the data of the Node object that concern this pool. A node with
+// several pools has several entries in Input.Nodes.
 type Node struct {
 	Name string
 	Pool string // name of the pool; empty: the pool on DATA
-	// Hostname is the place of the pool (placeOf), by which volumes refer to it. For the pool on
-	// DATA it is the hostname label of the Node.
+	// Hostname identifies the pool in volumes: the hostname label of the Node for the pool on DATA,
+	// or "hostname/pool" for any other pool (placeOf).
 	Hostname string
 	Report   Report
-	Obsolete []string // names of the volumes and snapshots that the node was requested to destroy
-	Copies   []Copy   // the copies that the node was requested to make
+	Obsolete []string // names of the volumes and snapshots in the present request to destroy
+	Copies   []Copy   // the copies in the present request to copy
 }
 
 // StorageClass is the part of a StorageClass object that Step uses.
 type StorageClass struct {
 	Name      string
-	Immediate bool // a claim needs a volume before the scheduler has selected a node
-	Pool      string
+	Immediate bool   // its volumeBindingMode is Immediate, not WaitForFirstConsumer
+	Pool      string // name of the pool; empty: the pool on DATA
 }
 
 // Claim is the part of a PersistentVolumeClaim that Step uses.
@@ -77,9 +78,9 @@ type Volume struct {
 	Filesystem string
 	ClaimUID   string
 	Size       int64
-	Source     string // name of its source, until it is filled
-	Retain     bool
-	Released   bool // its claim was deleted
+	Source     string // name of its source; empty: the volume has no source, or is filled
+	Retain     bool   // its reclaim policy is Retain
+	Released   bool   // its claim was deleted
 	Deleting   bool
 }
 
@@ -106,7 +107,8 @@ type (
 	Reschedule struct{ Claim, Why string }
 	// Refuse reports by an Event of the claim why it gets no volume or no larger volume.
 	Refuse struct{ Claim, Why string }
-	// GrowVolume raises the capacity of a volume, which promises the space.
+	// GrowVolume raises the capacity of a volume. It thus promises the additional space to the
+	// volume.
 	GrowVolume struct {
 		Name string
 		Size int64
@@ -161,9 +163,9 @@ func (o SetCapacity) String() string {
 }
 func (o DropCapacity) String() string { return "drop capacity " + o.Name }
 
-// Step returns the changes to make, in order. It never promises space twice. The sizes of all
-// volumes, snapshots and other entries in the directory of volumes are never together more than
-// DATA without the reserve and the share of evictionPercent. Volumes in deletion count, too.
+// Step returns the changes to make, in order. It never promises space twice: the total size of all
+// volumes, snapshots and other entries in the directory of volumes never exceeds the size of DATA
+// minus the reserve and minus evictionPercent of DATA. Volumes in deletion count, too.
 func Step(w Input) []Op {
 	w.Nodes = append(slices.Clone(w.Nodes), unreported(w)...)
 	ops := newClasses(w)
@@ -185,9 +187,9 @@ func Step(w Input) []Op {
 
 // defaultReserve returns the default reserve of a node in bytes, for images, logs, etcd and files
 // of pods outside volumes. It is a quarter of DATA but at most 20 GiB, and in any case at least a
-// tenth of DATA. With evictionPercent and at least a tenth of reserve, volumes can fill at most
-// three quarters of DATA. If four fifths were full, the kubelet would delete the images that no pod
-// uses (imageGCHighThresholdPercent of package kubelet).
+// tenth of DATA. The reserve (at least 10 %) and evictionPercent (15 %) leave at most 75 % of DATA
+// to volumes. At 80 %, the kubelet would delete the images that no pod uses
+// (imageGCHighThresholdPercent of package kubelet).
 func defaultReserve(size int64) int64 { return max(min(size/4, 20<<30), size/10) }
 
 // evictionPercent is the free share of DATA, in percent, below which the kubelet evicts pods
@@ -215,8 +217,9 @@ func crowded(n Node) string {
 	return fmt.Sprintf("node %s has %d volumes and snapshots, and can have no more: delete some", placeOf(n.Name, n.Pool), limitsOf(n.Pool).names)
 }
 
-// left returns the room of a pool. A snapshot counts with the size of its volume until the node has
-// taken it. Then it counts with the size of its contents, because a snapshot has no writer.
+// The function left returns the room of a pool. A snapshot counts with the size of its volume until
+// the node has taken it. Then it counts with the size of its contents. Nothing writes to a
+// snapshot, so it does not grow.
 func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	switch {
 	case n.Pool != "": // a volume of the machine with a StorageClass has no other use
@@ -225,7 +228,8 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 		reserve = defaultReserve(n.Report.Size)
 	}
 	free, names := n.Report.Size-n.Report.Size*evictionPercent/100-reserve, limitsOf(n.Pool).names
-	// The entries that remain after the loops are taken snapshots, or have no object.
+	// After the next two loops, only snapshots that the node has taken remain, and entries without
+	// an object.
 	there := maps.Clone(n.Report.Volumes)
 	for _, v := range volumes {
 		if v.Node == n.Hostname && v.Filesystem == n.Report.Filesystem {
@@ -248,8 +252,8 @@ func left(reserve int64, n Node, volumes []Volume, contents []Content) room {
 	return room{free, names}
 }
 
-// ends deletes volumes without a claim, finishes their deletion, and writes to each node which
-// volumes and snapshots it has to destroy.
+// The function ends deletes volumes without a claim, finishes their deletion, and requests from
+// each node to destroy its obsolete volumes and snapshots.
 func ends(w Input, nodes map[string]Node) []Op {
 	var ops []Op
 	obsolete := map[string][]string{}
@@ -277,7 +281,7 @@ func ends(w Input, nodes map[string]Node) []Op {
 		// The next period has another part of the list.
 		if most := limitsOf(n.Pool).obsolete; len(tell) > most {
 			itself := func(name string) string { return name }
-			tell = sorted(shuffled(tell, w.Turn, itself)[:most], itself)
+			tell = sorted(shuffled(tell, w.Period, itself)[:most], itself)
 		}
 		if !slices.Equal(n.Obsolete, tell) {
 			ops = append(ops, Destroy{n.Name, n.Pool, tell})
@@ -286,14 +290,14 @@ func ends(w Input, nodes map[string]Node) []Op {
 	return ops
 }
 
-// shuffled returns the entries in a random order that depends only on turn and the names. Within a
-// turn the order is stable, even if entries are added or removed. In the next turn it differs, so
-// that another part of a list is at its beginning, and entries that fail do not block the others
-// for ever.
-func shuffled[T any](all []T, turn int64, name func(T) string) []T {
+// shuffled returns the entries in a random order that depends only on the number of the period and
+// the names. Within a period the order is stable, even if entries are added or removed. In the next
+// period the order differs: another part of the list is at the beginning, so entries that fail do
+// not block the others for ever.
+func shuffled[T any](all []T, period int64, name func(T) string) []T {
 	lots := map[string]string{}
 	for _, x := range all {
-		lot := sha256.Sum256(fmt.Appendf(nil, "%d/%s", turn, name(x)))
+		lot := sha256.Sum256(fmt.Appendf(nil, "%d/%s", period, name(x)))
 		lots[name(x)] = string(lot[:])
 	}
 	return sorted(all, func(x T) string { return lots[name(x)] })
@@ -387,9 +391,9 @@ func births(w Input, free rooms) []Op {
 	return ops
 }
 
-// copied creates the volume of a claim with a source, or returns a message to the claim. The volume
-// must be in the pool of its source. It is created before the scheduler has selected a node, so the
-// scheduler can select only the node of the source.
+// The function copied creates the volume of a claim with a source, or returns a message to the
+// claim. The volume must be in the pool of its source. It is created before the scheduler has
+// selected a node, so the scheduler can select only the node of the source.
 func copied(w Input, c Claim, pool, name string, free rooms) Op {
 	of, least, n, why := origin(w, c.Source)
 	want, room := max(c.Size, minSize), free[n.Hostname]

@@ -22,8 +22,8 @@ import (
 )
 
 // These are the directories below the root of the store. A volume is created in making, used in
-// volumes, and removed in removing. It moves between them by rename(2), so a volume in volumes is
-// always complete.
+// volumes, and removed in removing. It moves between these directories by rename(2), so a volume in
+// the directory volumes is always complete.
 const (
 	making   = "making"
 	volumes  = "volumes"
@@ -44,8 +44,8 @@ const (
 // which has 2³⁰ numbers.
 const firstProject, lastProject = 1 << 24, 1<<24 + 1<<30
 
-// nothing is the limit of the project of a removed volume. A process may still have a file of the
-// volume open, and must not write more to it.
+// The value nothing is the limit for the project of a removed volume. A process may still have a
+// file of the volume open, and must not write more to it.
 var nothing = projectquota.Limit{Bytes: 1 << 10, Inodes: 1}
 
 // inodeShare is the number of bytes of a volume for each inode. DATA has the same ratio
@@ -116,8 +116,8 @@ func (kernelQuotas) Get(dir string, id uint32) (projectquota.Limit, projectquota
 // volume is a volume or snapshot on the disk.
 type volume struct {
 	project   uint32
-	size      int64 // its quota on the disk in bytes; 0: set at the next use
-	requested int64 // a larger quota that may not be on the disk yet
+	size      int64 // the quota on the disk in bytes; 0: ensure sets the quota at the next use
+	requested int64 // a larger quota in bytes that may not be on the disk yet
 	retired   bool  // it is in the directory removing
 	making    bool  // it is an incomplete copy
 }
@@ -129,7 +129,7 @@ type store struct {
 	within  string // path of root in that file system
 	quotas  quotas
 	mounts  func() ([]*mountinfo.Info, error)
-	left    func() (free, size int64, err error) // bytes of the file system
+	left    func() (free, size int64, err error) // the free bytes and the size of the file system
 	mu      sync.Mutex
 	all     map[string]volume
 	reading map[string]int // number of copies in progress, by source
@@ -281,10 +281,11 @@ func (s *store) sizes() map[string]int64 {
 	return sizes
 }
 
-// show calls do with the directory of a volume, to mount it. It creates the directory first if it
-// does not exist. The quota is then effective, and on the disk, before the first write. show holds
-// the lock while do runs, so no copy and no removal can begin before the mount. If from is not
-// empty, a copy creates the volume, and show fails until the copy is complete.
+// show calls the function do with the directory of a volume; do mounts the volume. show first
+// creates the directory if it does not exist. The quota is then effective, and on the disk, before
+// the first write. show holds the lock while do runs, so no copy and no removal can begin before
+// the mount. If the volume has a source (from is not empty), a copy creates the volume, and show
+// fails until the copy is complete.
 func (s *store) show(name string, size int64, from string, do func(dir string) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,8 +296,8 @@ func (s *store) show(name string, size int64, from string, do func(dir string) e
 	return do(dir)
 }
 
-// ensure returns the directory of a volume, and creates it if it does not exist. The caller holds
-// the lock. It fails if the volume cannot be used now.
+// ensure returns the directory of a volume, and creates it if it does not exist. ensure fails if
+// the volume cannot be used now. The caller holds the lock.
 func (s *store) ensure(name string, size int64, from string) (dir string, err error) {
 	dir = filepath.Join(s.root, volumes, name)
 	v, there := s.all[name]
@@ -367,7 +368,7 @@ func (s *store) limit(project uint32, size int64) error {
 }
 
 // grow raises the quota of a volume to size bytes and waits until the quota is on the disk, because
-// the kubelet requests it only once. If the quota is higher already, grow does nothing.
+// the kubelet requests a growth only once. If the quota is higher already, grow does nothing.
 func (s *store) grow(name string, size int64) error {
 	if grown, err := s.raise(name, size); grown || err != nil {
 		return err
@@ -393,8 +394,8 @@ func (s *store) has(name string) bool {
 	return there
 }
 
-// raise sets the quota of a volume. grown means that the quota on the disk was already at least
-// size, so there is nothing to write to the disk.
+// raise sets the quota of a volume. The result grown is true if the quota on the disk was already
+// at least size. There is then nothing to write to the disk.
 func (s *store) raise(name string, size int64) (grown bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -416,9 +417,9 @@ func (s *store) raise(name string, size int64) (grown bool, err error) {
 	return false, nil
 }
 
-// retire takes a volume out of use permanently. left means that its data are still on the disk;
-// clear removes them. retire fails if the volume is incomplete, mounted, or the source of a copy in
-// progress.
+// retire takes a volume out of use permanently. The result left is true if the data are still on
+// the disk. The method clear removes them. retire fails if the volume is incomplete, mounted, or
+// the source of a copy in progress.
 func (s *store) retire(name string) (left bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -491,7 +492,7 @@ func (s *store) remember(name string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// gone returns the content of the file of destroyed volumes, one name per line.
+// The method gone returns the content of the file of destroyed volumes, one name per line.
 func (s *store) gone() (string, error) {
 	names, err := os.ReadFile(filepath.Join(s.root, destroyed))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -501,7 +502,7 @@ func (s *store) gone() (string, error) {
 }
 
 // forget removes the oldest names from the file of destroyed volumes if the file is larger than
-// maxDestroyed. The newest half of maxDestroyed bytes stays.
+// maxDestroyed. The newest names stay, in at most half of maxDestroyed bytes.
 func (s *store) forget() error {
 	names, err := s.gone()
 	if err != nil || len(names) <= maxDestroyed {
@@ -511,7 +512,7 @@ func (s *store) forget() error {
 	return renameio.WriteFile(filepath.Join(s.root, destroyed), []byte(kept), 0o600)
 }
 
-// retired returns the sorted names of the volumes in removal.
+// The method retired returns the sorted names of the volumes in removal.
 func (s *store) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -131,9 +131,9 @@ func (a *agent) run(ctx context.Context, report func(detail string)) error {
 	}.Run(ctx)
 }
 
-// pass writes the status of the object. Then it requests a release or a step of a repair from
-// machined, if the object permits or orders that. It returns the status text of the component. If
-// the object does not exist, pass does nothing, because the controllers create it.
+// pass writes the status of the object. Then it requests from machined a release, if the object
+// permits one, or a step of a repair, if the object orders one. It returns the status text of the
+// component. If the object does not exist, pass does nothing, because the controllers create it.
 func (a *agent) pass(ctx context.Context) (detail string, err error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(a.written)); err != nil {
 		return "", nil // ctx is done
@@ -194,8 +194,8 @@ func (a *agent) isLeader(ctx context.Context) bool {
 	return err == nil && yes
 }
 
-// ask asks machined for another release. The answer can take minutes: machined finds the bundle,
-// and a rollback drains the node first.
+// ask requests another release from machined, in the background. The answer can take minutes:
+// machined finds the bundle, and a rollback drains the node first.
 func (a *agent) ask(ctx context.Context, change *api.ChangeReleaseRequest) {
 	a.set(attempt{version: change.Version, running: true})
 	go func() {

@@ -56,7 +56,7 @@ type attempt struct {
 	version string // requested version; empty: no request
 	running bool   // machined has not responded yet
 	ended   time.Time
-	problem string // why machined refused; empty if it accepted
+	problem string // why machined rejected the request; empty if machined accepted it
 }
 
 // input is the input of step.
@@ -72,17 +72,17 @@ type input struct {
 
 // step returns the next status of the object, and the request for a release that the caller has to
 // send to machined after it has written the status. The request is nil if the release stays. The
-// first row of the table that applies decides about the release:
+// first row of the table that applies decides:
 //
-//	machine                                  permit                          release
+//	machine                                  permit                          requested release
 //	changes its release                      any                             none
 //	any                                      none, or expired                none
 //	any                                      for another release than spec   none
 //	runs the release                         any                             none
 //	has rolled back from the release         any                             none
-//	was refused less than attemptInterval    any                             none
-//	ago, or failed less than failureInterval
-//	ago
+//	had the request rejected less than       any                             none
+//	attemptInterval ago, or failed less
+//	than failureInterval ago
 //	any other                                valid                           the permitted release
 //
 // A release stays rolled back until the object has wanted another release. After that, the object
@@ -177,7 +177,7 @@ func (in input) ready() metav1.Condition {
 }
 
 // upToDate returns the condition UpToDate: true if the machine runs the version that the object
-// wants, or the object wants none.
+// wants, or if the object wants no version.
 func (in input) upToDate() metav1.Condition {
 	if to := in.target(); to != "" && to != in.state.Version {
 		return condition(machineapi.ConditionUpToDate, false, reasonOther, fmt.Sprintf("the machine runs version %s, and version %s is wanted", in.state.Version, to))
@@ -186,7 +186,7 @@ func (in input) upToDate() metav1.Condition {
 }
 
 // updating returns the condition Updating: true while a change of the release runs. It does not
-// consider the request that step returns, which step adds itself.
+// consider a request that step is about to return: step itself sets the condition for that request.
 func (in input) updating() metav1.Condition {
 	u, yes := in.state.Upgrade, func(reason, message string) metav1.Condition {
 		return condition(machineapi.ConditionUpdating, true, reason, message)
@@ -212,8 +212,8 @@ func (in input) updating() metav1.Condition {
 	return condition(machineapi.ConditionUpdating, false, reasonIdle, "no change of the release runs")
 }
 
-// waiting returns the upgrade probe for which a version on trial waits, as the end of a sentence.
-// It returns "" if the version waits for none.
+// The function waiting returns the end of a sentence about a version on trial: the upgrade probe
+// for which the version waits, or "" if it waits for none.
 func waiting(check string) string {
 	if check == "" {
 		return ""
@@ -221,8 +221,8 @@ func waiting(check string) string {
 	return " and waits for: " + head(check)
 }
 
-// accepted reports whether machined has accepted the request for a release that the state of the
-// machine does not show yet.
+// accepted reports whether machined has accepted the request less than acceptedTime ago, and the
+// state of the machine does not show the release yet.
 func (a attempt) accepted(s *api.ObjectState, now time.Time) bool {
 	return a.version != "" && !a.running && a.problem == "" && a.version != s.Version && now.Before(a.ended.Add(acceptedTime)) && !s.Upgrade.GetEnded().AsTime().After(a.ended)
 }

@@ -22,8 +22,8 @@ import (
 type Input struct {
 	Node   string // the node of the table
 	Bridge string // the link of the node's pods
-	// the link on which packets from pods of other nodes arrive; empty if they can arrive on any
-	// link
+	// the link on which packets from pods of other nodes arrive; empty if these packets can arrive
+	// on any link
 	Tunnel  string
 	Cluster []netip.Prefix // the cluster's pod ranges
 	// each node's pod ranges; Compile ignores an address of a pod outside the ranges of the pod's
@@ -40,7 +40,7 @@ const (
 	egress  = "egress"
 	ingress = "ingress"
 	local   = "local"   // the addresses of this node's pods
-	self    = "self"    // each of these addresses as source and destination
+	self    = "self"    // pairs: the address of a pod of this node as source and as destination
 	cluster = "cluster" // the cluster's pod ranges
 )
 
@@ -89,7 +89,7 @@ const (
 	ruleSize    = 512
 )
 
-// compile makes the table. The policies of the namespaces in closed allow nothing.
+// compile makes the table. The map closed contains the namespaces whose policies allow nothing.
 func compile(w Input, closed map[string]int) compiler {
 	c := compiler{
 		Input: w, labels: map[string]labels.Set{}, spent: map[string]int{}, size: map[string]int{}, closed: closed,
@@ -147,9 +147,11 @@ type compiler struct {
 	problems []error
 	// by namespace: the number of elements and rules of its policies in the table
 	spent map[string]int
-	// by namespace: the size of its policies in bytes, including the rules that jump to them
+	// by namespace: the size of its policies in bytes, including the rules that jump to the
+	// policies
 	size map[string]int
-	// the namespaces with too large policies, which allow nothing on this node
+	// by namespace with too large policies: the size of the policies in bytes; these policies allow
+	// nothing on this node
 	closed map[string]int
 	// by direction: for each address, the chains of the policies that select its pod
 	to map[string]map[netip.Addr][]string
@@ -173,7 +175,8 @@ func (c *compiler) read(p *corev1.Pod) (pod, bool) {
 		}
 	}
 	containers := slices.Clone(p.Spec.Containers)
-	for _, i := range p.Spec.InitContainers { // sidecar containers
+	// An init container with this restart policy is a sidecar: it runs beside the other containers.
+	for _, i := range p.Spec.InitContainers {
 		if i.RestartPolicy != nil && *i.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			containers = append(containers, i)
 		}
@@ -282,7 +285,7 @@ func (c *compiler) rule(r rule) []Rule {
 	// peers' addresses, so a rule with only named ports needs no sets of peers.
 	only := r.direction == egress && len(r.ports) > 0 && len(numbers) == 0
 	// Whether a set of peers exists depends only on the policy. If no pod matches at present, the
-	// set is empty, and the table has the rule nevertheless.
+	// table still has the rule, with an empty set.
 	var matches [][]Match
 	if who.all {
 		matches = append(matches, nil)
@@ -337,7 +340,8 @@ func (c *compiler) rule(r rule) []Rule {
 // maxNamespaceItems bounds the elements and rules of a namespace's policies in a node's table.
 // Without a bound, a user with the right to write policies could exhaust the memory of the process,
 // or cause a table that the kernel rejects. Then no policy would be enforced. For scale, 100
-// policies that each admit 2500 pods use half of the bound.
+// policies that each admit 2500 pods use almost the whole bound, because each pod counts twice:
+// once for each address family.
 const maxNamespaceItems = 1 << 19
 
 // affordable adds the costs of a rule to the count of its namespace. It reports whether the count
@@ -363,7 +367,7 @@ type parties struct {
 	blocks  *netipx.IPSet
 }
 
-// has returns a function that reports whether an address belongs to one of the peers.
+// The method has returns a function that reports whether an address belongs to a peer.
 func (p parties) has() func(netip.Addr) bool {
 	selected := map[netip.Addr]bool{}
 	for _, pod := range p.pods {
@@ -495,7 +499,7 @@ func distinct[T comparable](values []T) []T {
 }
 
 // endpoints returns each address of the pods together with each port that has one of the names. If
-// has is not nil, endpoints omits the addresses for which has returns false.
+// the function has is not nil, endpoints omits the addresses for which has returns false.
 func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(netip.Addr) bool) []Element {
 	var out []Element
 	for _, p := range pods {
@@ -516,18 +520,19 @@ func (c *compiler) endpoints(names []endpoint, pods []pod, v6 bool, has func(net
 // gates adds the two chains with a hook and the sets that they use. A packet has to pass both
 // chains: the egress policies of its sender and the ingress policies of its destination.
 //
-// The chains drop packets from the bridge if the source is not the address of a known pod, and
-// packets to the bridge if the destination is not. So a new pod cannot send or receive before the
-// node knows the pod and its policies, and a pod cannot escape its policies with a forged source
-// address. If the cluster has a tunnel, the chains also drop a packet with a source in the
-// cluster's pod ranges that arrives on another link than the tunnel or the bridge.
+// The chains drop packets from the bridge if the source is not the address of a known pod of this
+// node. They drop packets to the bridge if the destination is not such an address. So a new pod
+// cannot send or receive before the node knows the pod and its policies, and a pod cannot escape
+// its policies with a forged source address. If the cluster has a tunnel, the chains also drop a
+// packet with a source in the cluster's pod ranges that arrives on another link than the tunnel or
+// the bridge.
 func (c *compiler) gates() {
 	out, in := hook(egress, -1), hook(ingress, 0)
 	bridged := []Match{{Test: In, Link: c.Bridge}, {Test: Out, Link: c.Bridge}}
 	pass := []Rule{
 		{Matches: []Match{{Test: Established}}, Verdict: Accept},
-		// Neighbor discovery is accepted only between pods on the bridge. Without this condition,
-		// packets of the protocol that the node routes would bypass every policy.
+		// Neighbor discovery is accepted only between pods on the bridge. Without the match of the
+		// bridge, neighbor-discovery packets that the node routes would bypass every policy.
 		{Matches: append(slices.Clone(bridged), Match{Test: NeighborDiscovery}), Verdict: Accept},
 	}
 	var ranges netipx.IPSetBuilder
@@ -549,8 +554,9 @@ func (c *compiler) gates() {
 		addresses := addressesOf(mine, v6)
 		pods := c.add(local, Addresses, v6, addresses)
 		pairs := c.add(self, Pairs, v6, slices.Clone(addresses))
-		// A pod can always reach itself. The rule matches only on the bridge: a packet from another
-		// link with a pod's address as its source comes from another machine.
+		// A pod can always reach itself. The rule matches only packets that arrive on the bridge.
+		// If a packet with the address of such a pod as its source arrives on another link, another
+		// machine has sent it.
 		own := Rule{Matches: append(slices.Clone(bridged), Match{Test: Self, Set: pairs, V6: v6}), Verdict: Accept}
 		known[0], known[1] = append(known[0], own), append(known[1], own)
 		closed[0] = append(closed[0], Rule{Matches: []Match{

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// quiet is the time without an answer after which a packet counts as dropped. prompt is the
-	// longest wait for the answer to an accepted packet.
+	// The constant quiet is the time without an answer after which a packet counts as dropped. The
+	// constant prompt is the longest wait for the answer to an accepted packet.
 	quiet  = 500 * time.Millisecond
 	prompt = 20 * time.Second
 )
@@ -291,12 +291,13 @@ func TestKernel(t *testing.T) {
 			c.expect(t, x.from, hosts[name]+":"+port, x.want)
 		}
 		// An ICMP error for a packet of a pod reaches the pod despite the pod's ingress policy. The
-		// error here is "port unreachable"; "packet too big" for the MTU of a path takes the same
-		// way.
+		// error here is "port unreachable". The error "packet too big", from which a pod learns the
+		// MTU of a path, passes the chains in the same way.
 		if err := c.refused("web", hosts["outside"]+":9"); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("web to outside, where nobody listens: %v, want a refusal", err)
+			t.Errorf("web to a closed port of outside: %v, want a refusal", err)
 		}
-		// Without its Pod object, idle is like a pod that is unknown yet or already deleted.
+		// Without its Pod object, the pod idle is like a pod that is unknown yet or already
+		// deleted.
 		without := w
 		without.Pods = append(without.Pods[:2:2], without.Pods[3:]...)
 		write(t, compiled(t, without))
@@ -361,8 +362,8 @@ func redirect(t *testing.T, service string, port uint16, pod string, to uint16) 
 	must(t, conn.Flush())
 }
 
-// TestReplacement replaces the table repeatedly. During the replacements, no forbidden packet
-// passes and every permitted packet does. An open connection continues, even after the policy
+// TestReplacement replaces the table repeatedly. During the replacements, every permitted packet
+// passes, and no forbidden packet passes. An open connection continues, even after the policy
 // forbids new connections.
 func TestReplacement(t *testing.T) {
 	if !rtnltest.Isolate(t) {
@@ -412,8 +413,8 @@ func TestReplacement(t *testing.T) {
 	c.expect(t, "client", "10.244.1.10:8080", false)
 }
 
-// TestLarge checks that the kernel accepts a set of 20,000 addresses, and that read returns ""
-// after another process has removed rules of the table.
+// TestLarge checks that the kernel accepts a set of 20,000 addresses, and that kernel.read returns
+// "" after another process has removed rules of the table.
 func TestLarge(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -479,7 +480,7 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// write writes a table and checks that read returns its fingerprint.
+// write writes a table and checks that kernel.read returns the fingerprint of the table.
 func write(t *testing.T, table Table) {
 	t.Helper()
 	err := kernel{}.write(table)

@@ -100,9 +100,9 @@ func (c change) apply(n Node) Node {
 }
 
 // LabelStep returns the changes of the component on the node to its own Node: the labels, and the
-// published taints. registered are the labels and taints with which the kubelet has registered the
-// Node. While the Node has no LabelsAnnotation, the registered labels that the Node still has count
-// as recorded.
+// published taints. The parameter registered has the labels and taints with which the kubelet has
+// registered the Node. A label is recorded if its key is in LabelsAnnotation. While the Node has no
+// LabelsAnnotation, the registered labels that the Node still has count as recorded.
 //
 //	label                    in the configuration              not in the configuration
 //	recorded                 gets the value, stays recorded    is removed
@@ -131,8 +131,8 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	keys := encode(slices.Sorted(maps.Keys(want.Labels)))
 	if keys == "" && (n.Keys != "" || len(registered.Labels) > 0) {
-		// An explicit empty list. Without any list, the next step would count the labels of
-		// registered as recorded, even if another client has set them since.
+		// The annotation gets an explicit empty list. Without any list, the next step would count
+		// the registered labels as recorded, even if another client has set them since.
 		keys = none
 	}
 	if n.Keys != keys {
@@ -140,7 +140,7 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 	}
 	wanted := encode(want.Taints)
 	if wanted == "" && (n.Set != "" || slices.ContainsFunc(n.Taints, pending)) {
-		wanted = none // an explicit empty list, because the Node still has taints to remove
+		wanted = none // the Node still has taints to remove, so the empty list is published, too
 	}
 	if n.Wanted != wanted {
 		c.annotations[WantedAnnotation] = annotationValue(wanted)
@@ -149,8 +149,9 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 }
 
 // TaintStep returns the changes of the component of the controllers to a Node: its taints and the
-// recorded taints. A Node without published taints does not change. TaintStep returns an error if
-// the annotation with the published taints is invalid.
+// recorded taints. The published taints are those in WantedAnnotation, the recorded taints those in
+// SetAnnotation. A Node without published taints does not change. TaintStep returns an error if the
+// annotation with the published taints is invalid.
 //
 //	taint (key and effect)   published                         not published
 //	recorded                 stays, with the published value   is removed
@@ -158,7 +159,7 @@ func LabelStep(n Node, want, registered nodespec.NodeLabels) change {
 //	missing                  is set and recorded               -
 //
 // TaintStep ignores published taints that Kubernetes or the system itself sets (config.OwnTaint).
-// Otherwise a node could have these taints removed.
+// Otherwise a node could make the controllers remove these taints.
 func TaintStep(n Node) (change, error) {
 	if n.Wanted == "" {
 		return change{}, nil
@@ -234,8 +235,8 @@ func taint(t nodespec.Taint) corev1.Taint {
 
 func pending(t corev1.Taint) bool { return t.Key == nodespec.TaintsPending }
 
-// none is the value of an annotation that contains an empty list. A missing annotation has another
-// meaning.
+// The constant none is the value of an annotation with an empty list. A missing annotation has
+// another meaning.
 const none = "[]"
 
 // encode returns a list as the value of an annotation, or "" for an empty list.
@@ -250,8 +251,8 @@ func encode[T any](all []T) string {
 	return string(out)
 }
 
-// annotationValue returns the value of an annotation in a merge patch: nil, which removes the
-// annotation, for an empty text.
+// annotationValue returns the value of an annotation in a merge patch. For an empty text it is nil,
+// which removes the annotation.
 func annotationValue(text string) any {
 	if text == "" {
 		return nil

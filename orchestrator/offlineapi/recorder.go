@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// resyncPeriod is the largest age of the objects in the record, except for the pods of the
-	// node. The recorder watches these pods.
+	// resyncPeriod is the largest age of the objects in the record. It does not apply to the pods
+	// of the node, which the recorder watches.
 	resyncPeriod = 5 * time.Minute
 	// retryInterval is the delay after a failed pass.
 	retryInterval = 30 * time.Second
@@ -114,9 +114,9 @@ func (k *recorder) run(ctx context.Context, kubelet, agent string, tell func(str
 	return k.prune(left)
 }
 
-// prune removes the node's own pods from the record, except the pods with a UID in left. If no such
-// pod remains, prune removes the record. It also removes a record that it cannot read, and returns
-// the error.
+// prune removes each of the node's own pods from the record if its UID is not in the map left. If
+// none of these pods remains, prune removes the whole record. It also removes a record that it
+// cannot read, and returns the error.
 func (k *recorder) prune(left map[string]bool) error {
 	r, err := Read(k.dir, nodespec.Spec{Cluster: k.cluster, Node: nodespec.Node{Name: k.node}})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -267,10 +267,10 @@ func (k *recorder) read(ctx context.Context) (r Record, problems []string, err e
 // valid for an object is skipped: the kubelet's client rejects such a name, and as a part of a path
 // it could lead to another object.
 //
-// The API server forbids a node to read a volume that is not bound to the node's claim. It may also
-// not have seen a new binding yet. So refer returns an error at the first rejection of a volume,
-// which causes another pass. If the volume is rejected again, the record does not contain it, and
-// the kubelet waits for it.
+// The API server forbids a node to read a volume that is not bound to the node's claim. For a
+// moment, it also forbids to read a volume with a new binding that it does not know yet. So when a
+// volume is rejected for the first time, refer returns an error, which causes another pass. If the
+// volume is rejected again, the record does not contain it, and the kubelet waits for it.
 func (k *recorder) refer(ctx context.Context, r *Record, wanted []reference) error {
 	wanted = append(wanted, reference{csiNodes, "", k.node})
 	was := k.forbidden
@@ -303,8 +303,8 @@ func (k *recorder) refer(ctx context.Context, r *Record, wanted []reference) err
 	return early
 }
 
-// rest reads the objects for the node's network, Services and policies, and adds them to the
-// record.
+// The method rest reads the objects for the node's network, Services and policies, and adds them to
+// the record.
 func (k *recorder) rest(ctx context.Context, r *Record) error {
 	for _, part := range []struct {
 		kind kind
@@ -327,9 +327,10 @@ func (k *recorder) rest(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// list reads the objects of a kind from the API server's cache. Such a read costs the API server
-// least; the objects may be some seconds old. list passes each object to take as soon as it is
-// decoded, because all pods of a large cluster together would need gigabytes of memory.
+// list reads the objects of a kind from the API server's cache. This is the cheapest read for the
+// API server; the objects may be some seconds old. list passes each object to the function take as
+// soon as it is decoded, because all pods of a large cluster together would need gigabytes of
+// memory.
 func list(ctx context.Context, by rest.Interface, k kind, selector string, take func(Object)) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -353,8 +354,8 @@ func list(ctx context.Context, by rest.Interface, k kind, selector string, take 
 	return nil
 }
 
-// items decodes a list of the API in JSON and calls take for each object. For a truncated list it
-// calls take with the complete objects, and then returns an error.
+// items decodes a list of the API in JSON and calls the function take for each object. For a
+// truncated list, items calls take for the complete objects, and then returns an error.
 func items(list io.Reader, take func(Object)) error {
 	in := json.NewDecoder(list)
 	if _, err := in.Token(); err != nil { // {
@@ -394,7 +395,7 @@ func items(list io.Reader, take func(Object)) error {
 	return err
 }
 
-// get reads an object with the client by.
+// get reads an object. The parameter by is the client.
 func get(ctx context.Context, by rest.Interface, ref reference) (Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

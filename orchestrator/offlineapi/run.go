@@ -31,9 +31,9 @@ const Name = "offline-api"
 const asKubelet = "offline-api-kubelet"
 
 const (
-	// valid is the time for which the certificate is valid before and after its creation. It is
-	// long, because the machine may get the correct time only after its boot. The key exists only
-	// until the process ends.
+	// The certificate is valid for the time valid before and after its creation. The time is long,
+	// because the machine may get the correct time only after its boot. The key exists only until
+	// the process ends.
 	valid = 10 * 365 * 24 * time.Hour
 	// caReloadInterval is the time between two checks for a change of the cluster's CA.
 	caReloadInterval = 10 * time.Second
@@ -69,7 +69,7 @@ type Server struct {
 
 // New reads the record, and writes the file of CAs that the node's components trust
 // (dirs.Dirs.Authorities). It returns an error if it cannot write this file. Without a usable
-// record, it returns a Server that does not listen.
+// record, New returns a Server that does not listen.
 func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	s := &Server{spec: spec, dirs: dirs, ended: make(chan struct{})}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
@@ -77,7 +77,8 @@ func New(spec nodespec.Spec, dirs dirs.Dirs) (*Server, error) {
 	if s.answers = err == nil; err != nil {
 		s.record, s.store = nil, nil
 		if !errors.Is(err, fs.ErrNotExist) {
-			// The node works without a record as soon as an API server is reachable.
+			// This is not an error of New, because the node works without a record as soon as an
+			// API server is reachable.
 			s.problem = err.Error()
 		}
 	}
@@ -241,8 +242,8 @@ func ServedByOfflineAPI(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && state.PeerCertificates[0].Subject.CommonName == commonName
 }
 
-// certificate makes a self-signed certificate. It is for the name with which the node's components
-// verify an API server on loopback.
+// certificate makes a self-signed certificate. The certificate has the name with which the node's
+// components verify an API server on loopback.
 func certificate() (*pki.Leaf, error) {
 	return pki.SelfSigned(pki.Spec{CN: commonName, DNS: []string{kubeconfig.Local().Name}, Usage: pki.Server, TTL: valid, Backdate: valid})
 }

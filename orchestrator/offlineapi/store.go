@@ -26,9 +26,9 @@ import (
 	"github.com/orlop-os/orlop/orchestrator/localvolumes"
 )
 
-// reason is the reason of the condition Ready of this machine's Node while the offline API server
-// runs. The status of the condition is Unknown, so the components and the health of the machine do
-// not consider the node ready.
+// The constant reason is the reason in the condition Ready of this machine's Node while the offline
+// API server runs. The status of the condition is Unknown, so the components and the health of the
+// machine do not consider the node ready.
 const reason = "NoAPIServer"
 
 // store contains the objects of a Record and the changes of the node's pods since the boot. It is
@@ -67,8 +67,8 @@ type watch struct {
 const maxPending = 256
 
 // newStore makes a store from a record, in the state after a boot. The pods of this node are not
-// ready, and pods in the pod network have no addresses yet. The condition Ready of the Node names
-// the missing API server.
+// ready, and pods in the pod network have no addresses yet. The condition Ready of the Node has the
+// constant reason as its reason.
 func newStore(r *Record) (*store, error) {
 	s := &store{node: r.Node, objects: map[string]map[types.NamespacedName]Object{}, missing: map[reference]bool{}, watches: map[*watch]struct{}{}, version: 1}
 	for _, k := range kinds {
@@ -108,9 +108,10 @@ func newStore(r *Record) (*store, error) {
 		if err := unstructured.SetNestedSlice(o, []any{ready}, "status", "conditions"); err != nil {
 			return nil, fmt.Errorf("record: Node %s: %w", s.node, err)
 		}
-		// With these annotations, the controller of local volumes orders the node to destroy and to
-		// copy volumes. A recorded order can be out of date, and a destroyed volume is lost. So the
-		// node waits until the controller repeats the orders.
+		// With these annotations, the controller of local volumes requests that the node destroys
+		// or copies volumes. A recorded request can be out of date, and a destroyed volume is lost.
+		// So the annotations are removed, and the node waits until an API server has the present
+		// requests.
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
 		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
 	}
@@ -157,8 +158,9 @@ func (s *store) absent(k kind, key types.NamespacedName) bool {
 	return s.missing[reference{kind{resource: k.resource}, key.Namespace, key.Name}]
 }
 
-// watch starts a watch of the changes after the version since. A version that is higher than the
-// store's is from an API server, so watch returns an error for it. unwatch ends the watch.
+// watch starts a watch of the changes after the version since. If since is higher than the version
+// of the store, the client has it from an API server, and watch returns an error. The method
+// unwatch ends the watch.
 func (s *store) watch(sel selection, since int64) (*watch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,8 +307,8 @@ func (s *store) notify(w *watch, o Object) {
 	}
 }
 
-// matches reports whether the selection selects the object. The kind of the object must be that of
-// the selection.
+// matches reports whether the selection selects the object. The caller has checked that the object
+// is of the kind of the selection.
 func (sel selection) matches(o Object) bool {
 	u := unstructured.Unstructured{Object: o}
 	if sel.namespace != "" && u.GetNamespace() != sel.namespace {

@@ -2,8 +2,9 @@
 // CNI plugins, the masquerading of packets that leave the cluster, the node's endpoint of the
 // cluster DNS, and the routes to the pods of other nodes.
 //
-// The package begins when the Node object has its pod range. This is at once after a restart, and a
-// second after the first registration. Until then it uses the addresses of the bridge of an earlier
+// The package begins when it knows the pod range of the Node object. After a restart it knows the
+// range as soon as an API server answers. After the first registration, the control plane assigns
+// the range within a second. Until then the package uses the addresses of the bridge of an earlier
 // process, because the API server may be down. All settings follow from the pod range, so plan.go
 // is pure: it maps the range to addresses, files and rules.
 //
@@ -35,9 +36,9 @@
 //
 // The link of the tunnel has the same address as the bridge: the first address of the node's range.
 // This address is the source of packets that the service proxy masquerades into the tunnel, and of
-// packets of the machine's processes. The other end accepts this source from this node, and can
-// send answers to it.
+// packets of the machine's processes. The node at the other end accepts this source address from
+// this node, and can send answers to it.
 //
-// docs/decisions/0026-pod-network.md gives the reasons for an own implementation,
-// 0083-wireguard-keys.md describes its trust model.
+// docs/decisions/0026-pod-network.md gives the reasons for an own implementation.
+// docs/decisions/0083-wireguard-keys.md describes the trust model of the WireGuard keys.
 package podnetwork

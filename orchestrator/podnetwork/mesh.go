@@ -160,8 +160,9 @@ func NewMesh(spec nodespec.Spec, self Self, nodes []Node) Mesh {
 	return m
 }
 
-// reach plans the objects for a node, without its routes. to returns the next hop for a pod range
-// of the node; it is nil for WireGuard. reach returns an error if the node cannot be connected.
+// reach plans the objects for a node, without its routes. The function to returns the next hop for
+// a pod range of the node; for WireGuard, to is nil. reach returns an error if the node cannot be
+// connected.
 func reach(spec nodespec.Spec, n Node, keys []wgtypes.Key) (to func(netip.Prefix) netip.Addr, parts []KernelObject, err error) {
 	switch spec.Network.Encapsulation {
 	case wireguard:
@@ -237,8 +238,8 @@ func checkRanges(spec nodespec.Spec, ranges []netip.Prefix, taken takenRanges) e
 	return nil
 }
 
-// publicKey parses a key. It returns an error if the key is invalid or is in taken, the keys of
-// other nodes.
+// publicKey parses a key. It returns an error if the key is invalid or is one of the keys of other
+// nodes (taken).
 func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	if text == "" {
 		return wgtypes.Key{}, errors.New("has published no key yet")
@@ -253,7 +254,7 @@ func publicKey(text string, taken []wgtypes.Key) (wgtypes.Key, error) {
 	return key, nil
 }
 
-// link returns this node's end of the tunnel.
+// The function link returns this node's end of the tunnel.
 func link(spec nodespec.Spec, self Self) Link {
 	l := Link{Kind: spec.Network.Encapsulation, MTU: self.MTU, Up: true}
 	if l.Kind == vxlan {
@@ -282,8 +283,9 @@ func gateways(ranges []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// common returns an address of theirs in a family that ours has, too. It tries the families in the
-// order of ours, and returns the zero Addr if there is no common family.
+// common returns the first address in the list theirs of a family that the list ours has, too. It
+// tries the families in the order of the list ours, and returns the zero Addr if there is no common
+// family.
 func common(ours, theirs []netip.Addr) netip.Addr {
 	for _, a := range ours {
 		if b := ofFamily(theirs, a.Is6()); b.IsValid() {

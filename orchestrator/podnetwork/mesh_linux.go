@@ -32,8 +32,8 @@ const lastResort = 4096
 // vni is the network identifier of the VXLAN.
 const vni = 1
 
-// maxRounds bounds the passes over the kernel's state. A link that is created again loses its
-// routes and neighbor entries, and the second pass restores them.
+// maxRounds bounds the passes over the kernel's state. More than one pass is necessary, because a
+// link that is created again loses its routes and neighbor entries, which the next pass restores.
 const maxRounds = 3
 
 // kernel reads and changes the objects of the mesh in the kernel. The zero kernel has no WireGuard
@@ -57,15 +57,16 @@ const (
 	clockSkew = 10 * time.Second
 	// stuckAfter is the time without a newer handshake after which a peer is stuck. A session of
 	// WireGuard ends after three minutes (WireGuard, 6.1, Reject-After-Time). If only the clock of
-	// this machine went back, the other end has begun a new handshake by then, and the tunnel
-	// stays.
+	// this machine went back, the other end has begun a new handshake within that time, and the
+	// peer is not stuck.
 	stuckAfter = 4 * time.Minute
 )
 
-// stuck reports whether a peer is stuck. at is the time of the last handshake with the peer. The
-// peer is stuck if this time is in the future and no newer handshake has followed for stuckAfter.
-// Then the clocks of both ends went back, and each end rejects the handshakes of the other end. The
-// kernel stores the time of the last handshake until the peer is removed.
+// The method stuck reports whether a peer is stuck. The parameter at is the time of the last
+// handshake with the peer. The peer is stuck if this time is in the future and no newer handshake
+// has followed for stuckAfter. Then the clocks of both ends went back, and each end rejects the
+// handshakes of the other end. The kernel stores the time of the last handshake until the peer is
+// removed.
 func (h handshakes) stuck(peer wgtypes.Key, at, now time.Time) bool {
 	if h == nil || at.Sub(now) <= clockSkew {
 		delete(h, peer)
@@ -80,7 +81,7 @@ func (h handshakes) stuck(peer wgtypes.Key, at, now time.Time) bool {
 }
 
 // apply changes the kernel until it has the wanted objects. It continues after a failure of one
-// object, and returns all errors.
+// object, and returns all errors of the last pass.
 func (k kernel) apply(want []KernelObject) error {
 	var errs []error
 	for range maxRounds {
@@ -343,7 +344,8 @@ func (k kernel) setLink(l Link) error {
 }
 
 // load loads a kernel module and its dependencies. On this system the kernel does not load modules
-// by itself (machined/host), and the only machine of a cluster does not need these modules.
+// by itself (machined/host). The modules are not loaded at boot, because the only machine of a
+// cluster does not need them.
 func load(module string) error {
 	release, err := kmod.Release()
 	if err != nil {
@@ -382,8 +384,8 @@ func (k kernel) setRoute(r Route) error {
 
 // keepalive is the interval of packets to a peer when there is no other traffic. WireGuard rejects
 // a handshake with an earlier time than the last handshake (WireGuard, 5.4.2). So after the clock
-// of a node went back, the node cannot begin a handshake until its clock has caught up. With
-// keepalive packets, the other node begins the handshakes.
+// of a node went back, the node cannot begin a handshake until its clock has caught up. Because of
+// the keepalive packets, the other node begins the handshakes.
 const keepalive = 25 * time.Second
 
 func peerOf(p Peer) wgtypes.PeerConfig {
@@ -444,8 +446,9 @@ func underlayMTU(address netip.Addr) (int, error) {
 
 // privateKey reads the node's WireGuard key, or creates it. The key survives a reboot, so packets
 // of other nodes reach this node before it has contacted the API server. A damaged key and a key of
-// another node are replaced by a new key. The reason is a machine with data from an earlier use
-// under another name: it must not use the key of a Node that still exists.
+// another node are replaced by a new key. A machine can have a key of another node if it had
+// another name before. It must not use that key, because the Node with the earlier name may still
+// exist.
 func privateKey(dir, node string) (wgtypes.Key, error) {
 	path := filepath.Join(dir, "wireguard.key")
 	text, err := os.ReadFile(path)

@@ -42,8 +42,8 @@ const Client = "node-agent"
 // because the rights and the namespace of a new cluster may exist in a moment.
 const publishRetry = 200 * time.Millisecond
 
-// resyncPeriod is the period at which the network is applied again. It bounds how long a manual
-// change in the kernel lasts, or a change because a link was down.
+// resyncPeriod is the period at which the network is applied again. It bounds how long a wrong
+// state of the kernel lasts, for example after a manual change, or after a link was down.
 const resyncPeriod = time.Minute
 
 // retryInterval is the delay after a failure.
@@ -104,7 +104,7 @@ func (a *Agent) Run(ctx context.Context, announce component.Announce) error {
 		return err
 	}
 	if err := a.gate.WaitRBAC(ctx); err != nil {
-		return nil // ctx was done before the component had its rights
+		return nil // ctx was done before the API server granted the rights
 	}
 	config, err := component.LoadConfig(component.KubeconfigPath(a.dirs.Node, Client))
 	if err != nil {
@@ -229,8 +229,8 @@ func (a *Agent) recall() error {
 }
 
 // watch watches the Nodes. It forwards the newest state of the own Node, and wakes changed after a
-// change of any Node. changed stays silent until all Nodes are known, because unknown Nodes would
-// count as deleted.
+// change of any Node. changed stays silent until all Nodes are known, because the mesh would treat
+// unknown Nodes as deleted.
 func (a *Agent) watch(ctx context.Context) error {
 	informer, err := a.watched.Informer()
 	if err != nil {
@@ -379,7 +379,7 @@ func (a *Agent) publish(ctx context.Context, api kubernetes.Interface, node *cor
 // publishKey writes the node's public key to its Node. It uses the identity of the kubelet, with
 // which upstream's admission (NodeRestriction) permits changes of this Node only.
 func (a *Agent) publishKey(ctx context.Context, config *rest.Config, key string) error {
-	// the timeout is for an API server that does not answer
+	// the timeout ends a request that the API server does not answer
 	api, err := component.KubeletClient(config, a.dirs, 10*time.Second)
 	if err != nil {
 		return err

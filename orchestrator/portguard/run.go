@@ -37,7 +37,7 @@ const (
 	// changes since the previous update.
 	minInterval = 200 * time.Millisecond
 	// resyncPeriod is the period at which the table is written again, so a manual change in the
-	// kernel lasts no longer. retryInterval is the delay after a failure.
+	// kernel does not last longer than that. retryInterval is the delay after a failure.
 	resyncPeriod, retryInterval = time.Minute, 2 * time.Second
 	// publishRetry is the delay after a failed publication of the machine's addresses.
 	publishRetry = 30 * time.Second
@@ -52,7 +52,8 @@ func Component(spec nodespec.Spec, dirs dirs.Dirs) component.Component {
 }
 
 // Run maintains the table until ctx is done. The table stays in the kernel afterwards. The first
-// table has the addresses of the specification; Run calls loaded when the kernel has this table.
+// table has the addresses in the description of the node (env.Spec). Run calls the function loaded
+// when the kernel has this table.
 func Run(ctx context.Context, env component.Env, loaded func()) error {
 	config, err := env.Config(Name)
 	if err != nil {
@@ -115,7 +116,7 @@ func links() ([]netip.Addr, error) {
 
 // publishLoop publishes the machine's addresses on its Node until ctx is done. The other nodes read
 // them there. publishLoop repeats the check every retryInterval until the Node has the addresses,
-// and every resyncPeriod afterwards.
+// and every resyncPeriod afterwards. After an error, it repeats the check after publishRetry.
 func (f *watcher) publishLoop(ctx context.Context, links func() ([]netip.Addr, error), publish func(ctx context.Context, text string) error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -172,7 +173,7 @@ type watcher struct {
 	spec  nodespec.Spec
 	start func(context.Context)
 	nodes cache.SharedIndexInformer
-	// nil unless the access to kubelets depends on the namespaces of pods
+	// It is nil if the access to kubelets does not depend on the namespaces of pods.
 	pods    cache.SharedIndexInformer
 	changed cell.Signal
 }
@@ -184,7 +185,7 @@ func newWatcher(api kubernetes.Interface, spec nodespec.Spec, nodes *component.N
 	}
 	f := &watcher{spec: spec, changed: cell.NewSignal(), nodes: everywhere}
 	here := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithTransform(trim), component.Only("spec.nodeName", spec.Node.Name))
-	// A Node changes every few seconds, its addresses rarely.
+	// A Node changes every few seconds, but its addresses change rarely.
 	same := func(before, now any) bool { return slices.Equal(addressesOf(before), addressesOf(now)) }
 	watched := []component.Watched{{Informer: f.nodes, Same: same}}
 	if spec.Kubernetes.Kubelet.ClosedToPods && len(spec.Kubernetes.Kubelet.OpenToNamespaces) > 0 {
@@ -302,8 +303,9 @@ func (k *applier) run(ctx context.Context, changed <-chan struct{}, world func()
 	}
 }
 
-// step writes the table if it differs from the last table, or if again is true, because another
-// program may have removed the table. It returns the status text.
+// step writes the table if it differs from the last table. If the parameter again is true, it
+// writes the table in any case, because another program may have removed the table. It returns the
+// status text.
 func (k *applier) step(ctx context.Context, w Input, again bool) (string, error) {
 	commands := w.Commands()
 	if commands != k.have || again {

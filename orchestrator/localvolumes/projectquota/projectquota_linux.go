@@ -5,8 +5,9 @@
 //
 // The package needs an ext4 file system with the features quota and project, which mkfs.Ext4
 // enables on DATA. At the mount, the kernel needs the module quota_v2. The kernel counts the usage
-// from the mount on, and enforces limits from Enforce on. A write beyond the limit fails with
-// EDQUOT. statfs(2) of a directory of a project returns the limit as the size of the file system.
+// from the mount on, and enforces limits after the call of Enforce. A write beyond the limit fails
+// with EDQUOT. statfs(2) of a directory of a project returns the limit as the size of the file
+// system.
 //
 // The quotas have two gaps. Limits do not apply to processes with CAP_SYS_RESOURCE
 // (fs/quota/dquot.c, ignore_hardlimit). The owner of a file can change its project, except in a
@@ -42,7 +43,7 @@ type Usage struct {
 	Bytes, Inodes uint64
 }
 
-// These values are from include/uapi/linux/quota.h.
+// These are commands of quotactl(2) and values of its arguments, from include/uapi/linux/quota.h.
 const (
 	quotaOn     = 0x800002
 	getQuota    = 0x800007
@@ -132,8 +133,8 @@ func Get(dir string, id uint32) (Limit, Usage, error) {
 	return Limit{Bytes: have.blocksHard * blockUnit, Inodes: have.inodesHard}, Usage{Bytes: have.space, Inodes: have.inodes}, nil
 }
 
-// Limited calls do and returns its error. Limits apply to do even if the process is root, because
-// do runs on a thread without CAP_SYS_RESOURCE. The thread ends after do.
+// Limited calls the function do and returns its error. Limits apply to do even if the process is
+// root, because do runs on a thread without CAP_SYS_RESOURCE. The thread ends when do has returned.
 func Limited(do func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -168,8 +169,9 @@ func quota(dir string, command uint32, id uint32, block *dqblk) error {
 	return nil
 }
 
-// attributes reads the attributes of a directory and calls look, which can change them. If set is
-// not 0, it then writes them. get and set are ioctl numbers.
+// The function attributes reads the attributes of a directory and calls the function look, which
+// can change them. If set is not 0, attributes then writes the result. get and set are ioctl
+// numbers.
 func attributes(dir string, get, set uintptr, look func(*fsxattr)) error {
 	f, err := os.Open(dir)
 	if err != nil {
