@@ -49,6 +49,14 @@ func annotation(of, pool string) string {
 	return of + "." + pool
 }
 
+// IsRequest reports whether key is the key of an annotation of a Node with which the controller
+// requests that the node destroys or copies volumes, in any of its pools.
+func IsRequest(key string) bool {
+	return slices.ContainsFunc([]string{ObsoleteAnnotation, CopiesAnnotation}, func(of string) bool {
+		return key == of || strings.HasPrefix(key, of+".")
+	})
+}
+
 // reportedPools returns the sorted names of the named pools that have a report in the annotations
 // of a Node.
 func reportedPools(annotations map[string]string) (names []string) {

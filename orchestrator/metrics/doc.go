@@ -13,6 +13,7 @@
 // its own does not accept connections.
 //
 // The aggregator authenticates itself by a certificate of the front proxy CA and sends the name of
-// the user. The component asks the API server whether this user is authorized (serve.go). The
-// reasons, also those against metrics-server, are in docs/decisions/0033-resource-metrics.md.
+// the user. The component asks the API server whether this user is authorized, except for the
+// group system:masters, which the aggregator's own requests use (serve.go). The reasons, also
+// those against metrics-server, are in docs/decisions/0033-resource-metrics.md.
 package metrics

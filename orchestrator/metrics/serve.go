@@ -14,7 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -22,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/common"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
@@ -126,14 +130,27 @@ func applyAccess(config *genericapiserver.Config, frontProxyCA string, api *clie
 	if err != nil {
 		return fmt.Errorf("cannot make client: %w", err)
 	}
-	delegated := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: client.AuthorizationV1(),
+	config.Authorization.Authorizer, err = newAuthorizer(client.AuthorizationV1())
+	return err
+}
+
+// newAuthorizer returns the authorizer of the requests. It allows all requests of the group
+// system:masters without a question to the API server, as extension API servers of upstream do
+// (DelegatingAuthorizationOptions). The aggregator uses this group for its own requests: discovery
+// and the check of availability. They have a few seconds, and an API server under load may not
+// answer the question in this time. Without discovery of all API groups, no namespace can end.
+func newAuthorizer(client authorizationclient.AuthorizationV1Interface) (authorizer.Authorizer, error) {
+	delegated, err := authorizerfactory.DelegatingAuthorizerConfig{
+		SubjectAccessReviewClient: client,
 		AllowCacheTTL:             decisionTTL,
 		DenyCacheTTL:              decisionTTL,
 		WebhookRetryBackoff:       options.DefaultAuthWebhookRetryBackoff(),
+	}.New()
+	if err != nil {
+		return nil, fmt.Errorf("cannot authorize requests at the API server: %w", err)
 	}
-	if config.Authorization.Authorizer, err = delegated.New(); err != nil {
-		return fmt.Errorf("cannot authorize requests at the API server: %w", err)
-	}
-	return nil
+	return union.New(
+		union.NamedAuthorizer{AuthorizerName: "privileged", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		union.NamedAuthorizer{AuthorizerName: "delegated", Authorizer: delegated},
+	)
 }

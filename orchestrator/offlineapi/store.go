@@ -112,8 +112,12 @@ func newStore(r *Record) (*store, error) {
 		// or copies volumes. A recorded request can be out of date, and a destroyed volume is lost.
 		// So the annotations are removed, and the node waits until an API server has the present
 		// requests.
-		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.ObsoleteAnnotation)
-		unstructured.RemoveNestedField(o, "metadata", "annotations", localvolumes.CopiesAnnotation)
+		annotations, _, _ := unstructured.NestedMap(o, "metadata", "annotations") // nil without annotations
+		for key := range annotations {
+			if localvolumes.IsRequest(key) {
+				unstructured.RemoveNestedField(o, "metadata", "annotations", key)
+			}
+		}
 	}
 	for key, o := range s.objects[endpointSlices.resource] {
 		var slice discoveryv1.EndpointSlice

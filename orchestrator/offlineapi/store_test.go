@@ -74,7 +74,7 @@ status: {phase: Running, podIPs: [{ip: 10.0.1.1}]}`),
 		nodes.resource: objects(t, `
 kind: Node
 apiVersion: v1
-metadata: {name: n1, resourceVersion: "7", annotations: {orlop.dev/local-volumes-obsolete: "[x]", other: stays}}
+metadata: {name: n1, resourceVersion: "7", annotations: {orlop.dev/local-volumes-obsolete: "[x]", orlop.dev/local-volumes-obsolete.fast: "[y]", orlop.dev/local-volumes-copies.fast: "[]", other: stays}}
 status: {conditions: [{type: Ready, status: "True"}]}`),
 		endpointSlices.resource: objects(t, `
 kind: EndpointSlice
@@ -193,7 +193,7 @@ func TestPodsStartAgain(t *testing.T) {
 }
 
 // TestNodeIsNotReady checks that the condition Ready of the Node is Unknown, and that the
-// annotation with the volumes to remove is not in the store.
+// annotations with the volumes to destroy or to copy are not in the store, also of named pools.
 func TestNodeIsNotReady(t *testing.T) {
 	w, err := newStore(record(t))
 	if err != nil {

@@ -8,7 +8,7 @@
 //	SwitchOff   switch the machine off, and read its power               it reads Off
 //	Release     set the taint out-of-service at the Node                 the pods are gone
 //	SwitchOn    switch the machine on, and read its power                it reads On
-//	Return      wait, and remove the taint at the end                    it is Ready, with a new boot ID
+//	Return      wait, and remove the taint at the end                    Ready with a new boot ID
 //
 // The decisions follow these rules:
 //
