@@ -173,7 +173,9 @@ standard verbs (` + "`stdout`, `cmp`, `grep`" + ` and others) and the verbs belo
 ` + "`test/integration/testdata`" + `; [status.md](status.md) names the claim that each story proves.
 
 ` + "`go test . -update`" + ` writes this page from the comments in ` + "`" + verbsFile + "`" + `. An
-argument in brackets is optional; a leading ` + "`!`" + ` negates a verb, where its description says so.
+argument in brackets is optional. A leading ` + "`!`" + ` negates a verb if its description says so. In a
+description, *the machine* is the machine NAME. The last column has the stories that use the verb, or
+their number if there are more than three.
 
 | verb | effect | stories |
 |---|---|---|

@@ -70,17 +70,18 @@ func TestCIS(t *testing.T) {
 
 const cisHead = `# The CIS Kubernetes Benchmark, control by control
 
-The numbers are from kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4).
-kube-bench itself finds nothing here: it reads the command lines of processes called kube-apiserver
-or kubelet, and files in the places of kubeadm. Therefore ` + "`orchestrator/cis_test.go`" + ` applies the
-same checks to the flags and files with which the components start, and writes this page; a control
-that is no longer met fails the test.
+The numbers are those of kube-bench's ` + "`cis-1.12`" + ` (control plane 1 and 3, etcd 2, nodes 4).
+kube-bench itself finds nothing on an Orlop OS machine: it reads the command lines of processes with
+names such as kube-apiserver or kubelet, and the files of kubeadm. Therefore
+` + "`orchestrator/cis_test.go`" + ` applies the same checks to the flags and files with which the components
+start, and writes this page. If a control is no longer met, the test fails.
 
-- *Met*: the test checks it.
-- *Met otherwise*: the test checks it, and the row names the other means.
-- *Met by design*: the test has no setting to check.
-- *Not met*: only a control that the benchmark leaves to judgment (manual, a WARN); the row gives
-  the reason.
+- *Met*: the test checks the setting that the benchmark wants.
+- *Met otherwise*: the purpose of the control is met by other means, which the row names and the test
+  checks.
+- *Met by design*: no setting exists that the test could check; the row gives the reason.
+- *Not met*: the row gives the reason. Only controls that the benchmark leaves to judgment (manual, a
+  WARN) can have this result.
 `
 
 // described contains the components of a machine by name, and the files that it writes for them.
@@ -301,11 +302,11 @@ func over(d described) string {
 }
 
 const (
-	noPod      = "there are no pod specifications and no service files: the verified image defines the processes"
-	ownUser    = "the files are in a directory of the process's user, mode 0700; none of these processes runs as root"
-	inMemory   = "the credentials are written at each boot to a directory in memory, mode 0700, each file mode 0400, for the user that needs it (`machined/credentials`)"
+	noPod      = "no pod specifications and no service files exist, because the verified image defines the processes"
+	ownUser    = "the files are in a directory with mode 0700 that belongs to the user of the process; none of these processes runs as root"
+	inMemory   = "at each boot the credentials are written to directories in memory with mode 0700. Each file has mode 0400 and belongs to the user that needs it (`machined/credentials`)"
 	onAHealth  = "`authentication.yaml` permits anonymous requests only to /livez, /readyz and /healthz"
-	byMachined = "`machined/credentials` renews certificates after two thirds of their validity, and the kubelet reads them again; it has no right to request a certificate"
+	byMachined = "`machined/credentials` renews certificates after two thirds of their validity, and the kubelet reads the new certificates; the kubelet has no right to request a certificate"
 )
 
 var benchmark = []struct {
@@ -314,10 +315,10 @@ var benchmark = []struct {
 }{
 	{"1.1 Files of the control plane", []control{
 		{id: "1.1.1–1.1.8", wanted: "pod specifications of API server, controller manager, scheduler and etcd are 0600 and root's", check: closed(apiServer, manager, kubeScheduler, store), why: noPod + ". The configuration files have mode 0600"},
-		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork`, in the node's process, which runs as root, writes the only file, in memory, mode 0600"},
-		{id: "1.1.11", wanted: "etcd's data directory is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "it is created with that mode before etcd starts, for the user of the process `api`"},
-		{id: "1.1.12", wanted: "etcd's data directory belongs to etcd", check: unprivileged("api"), why: "it belongs to the user of the process `api`, which is not root"},
-		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "a machine has none; `orlopctl kubeconfig` creates them on the operator's computer, for a limited time"},
+		{id: "1.1.9–1.1.10", wanted: "CNI files are 0600 and root's", manual: true, why: "`orchestrator/podnetwork` writes the only file, in memory and with mode 0600. It runs in the process of the node, as root"},
+		{id: "1.1.11", wanted: "etcd's data directory is 0700", check: in(store, "etcd.yaml", "data-dir", equal("/var/lib/etcd")), why: "the directory is created with that mode before etcd starts, for the user of the process `api`"},
+		{id: "1.1.12", wanted: "etcd's data directory belongs to etcd", check: unprivileged("api"), why: "the directory belongs to the user of the process `api`, in which etcd runs and which is not root"},
+		{id: "1.1.13–1.1.14", wanted: "the administrator's credentials are 0600 and root's", why: "a machine has no administrator's credentials; `orlopctl kubeconfig` creates them on the operator's computer, with a limited validity"},
 		{id: "1.1.15–1.1.18", wanted: "kubeconfigs of scheduler and controller manager are 0600 and root's", check: closed(manager, kubeScheduler), why: ownUser},
 		{id: "1.1.19", wanted: "the directory of the keys belongs to root", check: kept, why: inMemory},
 		{id: "1.1.20–1.1.21", wanted: "certificates are 0644 or stricter, keys 0600", manual: true, check: kept, why: inMemory},
@@ -331,9 +332,9 @@ var benchmark = []struct {
 		{id: "1.2.6", wanted: "no authorizer AlwaysAllow", check: all(unset(apiServer, "authorization-mode"), authorizers("AlwaysAllow", false))},
 		{id: "1.2.7", wanted: "the authorizer Node", check: authorizers("Node", true)},
 		{id: "1.2.8", wanted: "the authorizer RBAC", check: authorizers("RBAC", true)},
-		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "it is alpha upstream; events expire after an hour unless `eventTTL` says otherwise, and API Priority and Fairness limits requests"},
-		{id: "1.2.10", wanted: "not AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
-		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry imports its images with `orlopctl image import`, and has no source for a pull"},
+		{id: "1.2.9", wanted: "EventRateLimit", manual: true, open: true, why: "EventRateLimit is alpha upstream; events expire after `eventTTL` (by default an hour), and API Priority and Fairness limits requests"},
+		{id: "1.2.10", wanted: "no admission plugin AlwaysAdmit", check: has(apiServer, "enable-admission-plugins", "AlwaysAdmit", false)},
+		{id: "1.2.11", wanted: "AlwaysPullImages", manual: true, open: true, why: "a site without a registry imports its images with `orlopctl image import`, and could not pull them"},
 		{id: "1.2.12", wanted: "ServiceAccount is not disabled", check: unset(apiServer, "disable-admission-plugins")},
 		{id: "1.2.13", wanted: "NamespaceLifecycle is not disabled", check: unset(apiServer, "disable-admission-plugins")},
 		{id: "1.2.14", wanted: "NodeRestriction", check: has(apiServer, "enable-admission-plugins", "NodeRestriction", true)},
@@ -345,12 +346,12 @@ var benchmark = []struct {
 		{id: "1.2.20", wanted: "--request-timeout as appropriate", manual: true, check: unset(apiServer, "request-timeout")},
 		{id: "1.2.21", wanted: "--service-account-lookup is not disabled", check: unset(apiServer, "service-account-lookup")},
 		{id: "1.2.22", wanted: "--service-account-key-file", check: set(apiServer, "service-account-key-file")},
-		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to its etcd over a Unix socket in a directory of their user, mode 0700, and never over a network"},
+		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to the etcd of its machine over a Unix socket, never over a network. The socket is in a directory with mode 0700 of the user of both"},
 		{id: "1.2.24", wanted: "--tls-cert-file, --tls-private-key-file", check: set(apiServer, "tls-cert-file", "tls-private-key-file")},
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
-		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "as 1.2.23"},
+		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "see 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` writes secretbox first, with the key of the configuration; a cluster has a key from its start"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` makes secretbox the first provider, which encrypts, with the key of the configuration; every cluster has such a key"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
@@ -370,15 +371,15 @@ var benchmark = []struct {
 	{"2 etcd", []control{
 		{id: "2.1", wanted: "a certificate for clients", check: all(in(store, "etcd.yaml", "client-transport-security.cert-file", given), in(store, "etcd.yaml", "client-transport-security.key-file", given))},
 		{id: "2.2", wanted: "clients need a certificate", check: in(store, "etcd.yaml", "client-transport-security.client-cert-auth", equal(true))},
-		{id: "2.3", wanted: "not auto-tls", check: in(store, "etcd.yaml", "client-transport-security.auto-tls", absent)},
+		{id: "2.3", wanted: "no certificates that etcd signs itself (auto-tls)", check: in(store, "etcd.yaml", "client-transport-security.auto-tls", absent)},
 		{id: "2.4", wanted: "a certificate for peers", check: all(in(store, "etcd.yaml", "peer-transport-security.cert-file", given), in(store, "etcd.yaml", "peer-transport-security.key-file", given))},
 		{id: "2.5", wanted: "peers need a certificate", check: in(store, "etcd.yaml", "peer-transport-security.client-cert-auth", equal(true))},
-		{id: "2.6", wanted: "not auto-tls for peers", check: in(store, "etcd.yaml", "peer-transport-security.auto-tls", absent)},
+		{id: "2.6", wanted: "no certificates for peers that etcd signs itself (auto-tls)", check: in(store, "etcd.yaml", "peer-transport-security.auto-tls", absent)},
 		{id: "2.7", wanted: "a CA of its own", manual: true, check: in(store, "etcd.yaml", "client-transport-security.trusted-ca-file", equal("/run/orlop/kube/api/etcd-ca.crt"))},
 	}},
 	{"3 Configuration of the control plane", []control{
-		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "the configuration names token issuers (`Cluster.spec.kubernetes.authentication`); the certificate of `orlopctl kubeconfig` is for the first steps, and expires"},
-		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "none are created for users"},
+		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "the configuration names token issuers (`Cluster.spec.kubernetes.authentication`); the certificate of `orlopctl kubeconfig` is only for the set-up, and expires"},
+		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "no service accounts are created for users"},
 		{id: "3.1.3", wanted: "users have no bootstrap tokens", manual: true, check: unset(apiServer, "enable-bootstrap-token-auth")},
 		{id: "3.2.1", wanted: "an audit policy", manual: true, check: set(apiServer, "audit-policy-file")},
 		{id: "3.2.2", wanted: "the audit policy covers the key events", manual: true, check: audited},
@@ -392,12 +393,12 @@ var benchmark = []struct {
 	}},
 	{"4.2 Kubelet", []control{
 		{id: "4.2.1", wanted: "no anonymous requests", check: in(agent, "kubelet.yaml", "authentication.anonymous.enabled", equal(false))},
-		{id: "4.2.2", wanted: "not AlwaysAllow", check: in(agent, "kubelet.yaml", "authorization.mode", equal("Webhook"))},
+		{id: "4.2.2", wanted: "no authorizer AlwaysAllow", check: in(agent, "kubelet.yaml", "authorization.mode", equal("Webhook"))},
 		{id: "4.2.3", wanted: "a CA for clients", check: in(agent, "kubelet.yaml", "authentication.x509.clientCAFile", given)},
 		{id: "4.2.4", wanted: "no read-only port", manual: true, check: in(agent, "kubelet.yaml", "readOnlyPort", equal(0))},
 		{id: "4.2.5", wanted: "idle streams end", manual: true, check: in(agent, "kubelet.yaml", "streamingConnectionIdleTimeout", absent)},
-		{id: "4.2.6", wanted: "the kubelet's own chains", check: in(agent, "kubelet.yaml", "makeIPTablesUtilChains", absent)},
-		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the node has the machine's name in the configuration and in its certificates"},
+		{id: "4.2.6", wanted: "the kubelet makes its iptables chains", check: in(agent, "kubelet.yaml", "makeIPTablesUtilChains", absent)},
+		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the flag gives the node the name that the machine has in its configuration and in its certificates"},
 		{id: "4.2.8", wanted: "events are not lost", manual: true, check: in(agent, "kubelet.yaml", "eventRecordQPS", absent)},
 		{id: "4.2.9", wanted: "a certificate of the cluster's CA", manual: true, check: all(in(agent, "kubelet.yaml", "tlsCertFile", given), in(agent, "kubelet.yaml", "tlsPrivateKeyFile", given))},
 		{id: "4.2.10", wanted: "client certificates are renewed", check: in(agent, "kubelet.yaml", "rotateCertificates", equal(false)), why: byMachined},

@@ -246,7 +246,7 @@ func TestPartial(t *testing.T) {
 	b.write(container, "1.log", "stdout F new")
 	b.deliver(r)
 	b.want("its rest at the end of the container", strings.Repeat(part, 2), "new")
-	r.budget.most = 10
+	r.budget.limit = 10
 	b.write(container, "1.log", "stdout P 123456", "stderr P 123456", "stderr F 7")
 	b.deliver(r)
 	b.want("more than the memory for all", "123456", "7")

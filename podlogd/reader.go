@@ -71,14 +71,14 @@ func (l *log) safe() Position {
 // it from the beginning.
 const turnBytes = 256 << 10
 
-// budget counts the memory for the incomplete lines of all containers of a reader, in bytes. When
-// used exceeds most, an incomplete line becomes a record without waiting for its end.
-type budget struct{ used, most int }
+// budget counts the memory for the incomplete lines of all containers of a reader, in bytes. If
+// more than limit is in use, an incomplete line becomes a record before its end has arrived.
+type budget struct{ used, limit int }
 
-// turn reads new lines of a container. It passes every record to the function each. After every
-// line, when the position is behind the line, it calls the function next. It returns the first
-// error of next or of a read. more is true if the turn ended before the end of the log. If the
-// kubelet renames or removes a file during the turn, there is no error, and the next turn
+// turn reads new lines of a container. It passes every record to the function each. After each
+// line, it moves the position to the end of the line and then calls the function next. It returns
+// the first error of next or of a read. more is true if the turn ended before the end of the log.
+// If the kubelet renames or removes a file during the turn, there is no error, and the next turn
 // continues.
 func (l *log) turn(root *os.Root, dir string, b *budget, each func(record), next func() error) (more bool, err error) {
 	list, err := files(root, dir)
@@ -214,11 +214,10 @@ type nextError struct{ error }
 
 func (e *nextError) Unwrap() error { return e.error }
 
-// lines reads lines; most is the number of bytes after which it stops. done is true at the end of
-// the file.
-func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), next func() error) (done bool, err error) {
+// lines reads lines, and stops after limit bytes. done is true at the end of the file.
+func (l *log) lines(from io.Reader, limit int64, b *budget, each func(record), next func() error) (done bool, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
-	for read := int64(0); read < most; {
+	for read := int64(0); read < limit; {
 		line, whole, err := readLine(r)
 		if errors.Is(err, io.EOF) {
 			return true, nil
@@ -242,9 +241,9 @@ func (l *log) lines(from io.Reader, most int64, b *budget, each func(record), ne
 
 // readLine returns the next line with its line end. If a line is longer than the buffer of r,
 // readLine returns a part of it, and whole is false. containerd writes shorter lines, but a pod
-// with a volume in the directory of logs can create a file with holes. Because readLine returns
-// parts, this file does not delay other containers. For an incomplete line at the end of the file,
-// the error is io.EOF.
+// that can write to the directory of logs can create a sparse file, whose zeros are one huge line.
+// Because readLine returns such a line in parts, a turn ends in time for the other containers. For
+// an incomplete line at the end of the file, the error is io.EOF.
 func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	line, err = r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -270,7 +269,7 @@ func (l *log) add(line []byte, b *budget, each func(record)) {
 	}
 	b.used += len(e.text)
 	s.text = append(s.text, e.text...)
-	if e.partial && len(s.text) < maxText && b.used <= b.most {
+	if e.partial && len(s.text) < maxText && b.used <= b.limit {
 		return
 	}
 	l.complete(s, e.stderr, e.partial, b, each)

@@ -98,7 +98,7 @@ type reader struct {
 // newReader returns a reader that has not loaded its positions yet.
 func newReader(o Options, root *os.Root, name string) *reader {
 	return &reader{
-		Options: o, root: root, name: name, logs: map[Container]*log{}, budget: budget{most: streamBytes},
+		Options: o, root: root, name: name, logs: map[Container]*log{}, budget: budget{limit: streamBytes},
 		delivered: map[string]Position{}, touched: map[Container]bool{},
 	}
 }

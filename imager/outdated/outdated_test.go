@@ -225,7 +225,7 @@ func TestDamagedAnswers(t *testing.T) {
 		t.Errorf("an empty table: %v, %v", got, err)
 	}
 	if got, err := debianItem(debian.Package{Want: "a", Name: "a", Version: "x:1"}, "lock", nil); err == nil {
-		t.Errorf("a version that is none: %+v", got)
+		t.Errorf("an invalid version: %+v", got)
 	}
 }
 

@@ -21,8 +21,8 @@ func requested(t *testing.T, documents []byte, trial time.Duration) Activation {
 	return Activation{Config: c, Documents: documents, By: "dora", Trial: trial, TrialName: "mine", Remark: ", without a trial"}
 }
 
-// TestActivate checks that a configuration becomes active and is stored, with and without a trial,
-// and that a trial that replaces a trial remembers the replaced configuration.
+// TestActivate checks that a configuration becomes active and is stored, with and without a trial.
+// If a second trial replaces a first trial, it records the configuration of the first in Tried.
 func TestActivate(t *testing.T) {
 	m := testManager(t, document("eth0"))
 	var events []string
@@ -71,7 +71,8 @@ func TestActivate(t *testing.T) {
 	}
 }
 
-// TestSameNetwork checks that the confirmation of a trial does not wait for an unchanged network.
+// TestSameNetwork checks that a trial that does not change the network is marked so; its
+// confirmation then does not wait for the network.
 func TestSameNetwork(t *testing.T) {
 	m := testManager(t, tuned("10", ""))
 	got, err := m.Activate(m.Current(), requested(t, tuned("20", ""), time.Minute))
@@ -125,7 +126,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestState checks the topic of a machine without a configuration, without a cluster and with one.
+// TestState checks the topic in three cases: no cluster, a cluster, no configuration.
 func TestState(t *testing.T) {
 	m := testManager(t, document("eth0"))
 	m.deps.WaitingServices = func(context.Context, *config.Config) ([]string, error) { return nil, errors.New("STATE hangs") }

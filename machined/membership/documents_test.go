@@ -31,8 +31,8 @@ func TestWorkerDocuments(t *testing.T) {
 	}
 }
 
-// TestWorkerFields checks that a new worker has the values of the control plane in exactly the
-// fields that ClusterHealth compares, apart from fields with their defaults.
+// TestWorkerFields checks that a new worker has the control plane's value in every field that
+// ClusterHealth compares, and that some other field differs.
 func TestWorkerFields(t *testing.T) {
 	c, problems := config.Parse("reference.yaml", []byte(config.Reference))
 	if err := problems.Err(); err != nil {

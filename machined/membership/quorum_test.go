@@ -161,7 +161,7 @@ func TestNoQuorum(t *testing.T) {
 	}
 	a.addresses.Set(at())
 	if of := a.Server.quorum.voters(now); of.self || of.all() != 3 {
-		t.Errorf("a machine that is none of them: %+v", of)
+		t.Errorf("a machine outside the control plane: %+v", of)
 	}
 }
 

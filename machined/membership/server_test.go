@@ -174,7 +174,7 @@ func TestRejectedCalls(t *testing.T) {
 	_, request := newRequest(t)
 	for name, r := range map[string]*api.CreateTicketRequest{
 		"a TTL that is too long":          {Name: "w1", Csr: request, Ttl: durationpb.New(1000 * time.Hour)},
-		"a CSR that is none":              {Name: "w1", Csr: []byte("none")},
+		"an invalid CSR":                  {Name: "w1", Csr: []byte("none")},
 		"join requests that are disabled": {Name: "w1"},
 	} {
 		if _, err := a.CreateTicket(operator, r); err == nil || deleted > 0 {
@@ -191,6 +191,6 @@ func TestRejectedCalls(t *testing.T) {
 	}
 	_, err = a.Join(from(ticket, "10.0.0.21:1"), &api.JoinRequest{MachineCsr: request, NodeCsrs: map[string][]byte{nodespec.KubeletCert: []byte("none")}})
 	if known := a.Ledger.Current(); status.Code(err) != codes.InvalidArgument || len(known.Bindings) > 0 {
-		t.Errorf("a CSR of the node that is none: %v, bindings %v", err, known.Bindings)
+		t.Errorf("an invalid CSR of the node: %v, bindings %v", err, known.Bindings)
 	}
 }

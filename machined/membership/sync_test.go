@@ -15,8 +15,8 @@ import (
 	"github.com/orlop-os/orlop/pkg/trust"
 )
 
-// TestRecordRemoved checks that a removed worker recognizes both forms of the rejection, and no
-// other error.
+// TestRecordRemoved checks that a removed worker recognizes the rejection of its certificate in a
+// call and at a dial, and no other error.
 func TestRecordRemoved(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Hour)
 	if err != nil {
@@ -36,14 +36,14 @@ func TestRecordRemoved(t *testing.T) {
 		refused error
 		removed bool
 	}{
-		"what it holds":               {refused, true},
-		"what it held before that":    {late, false},
-		"a call":                      {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), true},
-		"a connection":                {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
-		"who has not shown who he is": {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.RevokedPrefix), false},
-		"no answer":                   {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
-		"a list that was lost":        {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
-		"nothing":                     {nil, false},
+		"present certificate rejected": {refused, true},
+		"earlier certificate rejected": {late, false},
+		"a call":                       {fmt.Errorf("machine 10.0.0.11: %s at 2026-05-04T03:02:01Z", trust.RevokedPrefix), true},
+		"a dial":                       {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: %w", client.ErrRefused, client.ErrRevoked), true},
+		"server not authenticated":     {fmt.Errorf("machine 10.0.0.11: cannot connect: %w: x509: certificate signed by unknown authority (%s)", client.ErrUntrusted, trust.RevokedPrefix), false},
+		"no answer":                    {fmt.Errorf("machine 10.0.0.11: cannot connect: %w", client.ErrUnreachable), false},
+		"a list that was lost":         {fmt.Errorf("machine 10.0.0.11: %w", trust.ErrRevocationsLost), false},
+		"nothing":                      {nil, false},
 	} {
 		w := &Worker{State: cell.New(State{Certs: Certificates{Machine: held}})}
 		w.recordRemoved(c.refused)
@@ -52,7 +52,7 @@ func TestRecordRemoved(t *testing.T) {
 		}
 		w.clearRemoved()
 		if s, _ := w.State.Get(); s.Removed || s.Problem != "" {
-			t.Errorf("%s: all take what it holds, and it is removed: %q", what, s.Problem)
+			t.Errorf("%s: all machines accept its certificate, but it is still recorded as removed: %q", what, s.Problem)
 		}
 	}
 }

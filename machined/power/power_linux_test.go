@@ -148,7 +148,8 @@ func TestSignals(t *testing.T) {
 		defer close(ended)
 		Signals(ctx, func(mode Mode, why string) { wishes <- string(mode) + " " + why })
 	}()
-	// With a second receiver, a signal does not end the test before Signals has registered for it.
+	// A second receiver catches the signals until Signals has registered; otherwise they would end
+	// the test.
 	hold := make(chan os.Signal, 8)
 	signal.Notify(hold, unix.SIGPWR, unix.SIGHUP)
 	defer signal.Stop(hold)
@@ -241,7 +242,7 @@ func TestFeeder(t *testing.T) {
 		fed := pets.Load()
 		time.Sleep(10 * f.Every)
 		if pets.Load() != fed {
-			t.Error("a machined that hangs is fed for")
+			t.Error("the watchdog is fed although machined hangs")
 		}
 		sick.Store(false)
 		close(hang)

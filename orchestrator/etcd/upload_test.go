@@ -79,7 +79,7 @@ func TestSnapshotEncrypted(t *testing.T) {
 			t.Errorf("by its name: %v", err)
 		}
 		if _, err := m.local.snapshots().take(t.Context(), nodespec.TakeSnapshotRequest{Most: 2, Recipients: []string{identity.String()}}, 0); err == nil || strings.Contains(err.Error(), identity.String()) {
-			t.Errorf("a key that is none: %v", err)
+			t.Errorf("an invalid key: %v", err)
 		}
 		m.prepare(plain)
 	})

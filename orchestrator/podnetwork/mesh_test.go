@@ -67,7 +67,7 @@ func TestMesh(t *testing.T) {
 		change               func(second *Node)
 	}{
 		{"no key yet", wireguard, func(n *Node) { n.Key = "" }},
-		{"a key that is none", wireguard, func(n *Node) { n.Key = "AAAA" }},
+		{"an invalid key", wireguard, func(n *Node) { n.Key = "AAAA" }},
 		{"a key of zeros", wireguard, func(n *Node) { n.Key = wgtypes.Key{}.String() }},
 		{"the key of a node that was there before", wireguard, func(n *Node) { n.Key = keyOf(1).String() }},
 		{"our own key", wireguard, func(n *Node) { n.Key = keyOf(3).String() }},

@@ -69,7 +69,7 @@ var (
 var messages = []message{
 	{name: "two domains", options: text(15, "corp.example lab.example")},
 	{name: "two domains, commas, dots and a NUL", options: text(15, "corp.example., lab.example.\x00")},
-	{name: "a domain that is none beside one", options: text(15, "corp.example -bad-")},
+	{name: "a valid and an invalid domain", options: text(15, "corp.example -bad-")},
 	{name: "a domain with a line break", options: text(15, "corp.example\nnameserver 203.0.113.1")},
 	{name: "options in file and sname", options: overload(3), file: slices.Concat(router, resolver, end), sname: slices.Concat(text(15, "corp.example"), end)},
 	{name: "options in file, which has no END", options: overload(1), file: router},
@@ -110,7 +110,7 @@ func TestMessages(t *testing.T) {
 	want := map[string]Lease{
 		"two domains":                                {Domain: "corp.example", Search: []string{"corp.example", "lab.example"}},
 		"two domains, commas, dots and a NUL":        {Domain: "corp.example", Search: []string{"corp.example", "lab.example"}},
-		"a domain that is none beside one":           {Domain: "corp.example"},
+		"a valid and an invalid domain":              {Domain: "corp.example"},
 		"options in file and sname":                  {Routes: byRouter, DNS: dns, Domain: "corp.example"},
 		"options in file, which has no END":          {Routes: byRouter},
 		"options in sname":                           {Routes: byRouter},
@@ -134,8 +134,8 @@ func TestMessages(t *testing.T) {
 		"resolvers that are none":                    {DNS: dns},
 	}
 	noted := map[string]string{
-		"a domain with a line break":       "option 15",
-		"a domain that is none beside one": "option 15", "a damaged 121, and 249": "option 121", "a damaged 121, and a router": "option 121",
+		"a domain with a line break":    "option 15",
+		"a valid and an invalid domain": "option 15", "a damaged 121, and 249": "option 121", "a damaged 121, and a router": "option 121",
 		"a pointer to itself": "option 119", "two pointers in a circle": "option 119", "a pointer forwards": "option 119",
 		"a pointer that is cut off": "option 119", "a list that is cut off": "option 119", "a label longer than 63": "option 119",
 		"resolvers that are none": "127.0.0.53 is not an address of a machine",

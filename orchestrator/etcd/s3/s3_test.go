@@ -51,7 +51,7 @@ func TestPut(t *testing.T) {
 			t.Errorf("%s: %t, %d bytes; want %d", key, ok, len(got), size)
 		}
 	}
-	// A part of a larger body, which replaces the object.
+	// Put sends only the first 4 bytes of a longer reader, and they replace the object.
 	if err := b.Put(t.Context(), "a_b-c.d", strings.NewReader("more than that"), 4); err != nil {
 		t.Error(err)
 	}
@@ -72,8 +72,8 @@ func (c *counted) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-// TestRefusedBeforeSending: a rejected client has read the object for its digest, and has sent none
-// of it.
+// TestRefusedBeforeSending checks that, if the store rejects the request, the client has read the
+// object only once, to compute the digest, and has sent nothing of it.
 func TestRefusedBeforeSending(t *testing.T) {
 	b := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
 	const size = 1 << 20
@@ -227,8 +227,8 @@ func TestAuthorities(t *testing.T) {
 	}
 }
 
-// TestPutThroughProxy checks that an object goes through the proxy of the site, with the CA of the
-// site only.
+// TestPutThroughProxy checks that an object is sent through the proxy of the site. Only the CA of
+// the site is configured, and none of the bucket.
 func TestPutThroughProxy(t *testing.T) {
 	store := newStore()
 	b := serve(t, store)
