@@ -112,7 +112,7 @@ func newStore(r *Record) (*store, error) {
 		// or copies volumes. A recorded request can be out of date, and a destroyed volume is lost.
 		// So the annotations are removed, and the node waits until an API server has the present
 		// requests.
-		annotations, _, _ := unstructured.NestedMap(o, "metadata", "annotations") // nil without annotations
+		annotations, _, _ := unstructured.NestedMap(o, "metadata", "annotations")
 		for key := range annotations {
 			if localvolumes.IsRequest(key) {
 				unstructured.RemoveNestedField(o, "metadata", "annotations", key)

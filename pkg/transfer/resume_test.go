@@ -86,8 +86,8 @@ func TestShortConnections(t *testing.T) {
 	}
 }
 
-// TestEarlyEnd checks that a connection which ends before the end of the file is no io.EOF: a caller
-// that tests for io.EOF would take the file for complete.
+// TestEarlyEnd checks that the early end of a connection does not return io.EOF. A caller that
+// tests for io.EOF would take the file for complete.
 func TestEarlyEnd(t *testing.T) {
 	r := ResumingReader(0, int64(len(content)), func(int64) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil })
 	if _, err := r.Read(make([]byte, 1)); errors.Is(err, io.EOF) || !errors.Is(err, io.ErrUnexpectedEOF) {

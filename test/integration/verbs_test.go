@@ -150,7 +150,7 @@ import (
 //	hang NAME
 //	    stop the processors of the machine, until its power is cut
 //	bmc start FILE NAME…
-//	    start a host in the network that is the management controller of these machines, by Redfish;
+//	    start a host in the network that is the Redfish management controller of these machines;
 //	    FILE gets their Secrets, NAME-power
 //	bmc did NAME
 //	    print the operations of the power switch of the machine: on, off, button, restart
