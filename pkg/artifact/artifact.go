@@ -1,17 +1,17 @@
 // Package artifact reads the OCI artifact that holds the manifests of an add-on: it lists the blobs
 // of an artifact, extracts the files from them, and stores the blobs in a directory by digest. It
-// accesses no registry and knows no Kubernetes: the caller provides a Source of blobs, and the
-// caller parses the YAML.
+// accesses no registry, because the caller provides a Source of blobs. It does not interpret the
+// manifests, because the caller parses the YAML.
 //
 // An artifact is an OCI image manifest (image-spec, manifest.md) with any artifactType and config,
 // as `oras push` and `flux push artifact` create it. A layer is a single file or a tar archive of
 // files, compressed by gzip or not compressed. The package detects the format of a layer from its
-// content, because each tool uses other media types. It reads files with the extensions .yaml, .yml
-// or .json, and single-file layers without a name.
+// content, because each tool uses other media types. It reads files with the extension .yaml, .yml
+// or .json, and single-file layers without a name. It ignores other files.
 //
-// A digest proves only that a blob is the one that the configuration names; the content can be
-// hostile. Therefore every size is bounded before the package reads the data, and no file of an
-// archive is written to disk.
+// A digest proves only that a blob is the one that the configuration names. The content can still
+// be hostile. Therefore the package limits all sizes while it reads the data, and writes no file of
+// an archive to disk.
 package artifact
 
 import (
@@ -36,7 +36,7 @@ import (
 const (
 	MaxManifest = 1 << 20  // bytes of the manifest
 	MaxSize     = 16 << 20 // bytes of all layers together, as pushed
-	MaxUnpacked = 32 << 20 // bytes of all layers together, unpacked, ignored files included
+	MaxUnpacked = 32 << 20 // bytes of all layers together, unpacked, including ignored files
 	MaxLayers   = 256
 	MaxFiles    = 4096 // in all archives together
 )
@@ -50,7 +50,7 @@ type Blob struct {
 // Layer is a blob that holds files.
 type Layer struct {
 	Blob
-	Name string // of the file, if the layer is a single file; can be empty
+	Name string // name of the file or directory in the layer; empty if the manifest states none
 }
 
 // Layers parses a manifest and returns its layers.
@@ -88,18 +88,19 @@ func Layers(manifest []byte) ([]Layer, error) {
 
 // Text is a file of an artifact.
 type Text struct {
-	Name    string // path in the archive, unique in the artifact
+	Name    string // path in its archive, or the name of its layer; unique in the artifact
 	Content string // UTF-8
 }
 
-// Texts returns the files of an artifact in the order in which the artifact stores them. The
-// function read returns the content of a layer.
+// Texts returns the files of an artifact in the order in which the artifact stores them. It calls
+// read(layer) for the content of each layer.
 func Texts(layers []Layer, read func(Layer) ([]byte, error)) ([]Text, error) {
 	return texts(layers, read, MaxUnpacked)
 }
 
-func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text, error) {
-	u := unpacking{left: most, most: most, names: map[string]bool{}}
+// texts is Texts with a limit for the bytes of all unpacked layers together.
+func texts(layers []Layer, read func(Layer) ([]byte, error), limit int64) ([]Text, error) {
+	u := unpacking{left: limit, limit: limit, names: map[string]bool{}}
 	for i, l := range layers {
 		content, err := read(l)
 		if err != nil {
@@ -120,8 +121,9 @@ func texts(layers []Layer, read func(Layer) ([]byte, error), most int64) ([]Text
 	return u.all, nil
 }
 
-// ignored replaces the name of a layer that is not a text by its extension. Such a layer is skipped
-// unless it is an archive: oras names the archive of a directory after the directory.
+// ignored replaces the name of a layer whose extension is not that of a text. Such a layer is
+// skipped unless it is an archive. An archive needs no extension, because oras gives the archive of
+// a directory the name of the directory.
 const ignored = ""
 
 // isText reports whether the package reads a file of this name.
@@ -135,16 +137,18 @@ func isText(name string) bool {
 
 // unpacking collects the files of an artifact.
 type unpacking struct {
-	left, most int64 // remaining and initial budget of unpacked bytes
-	files      int
-	names      map[string]bool
-	all        []Text
+	limit int64 // maximum number of unpacked bytes
+	left  int64 // how many of them are not used up
+	files int   // number of files in archives so far
+	names map[string]bool
+	all   []Text
 }
 
-// errLarge is returned when the unpacked data exceeds the budget.
+// errLarge is the error for unpacked data of more than unpacking.limit bytes.
 var errLarge = errors.New("too large")
 
-// bounded reads until the shared budget *left is used up, and then returns errLarge.
+// bounded is a reader that subtracts the bytes that it has read from *left, which all layers share.
+// If *left is 0 and there are more bytes, it returns errLarge.
 type bounded struct {
 	io.Reader
 	left *int64
@@ -175,7 +179,7 @@ func (u *unpacking) addLayer(name string, content []byte) error {
 	case bytes.HasPrefix(content, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
 		return fmt.Errorf("%s: is compressed by zstd; only gzip is supported", layerName(name))
 	}
-	const block = 512 // of a tar archive; the header of the first file is one block
+	const block = 512 // bytes of a block of a tar archive; its first block is the header of a file
 	in := bufio.NewReaderSize(bounded{plain, &u.left}, block)
 	head, err := in.Peek(block)
 	switch {
@@ -262,10 +266,10 @@ func (u *unpacking) addFile(name string, in io.Reader) error {
 	return nil
 }
 
-// reason translates an error for the user.
+// reason translates an error for the operator.
 func (u *unpacking) reason(err error) error {
 	if errors.Is(err, errLarge) {
-		return fmt.Errorf("the unpacked layers have more than %d bytes in total", u.most)
+		return fmt.Errorf("the unpacked layers have more than %d bytes in total", u.limit)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it is truncated")
@@ -276,9 +280,9 @@ func (u *unpacking) reason(err error) error {
 // quoted returns a name for a message, quoted and shortened, because it comes from an untrusted
 // archive.
 func quoted(name string) string {
-	const most = 100
-	if len(name) > most {
-		name = name[:most] + "…"
+	const limit = 100
+	if len(name) > limit {
+		name = name[:limit] + "…"
 	}
 	return fmt.Sprintf("%q", name)
 }

@@ -10,7 +10,8 @@ import (
 // State is the state of a session.
 type State uint8
 
-// The states of RFC 4271 section 8.2.2 that a session with an established connection can have.
+// The states of RFC 4271 section 8.2.2 that a session can have after its TCP connection was
+// established.
 const (
 	OpenSent State = iota + 1
 	OpenConfirm
@@ -32,10 +33,10 @@ const minHoldTime = 3 * time.Second
 type Config struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4
-	PeerASN  uint32     // 0: any
-	// HoldTime is how long each side waits for a message of the other before it ends the session;
-	// then the peer drops the routes of this machine. The smaller value of the two sides applies.
-	// Whole seconds, at least minHoldTime.
+	PeerASN  uint32     // 0 means that the peer may have any AS number
+	// HoldTime is the maximum time without a message from the other side. After this time, a side
+	// ends the session, and the peer then drops the routes of this machine. Both sides use the
+	// smaller of their two values. The value is in whole seconds, at least minHoldTime.
 	HoldTime time.Duration
 	// NextHops are the addresses of this machine, at most one per family. Routes of a family
 	// without a next hop are not announced.
@@ -55,25 +56,26 @@ func (f *failure) Error() string { return f.err.Error() }
 
 func (f *failure) Unwrap() error { return f.err }
 
-// session is the state of a session. It is immutable: each method that changes it returns the next
-// state and the messages to send. The table shows the next state for each message, and the effect
-// of silence:
+// session is the state of a session. It is immutable: a method that changes the session returns the
+// changed copy and the messages to send. The table shows the effect of each message of the peer,
+// and of silence: the next state, "end" of the session, or "–" if the state stays:
 //
 //	state        open         keepalive    update  notification  silence
 //	OpenSent     OpenConfirm  end          end     end           end after openTimeout
 //	OpenConfirm  end          Established  end     end           end after the hold time
 //	Established  end          –            –       end           end after the hold time
 //
-// The answer to a valid open is a keepalive. A session sends a keepalive in every third of the hold
-// time. It sends its routes when it becomes established and when the wanted routes change.
+// The session answers a valid open message with a keepalive. Afterwards, it sends a keepalive each
+// time that a third of the hold time has passed. It sends its routes when it becomes established
+// and when the wanted routes change.
 type session struct {
 	Config
 	state      State
 	peer       Open
-	hold       time.Duration // negotiated; 0 in OpenSent
-	expires    time.Time     // end of the session unless a message of the peer arrives before
-	keepalive  time.Time     // time of the next keepalive; zero in OpenSent
-	advertised []netip.Prefix
+	hold       time.Duration  // hold time that both sides use; 0 in OpenSent
+	expires    time.Time      // when the session ends unless a message of the peer arrives before
+	keepalive  time.Time      // when the next keepalive is due; zero in OpenSent
+	advertised []netip.Prefix // nil before the first call of advertise in state Established
 }
 
 // begin returns a new session and its first message.
@@ -116,8 +118,8 @@ func (s session) check(o Open) error {
 	case !o.RouterID.IsValid() || o.RouterID.IsUnspecified() || o.RouterID == s.RouterID:
 		return &failure{badRouterID, fmt.Errorf("the router ID of the peer is %s, expected another than 0.0.0.0 and that of this machine", o.RouterID)}
 	case o.HoldTime < minHoldTime:
-		// A hold time of 0 disables the timer: the peer would keep the routes of a machine that
-		// lost its power.
+		// A hold time of 0 disables the timer, so the peer would retain the routes of a machine
+		// that has lost its power.
 		return &failure{badHoldTime, fmt.Errorf("the hold time of the peer is %s, expected at least %s; set it there", o.HoldTime, minHoldTime)}
 	case !o.FourOctets && s.ASN > 0xffff:
 		return &failure{badOpen, fmt.Errorf("the peer does not know AS numbers of four octets, such as %d", s.ASN)}
@@ -125,7 +127,7 @@ func (s session) check(o Open) error {
 	return nil
 }
 
-// tick ends a session after its expiry, and sends a keepalive when it is due.
+// tick returns an error if the session has expired, and a keepalive message if one is due.
 func (s session) tick(now time.Time) (session, []Message, error) {
 	if !now.Before(s.expires) {
 		silence := openTimeout
@@ -141,7 +143,7 @@ func (s session) tick(now time.Time) (session, []Message, error) {
 	return s, nil, nil
 }
 
-// next returns the time of the next tick.
+// next returns the time at which the caller must call tick.
 func (s session) next() time.Time {
 	if s.keepalive.IsZero() || s.expires.Before(s.keepalive) {
 		return s.expires
@@ -149,8 +151,8 @@ func (s session) next() time.Time {
 	return s.keepalive
 }
 
-// advertise returns the messages that announce and withdraw the differences between the advertised
-// routes and the wanted routes. It returns no messages before the session is established.
+// advertise returns the messages that announce new routes of want, and withdraw the advertised
+// routes that want does not contain. It returns no messages before the session is established.
 func (s session) advertise(want []netip.Prefix) (session, []Message) {
 	if s.state != Established {
 		return s, nil
@@ -199,10 +201,12 @@ func (s session) hop(p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
+// without returns the routes of all that are not in some.
 func without(all, some []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return slices.Contains(some, p) })
 }
 
+// family returns the IPv6 routes of all if ipv6 is true, and otherwise the IPv4 routes.
 func family(all []netip.Prefix, ipv6 bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return p.Addr().Is6() != ipv6 })
 }

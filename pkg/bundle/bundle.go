@@ -2,8 +2,8 @@
 // whole version of the system.
 //
 // A bundle is a tar archive in the OCI image layout (image-spec, image-layout.md), so that common
-// tools can inspect it. A reader requires the members in this order, so that the reader can reject
-// a bundle before it stores data:
+// tools can inspect it. The files of the archive have this order, and a reader rejects any other
+// order. The statement comes early, so that the reader can reject a bundle before it stores data:
 //
 //	oci-layout, index.json      required by the OCI layout; not signed; the reader skips them
 //	blobs/sha256/…              the OCI manifest
@@ -17,7 +17,7 @@
 // the stored statement, the root image on its disk and the UKI. The root image of such a bundle is
 // not compressed, and the bill of materials is missing.
 //
-// A reader trusts only a statement with the signatures of enough trusted keys, and verifies all
+// A reader trusts only a statement that enough trusted keys have signed (Trust), and verifies all
 // following bytes against the statement. A provenance beside the bundle lists the inputs from which
 // the version was built.
 package bundle
@@ -49,16 +49,18 @@ const (
 type Statement struct {
 	Version string `json:"version"`
 	Profile string `json:"profile"`
-	// MinimumVersion is the oldest version that can upgrade to this version; empty for any.
+	// MinimumVersion is the oldest version that can upgrade to this version. It is empty if every
+	// version can.
 	MinimumVersion string `json:"minimumVersion,omitempty"`
-	// Epoch is the release epoch (buildinfo.Release). A running version without support for epochs
-	// rejects a bundle with an epoch above 0.
+	// Epoch is the release epoch (buildinfo.Release). A running version that does not support
+	// epochs rejects a bundle with an epoch above 0, because it does not know the field.
 	Epoch int `json:"epoch,omitempty"`
-	// Root is the dm-verity description of the root, as on the kernel command line.
+	// Root contains the dm-verity parameters of the root partition, as on the kernel command line
+	// (verity.Params).
 	Root string `json:"root"`
 	// RootImage is the content of the root partition: file system and hash tree, not compressed.
 	RootImage Part `json:"rootImage"`
-	// Packed is the root image as stored in the bundle.
+	// Packed is the root image, compressed by zstd, as the imager stores it in the bundle.
 	Packed Part `json:"packed"`
 	UKI    Part `json:"uki"`
 	SBOM   Part `json:"sbom"`
@@ -85,8 +87,9 @@ const MaxEpoch = 1_000_000
 // typical bill of materials has 310 KB.
 const MaxSBOM = 16 << 20
 
-// Maximum sizes of the parts, in bytes: a root image is written to a disk, a UKI is held in memory.
-// A typical root image has 260 MiB, and a typical UKI 14 MiB.
+// Maximum sizes in bytes: maxPart for any part, and maxUKI for the UKI. The limit of the UKI is
+// lower, because a reader holds the UKI in memory. A typical root image has 260 MiB, and a typical
+// UKI 14 MiB.
 const (
 	maxPart = 8 << 30
 	maxUKI  = 128 << 20
@@ -98,7 +101,8 @@ type NamedPart struct {
 	Part
 }
 
-// Parts returns all parts of the version, the root image in both forms.
+// Parts returns all parts of the version. The root image is among them twice: compressed and not
+// compressed.
 func (s Statement) Parts() []NamedPart {
 	return []NamedPart{{"root image", s.RootImage}, {"packed root image", s.Packed}, {"unified kernel image", s.UKI}, {sbomPart, s.SBOM}}
 }

@@ -13,10 +13,10 @@ const (
 	TypeInToto     = "application/vnd.in-toto+json"
 	ProvenanceType = "https://in-toto.io/Statement/v1"
 	PredicateType  = "https://slsa.dev/provenance/v1"
-	// BuildType means a build by the imager: ExternalParameters are the options of the imager.
-	// docs/updates.md says how to repeat the build.
+	// BuildType is the type of a build by the imager, in which ExternalParameters are the options
+	// of the imager. docs/updates.md says how to repeat the build.
 	BuildType = "https://orlop.dev/build/imager/v1"
-	// Builder is the imager on a computer that the holder of the signing key trusts.
+	// Builder identifies the imager, on a computer that the holder of the signing key trusts.
 	Builder = "https://orlop.dev/builder/imager"
 )
 
@@ -34,13 +34,14 @@ const (
 )
 
 // Provenance is a signed statement about the inputs of the build of a version and the digests of
-// its files. Its form is that of SLSA (https://slsa.dev/provenance/v1): an in-toto statement
-// (in-toto attestation framework 1.0), the payload of a DSSE envelope. Readers ignore unknown
-// fields, as the specification requires.
+// its files. It has the form of SLSA (https://slsa.dev/provenance/v1): an in-toto statement
+// (in-toto attestation framework 1.0), which is the payload of a DSSE envelope. Readers ignore
+// unknown fields, as the specification requires.
 //
 // The imager writes the provenance beside the bundle and signs both with the same keys. The package
-// decides whether a provenance belongs to a bundle. It does not judge the inputs. It cannot prove
-// that the files result from the inputs; only another build of the same source can.
+// decides whether a provenance belongs to a bundle. It does not check whether the inputs are good.
+// It cannot prove that the files result from the inputs; only another build of the same source can
+// prove that.
 type Provenance struct {
 	Type string `json:"_type"` // ProvenanceType
 	// Subject are the files of the version with their digests.
@@ -66,11 +67,11 @@ type Predicate struct {
 type BuildDefinition struct {
 	BuildType          string          `json:"buildType"` // BuildType
 	ExternalParameters BuildParameters `json:"externalParameters"`
-	// InternalParameters are set by the builder: the time of the source and the dates of the pinned
-	// versions.
+	// InternalParameters are the inputs that the builder sets itself: the time of the source and
+	// the dates of the pinned versions.
 	InternalParameters any `json:"internalParameters,omitempty"`
 	// ResolvedDependencies are the source, the packages of Debian, the Go modules and the other
-	// files of which the version consists.
+	// files from which the version was built.
 	ResolvedDependencies []Resource `json:"resolvedDependencies"`
 }
 
@@ -119,12 +120,12 @@ func SealProvenance(s Provenance, keys ...Key) ([]byte, error) {
 }
 
 // VerifyProvenance returns the provenance in an envelope. It fails unless enough trusted keys have
-// signed the envelope and the provenance describes the bundle with the statement of: the same
-// version, epoch and profile, and the digest of each part.
-func VerifyProvenance(envelope []byte, trust Trust, of Statement) (Provenance, error) {
+// signed the envelope and the provenance describes the bundle with the statement want: it has the
+// same version, epoch and profile, and contains the digest of each part.
+func VerifyProvenance(envelope []byte, trust Trust, want Statement) (Provenance, error) {
 	s, err := verifyProvenance(envelope, trust)
 	if err == nil {
-		err = s.checkVersion(of)
+		err = s.checkVersion(want)
 	}
 	if err != nil {
 		return Provenance{}, fmt.Errorf("provenance: %w", err)
@@ -132,6 +133,8 @@ func VerifyProvenance(envelope []byte, trust Trust, of Statement) (Provenance, e
 	return s, nil
 }
 
+// verifyProvenance returns the provenance in an envelope after it has verified the signatures. It
+// does not check to which bundle the provenance belongs.
 func verifyProvenance(envelope []byte, trust Trust) (s Provenance, err error) {
 	if len(envelope) > MaxProvenance {
 		return s, fmt.Errorf("it has more than %d KiB", MaxProvenance>>10)
@@ -164,14 +167,14 @@ func (s Provenance) check() error {
 	return nil
 }
 
-// checkVersion returns an error unless the provenance describes the bundle with the statement of.
-func (s Provenance) checkVersion(of Statement) error {
+// checkVersion returns an error unless the provenance describes the bundle with the statement want.
+func (s Provenance) checkVersion(want Statement) error {
 	p := s.Predicate.BuildDefinition.ExternalParameters
-	if p.Version != of.Version || p.Profile != of.Profile || p.Epoch != of.Epoch {
+	if p.Version != want.Version || p.Profile != want.Profile || p.Epoch != want.Epoch {
 		return fmt.Errorf("it describes version %s, epoch %d, profile %s, and the bundle has version %s, epoch %d, profile %s",
-			p.Version, p.Epoch, p.Profile, of.Version, of.Epoch, of.Profile)
+			p.Version, p.Epoch, p.Profile, want.Version, want.Epoch, want.Profile)
 	}
-	for _, part := range of.Parts() {
+	for _, part := range want.Parts() {
 		if !slices.ContainsFunc(s.Subject, func(r Resource) bool { return r.Digest[DigestSHA256] == part.SHA256 }) {
 			return fmt.Errorf("it does not describe the %s of the bundle, with SHA-256 %s", part.Name, part.SHA256)
 		}
@@ -179,7 +182,7 @@ func (s Provenance) checkVersion(of Statement) error {
 	return nil
 }
 
-// Source returns the commit of the source; empty if the build did not know it.
+// Source returns the Git commit of the source. It is empty if the provenance names no commit.
 func (s Provenance) Source() string {
 	for _, r := range s.Predicate.BuildDefinition.ResolvedDependencies {
 		if commit := r.Digest[DigestGitCommit]; commit != "" {

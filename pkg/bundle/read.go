@@ -21,16 +21,16 @@ const (
 	// maxStatement limits the bytes of a bundle that are held in memory before the statement is
 	// verified.
 	maxStatement = 64 << 10
-	// Head is the number of bytes at the beginning of a bundle that Open needs: the statement, the
-	// small members before the statement, and the tar headers.
+	// Head is the number of bytes at the beginning of a bundle that suffices for Open. They contain
+	// the statement, the small files before it, and their tar headers.
 	Head = 2 * maxStatement
 	// Window is the maximum zstd window of a compressed root image, in bytes. It determines how
 	// much memory the decompression needs.
 	Window = 4 << 20
 )
 
-// ErrDamaged is returned when a bundle does not match its statement. Another attempt to read the
-// same bytes gives the same result.
+// ErrDamaged is returned if the content of a bundle does not match its statement, or the bundle is
+// truncated. A repetition with the same bytes fails again.
 var ErrDamaged = errors.New("bundle: it is damaged or truncated")
 
 // Reader reads a bundle sequentially.
@@ -39,19 +39,19 @@ type Reader struct {
 	// Envelope is the DSSE envelope with the statement and its signatures.
 	Envelope []byte
 	tar      *tar.Reader
-	member   string // name of the current member
-	size     int64  // bytes of the current member
+	member   string // name of the current file of the archive
+	size     int64  // its size in bytes
 }
 
-// Open reads a bundle up to the statement and verifies the statement. The error describes the
-// defect of the file.
+// Open reads a bundle up to the statement and verifies the statement. It returns an error if the
+// bundle is malformed, or if too few trusted keys have signed the statement.
 func Open(from io.Reader, trust Trust) (*Reader, error) {
 	r := &Reader{tar: tar.NewReader(from)}
 	for _, part := range []string{"oci-layout", "index.json", "OCI manifest"} {
 		if err := r.next(part); err != nil {
 			return nil, err
 		}
-		if r.size > maxStatement { // A sender could delay the reader by a large member.
+		if r.size > maxStatement { // With a large file here, a sender could delay the reader.
 			return nil, fmt.Errorf("bundle: it is not an upgrade bundle (%d bytes where its %s should be)", r.size, part)
 		}
 	}
@@ -99,8 +99,8 @@ func Verify(text []byte, trust Trust) (Statement, error) {
 }
 
 // VerifyPayload returns the payload of a DSSE envelope that enough trusted keys have signed.
-// Several signatures of one key count once. Package extension uses it for statements of another
-// kind.
+// Several signatures of one key count once. Package extension uses VerifyPayload for the statements
+// of extensions.
 func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error) {
 	envelope, err := parseEnvelope(text)
 	if err != nil {
@@ -128,7 +128,8 @@ func VerifyPayload(text []byte, payloadType string, trust Trust) ([]byte, error)
 }
 
 // ParseUnverified returns the statement of an envelope without verifying the signatures. It is for
-// the statement of an installed version: the installation has verified its signatures.
+// the statement of an installed version, because the installation has already verified the
+// signatures.
 func ParseUnverified(text []byte) (Statement, error) { return unverified(text) }
 
 // unverified parses the statement of an envelope without verifying the signatures.
@@ -164,7 +165,7 @@ func parse(payload []byte) (Statement, error) {
 	return s, nil
 }
 
-// next advances to the next member.
+// next advances to the next file of the archive. part is its name in error texts.
 func (r *Reader) next(part string) error {
 	header, err := r.tar.Next()
 	if err != nil {
@@ -184,12 +185,12 @@ func readError(part string, err error) error {
 	return fmt.Errorf("bundle: cannot read its %s: %w", part, err)
 }
 
-// SkipRoot skips the root image. If the bundle is a file, it does not even read the root image. UKI
-// verifies the next part as after Root.
+// SkipRoot skips the root image. If the argument of Open can seek, the root image is not even read.
+// The caller can call UKI next, as after Root.
 func (r *Reader) SkipRoot() error { return r.next("root image") }
 
 // Root writes the uncompressed root image and verifies it. It must be called before UKI. After an
-// error, the written data is not usable.
+// error, the caller must not use the written data.
 func (r *Reader) Root(to io.Writer) error {
 	if err := r.next("root image"); err != nil {
 		return err
@@ -219,8 +220,8 @@ func copyRoot(to io.Writer, image *checked) error {
 	return image.done("root image")
 }
 
-// errorKeeper is a writer that stores its last error, so that copyRoot can distinguish a write
-// error from a damaged bundle.
+// errorKeeper is a writer that stores the error of its last write, so that copyRoot can distinguish
+// a write error from a damaged bundle.
 type errorKeeper struct {
 	io.Writer
 	err error
@@ -245,8 +246,8 @@ func (r *Reader) UKI() ([]byte, error) {
 	return content, part.done("unified kernel image")
 }
 
-// SBOM returns the bill of materials; nil for a Copy, which contains none. It must be called after
-// UKI.
+// SBOM returns the bill of materials. It returns nil if the bundle was made by Copy, because such a
+// bundle has no bill of materials. It must be called after UKI.
 func (r *Reader) SBOM() ([]byte, error) {
 	if err := r.next(sbomPart); err != nil {
 		return nil, err
@@ -291,8 +292,8 @@ func (c *checked) Read(p []byte) (int, error) {
 // done verifies the size and the digest after the last read.
 func (c *checked) done(part string) error {
 	if c.size < c.want.Size {
-		// The decompressor may have stopped before the end of the member; the digest covers the
-		// whole member.
+		// The decompressor may have stopped before the end of the part. Read the rest, because the
+		// digest covers the whole part.
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			return readError(part, err)
 		}

@@ -2,9 +2,9 @@
 //
 // A Cell is for state with an owner and many readers: the addresses of a link, the states of
 // services, the stage of the boot. A slow or ended reader never blocks the owner and never gets a
-// queue of old values: a read returns the newest value. A channel of values would queue every value
-// and block the owner; a wait on a sync.Cond cannot be ended by a context. A Signal is a cell
-// without a value, for a single loop that reads the state elsewhere.
+// queue of old values: a read returns the newest value. A channel of values would queue every
+// value, and would block the owner when it is full. A wait on a sync.Cond could not be ended by a
+// context. A Signal is a cell without a value, for a single loop that reads the state elsewhere.
 //
 // A Cell does not store history (the event log of machined does), does not compare values, and does
 // not copy values: the caller must not change a value after Set.
@@ -46,7 +46,8 @@ func (c *Cell[T]) Set(v T) {
 }
 
 // Update atomically replaces the value by the result of f for the current value. f must be fast,
-// must not call the cell, and must not modify its argument in place, because readers can hold it.
+// must not call a method of the cell, and must not modify its argument in place, because readers
+// may use the argument at the same time.
 func (c *Cell[T]) Update(f func(T) T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,9 +105,9 @@ func (w *Watcher[T]) Current() T {
 	return v
 }
 
-// Changed returns a channel that is closed as soon as Next would return at once. With it, a select
-// statement can wait for several cells. After the channel is closed, call Next or Current, then
-// Changed again.
+// Changed returns a channel that is closed when the cell holds a value that this watcher has not
+// returned yet: Next would then return at once. With it, a select statement can wait for several
+// cells. After the channel is closed, call Next or Current, then Changed again.
 func (w *Watcher[T]) Changed() <-chan struct{} {
 	_, rev, changed := w.load()
 	if rev > w.seen {
@@ -117,8 +118,8 @@ func (w *Watcher[T]) Changed() <-chan struct{} {
 	return changed
 }
 
-// View is a read-only form of a cell, for a reader that needs only a part of the value. A function
-// converts each value that is read. The zero View is not usable.
+// View is a read-only form of a cell, for a reader that needs only a part of the value. The view of
+// Map converts each value at the time of the read. The zero View is not usable.
 type View[T any] struct {
 	load func() (T, uint64, <-chan struct{})
 }
@@ -135,7 +136,8 @@ func Map[A, B any](c *Cell[A], convert func(A) B) View[B] {
 	}}
 }
 
-// Changes returns a view with the same revisions and no value.
+// Changes returns a view with the same revisions and an empty struct as its value, for a reader
+// that only waits for changes.
 func (v View[T]) Changes() View[struct{}] {
 	return View[struct{}]{load: func() (struct{}, uint64, <-chan struct{}) {
 		_, rev, changed := v.load()
@@ -152,8 +154,8 @@ func (v View[T]) Get() (T, uint64) {
 // Watch returns a new watcher, as Cell.Watch does.
 func (v View[T]) Watch() *Watcher[T] { return &Watcher[T]{load: v.load} }
 
-// Wait returns the first value of the cell, starting with the current value, for which ok returns
-// true. The only error is that of the context.
+// Wait waits until ok returns true for the value of the cell, beginning with the current value, and
+// returns this value. The only error is that of the context.
 func Wait[T any](ctx context.Context, c *Cell[T], ok func(T) bool) (T, error) {
 	w := c.Watch()
 	for {

@@ -72,13 +72,15 @@ type decoder struct {
 	cfg *Config
 	// knownKind reports whether at least one document has a known kind.
 	knownKind bool
-	// complete reports whether the whole file is valid YAML. Only then is a document that was not
-	// found really missing, so that the validation makes sense.
+	// complete reports whether the whole file is valid YAML. Parse validates only a complete file.
+	// After a syntax error, the decoder may not have found all documents of the file, and the
+	// validation would report them as missing.
 	complete bool
 }
 
 // checkText reports whether the file has a permitted size, is valid UTF-8 and contains no control
-// characters. YAML libraries differ in these checks. It adds a problem if not.
+// characters. If not, it adds a problem. It does not leave these checks to the YAML library,
+// because YAML libraries differ in them.
 func (d *decoder) checkText(data []byte) bool {
 	if len(data) > MaxSize {
 		d.add(0, 0, "", wrong{reason: fmt.Sprintf("%d bytes long", len(data)), expected: "at most 1 MiB"})
@@ -119,7 +121,7 @@ func (d *decoder) documents(data []byte) {
 		}
 		root := n.Content[0]
 		if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-			continue // empty or only comments between two ---
+			continue // the document is empty or contains only comments
 		}
 		if d.checkSubset(root, 1) {
 			d.document(root)
@@ -160,7 +162,7 @@ func nextDocument(decoder *yaml.Decoder) (n *yaml.Node, err error) {
 // syntaxError extracts the line from the YAML library's message ("yaml: line 3: …").
 func syntaxError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(oneLine(err), "yaml: ")
-	// omit the name of the anchor: it can be an unquoted secret that begins with *
+	// Omit the name of the anchor, because it can be an unquoted secret that begins with *.
 	if before, _, ok := strings.Cut(reason, "unknown anchor '"); ok {
 		reason = before + "an alias (*) to an unknown anchor; quote a value that begins with this character"
 	}
@@ -210,7 +212,8 @@ func (d *decoder) checkSubset(n *yaml.Node, depth int) bool {
 	return deep
 }
 
-// kinds returns the kinds of documents in the order in which they are printed.
+// kinds returns the kinds of documents, in the order in which the documents of a configuration are
+// printed.
 func (c *Config) kinds() []kind {
 	return []kind{
 		{name: "Machine", target: func() any { return &c.Machine }, exists: func() bool { return true }},
@@ -247,10 +250,11 @@ func documentPath(kind, name string) string { return kind + `["` + shorten(name)
 // kind is a kind of document.
 type kind struct {
 	name string
-	// returns a pointer to the struct of the document. For a named kind, each call adds a new
-	// struct; for another kind, the first call creates the struct if it is missing.
+	// target returns a pointer to the struct of the document. For a named kind, each call adds a
+	// new struct to the configuration. For any other kind, all calls return the same struct, and
+	// the first call creates it if it is missing.
 	target func() any
-	// reports whether the configuration has the document; nil for a named kind
+	// exists reports whether the configuration has the document. It is nil for a named kind.
 	exists func() bool
 }
 
@@ -333,7 +337,7 @@ func (d *decoder) document(root *yaml.Node) {
 	d.structure(root, path, target, "apiVersion", "kind")
 }
 
-// documentName returns metadata.name; "" if it is no text.
+// documentName returns metadata.name; "" if the field is missing or is not a text.
 func documentName(root *yaml.Node) string {
 	if metadata := lookup(root, "metadata"); metadata != nil && metadata.Kind == yaml.MappingNode {
 		if name := lookup(metadata, "name"); name != nil && name.Kind == yaml.ScalarNode {
@@ -343,6 +347,8 @@ func documentName(root *yaml.Node) string {
 	return ""
 }
 
+// version adds a problem if n, the value of apiVersion in a document, is not APIVersion. n is nil
+// if the document has no apiVersion.
 func (d *decoder) version(root, n *yaml.Node, document string) {
 	path := document + ".apiVersion"
 	switch {

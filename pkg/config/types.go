@@ -9,8 +9,8 @@ const APIVersion = "orlop.dev/v1alpha1"
 type Config struct {
 	// Machine describes the machine itself. A configuration has exactly one Machine document.
 	Machine Machine
-	// Cluster describes the machine's Kubernetes cluster. Without the document it is nil, and the
-	// machine runs without Kubernetes.
+	// Cluster describes the machine's Kubernetes cluster. Without a Cluster document, it is nil,
+	// and the machine runs without Kubernetes.
 	Cluster *Cluster
 	// Network describes the machine's links, addresses and routes. Without a Network document,
 	// every physical link is configured by DHCPv4.
@@ -20,8 +20,8 @@ type Config struct {
 	// Volumes are the volumes in the order of the documents. Their names are unique.
 	Volumes []Volume
 
-	// origins contains the source position of each field that the file sets. All other fields have
-	// their default.
+	// origins contains the source position of each field that the file sets, by the path of the
+	// field. All other fields have their default.
 	origins map[string]Origin
 }
 
@@ -59,22 +59,24 @@ type MachineSpec struct {
 type Join struct {
 	Ticket CertKey  `yaml:"ticket,omitempty"`
 	From   []string `yaml:"from" jsonschema:"required"`
-	// OnRemoval is the effect of the removal from the cluster; empty means RemovalKeep.
+	// OnRemoval is what the worker does after it was removed from the cluster; empty means
+	// RemovalKeep.
 	OnRemoval OnRemoval `yaml:"onRemoval,omitempty"`
 }
 
-// OnRemoval is the effect of the removal of a worker from its cluster, after its pods have stopped.
+// OnRemoval is what a worker does after it was removed from its cluster and its pods have stopped.
 type OnRemoval string
 
-// The effects.
+// The values of OnRemoval.
 const (
-	// RemovalKeep keeps the configuration and the data.
+	// RemovalKeep means that the worker retains its configuration and its data.
 	RemovalKeep OnRemoval = "Keep"
-	// RemovalWipe erases the configuration, the key and the data, and powers the machine off.
+	// RemovalWipe means that the worker erases its configuration, its key and its data, and powers
+	// off.
 	RemovalWipe OnRemoval = "Wipe"
 )
 
-// Names returns the effects.
+// Names returns the values of OnRemoval.
 func (OnRemoval) Names() []string { return []string{string(RemovalKeep), string(RemovalWipe)} }
 
 // Role is the role of a machine in its cluster.
@@ -111,23 +113,23 @@ type Upgrade struct {
 	Drain    Drain    `yaml:"drain"`
 }
 
-// Drain configures how pods are evicted from a machine before an upgrade. Pods of DaemonSets and
-// static pods are not evicted.
+// Drain configures how pods are evicted from a machine before an upgrade, a rollback, a reboot, a
+// shutdown or a reset. Pods of DaemonSets and static pods are not evicted.
 type Drain struct {
 	Policy  DrainPolicy `yaml:"policy"`
 	Timeout Duration    `yaml:"timeout" limits:"1s to 1h"`
 }
 
-// DrainPolicy defines whether pods are evicted, and whether PodDisruptionBudgets can delay or
-// prevent it.
+// DrainPolicy defines whether pods are evicted before an operation, and what happens if a
+// PodDisruptionBudget rejects the eviction of a pod.
 type DrainPolicy string
 
 // The policies of Drain.
 const (
-	DrainNone    DrainPolicy = "none"
-	DrainTimeout DrainPolicy = "timeout"
-	DrainRespect DrainPolicy = "respect"
-	DrainForce   DrainPolicy = "force"
+	DrainNone    DrainPolicy = "none"    // no pod is evicted
+	DrainTimeout DrainPolicy = "timeout" // at the timeout, the operation proceeds
+	DrainRespect DrainPolicy = "respect" // at the timeout, the operation is canceled
+	DrainForce   DrainPolicy = "force"   // the pod is deleted at once
 )
 
 // Names returns the policies.
@@ -135,7 +137,7 @@ func (DrainPolicy) Names() []string {
 	return []string{string(DrainNone), string(DrainTimeout), string(DrainRespect), string(DrainForce)}
 }
 
-// Disk permits changes of data on the system disk.
+// Disk permits changes of the system disk.
 type Disk struct {
 	WipeForeign bool `yaml:"wipeForeign"`
 }

@@ -8,12 +8,14 @@ import (
 	"strings"
 )
 
-// systemLinks maps the names of links that components of the system create to the component.
+// systemLinks contains the links that components of the system create: the component by the name of
+// the link.
 var systemLinks = map[string]string{
 	"cni0": "the pod network", "mesh0": "the pod network", "orlop-dns": "the cluster DNS", "kube-ipvs0": "the service proxy",
 }
 
-// definition validates a link that the system creates, such as a bond.
+// definition validates the definition of a link that the machine creates, such as a bond. It does
+// nothing if the link is hardware.
 func (v networkValidator) definition(path string, l *Link) {
 	defined := l.definitions()
 	if len(defined) == 0 {
@@ -91,6 +93,7 @@ func (v networkValidator) hardware(path string, l *Link) {
 	}
 }
 
+// bridge validates the VLANs of a bridge and of its ports.
 func (v networkValidator) bridge(path string, l *Link) {
 	b := l.Bridge
 	for i, p := range b.Ports {
@@ -122,6 +125,7 @@ func (v networkValidator) bridge(path string, l *Link) {
 // (include/uapi/linux/rtnetlink.h).
 func reservedTable(table uint32) bool { return table == 0 || table >= 253 && table <= 255 }
 
+// table validates the number of a routing table in a field with this path.
 func (v networkValidator) table(path string, table uint32) {
 	if reservedTable(table) && !v.broken[path] {
 		v.on(path, wrong{reason: fmt.Sprintf("table %d is the kernel's", table), expected: "1 to 252, or 256 to 4294967295"})
@@ -138,7 +142,8 @@ func (v networkValidator) vrf(path string, l *Link) {
 // defaultMetric is the default metric of the routes of Network.spec.routes (machined/network).
 const defaultMetric = 512
 
-// routesAndRules validates the routes without a link and the rules.
+// routesAndRules validates Network.spec.routes (the routes that are not in the entry of a link) and
+// Network.spec.rules.
 func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
 	for i, r := range n.Routes {
 		at := fmt.Sprintf("%s.routes[%d]", spec, i)
@@ -164,6 +169,7 @@ func (v networkValidator) routesAndRules(spec string, n *NetworkSpec) {
 	v.rules(spec, n.Rules)
 }
 
+// nextHop validates a next hop of the route r. before contains the next hops that precede it.
 func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before []NextHop) {
 	v.linkSelector(path+".link", &Link{}, h.Link)
 	if owner, at := v.owner(v.cfg.Network.Spec.Links, h.Link); owner != nil && owner.VRF == nil && h.Link != "" {
@@ -192,8 +198,8 @@ func (v networkValidator) ownGateway(h NextHop) bool {
 	return slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return selects(h.Link, &l) && l.has(h.Via) })
 }
 
-// linkSelector validates the text that selects a member or the parent of the link l: a name or a
-// pattern.
+// linkSelector validates the text that selects a member or the parent of the link l. The text is
+// the name or the hardware address of a link, or a pattern for one of them.
 func (v networkValidator) linkSelector(path string, l *Link, selector string) {
 	switch {
 	case selector == "":
@@ -211,7 +217,8 @@ func (v networkValidator) linkSelector(path string, l *Link, selector string) {
 	}
 }
 
-// createdLink returns the link with this name if the system creates the link; otherwise nil.
+// createdLink returns the link with this name if the machine creates it (Link.Definition);
+// otherwise nil.
 func (c *Config) createdLink(name string) *Link {
 	for i := range c.Network.Spec.Links {
 		if l := &c.Network.Spec.Links[i]; l.Name == name && l.Definition() != "" {
@@ -256,7 +263,8 @@ func (v networkValidator) bond(path string, b *Bond) {
 	}
 }
 
-// arp validates the ARP monitor, which excludes an MII monitor.
+// arp validates the ARP monitor of a bond. A bond cannot have both an ARP monitor and an MII
+// monitor.
 func (v networkValidator) arp(path string, b *Bond) {
 	if b.Mode == BondLACP {
 		v.on(path+".arp", wrong{reason: "the kernel has no ARP monitor in mode 802.3ad", expected: "mii"})
@@ -277,7 +285,8 @@ func (v networkValidator) arp(path string, b *Bond) {
 	}
 }
 
-// stack validates the relations between links: VLANs and their parents, and members.
+// stack validates the relations between links: between a VLAN and its parent, and between a link
+// and its members. It also rejects two VRFs with the same routing table.
 func (v networkValidator) stack(links []Link) {
 	vlans, tables := map[VLAN]int{}, map[uint32]int{}
 	for i := range links {
@@ -320,8 +329,8 @@ func matches(pattern, text string) bool {
 	return ok && err == nil
 }
 
-// badPattern reports whether package glob cannot interpret a pattern, or would interpret the
-// pattern in an unexpected way: glob supports neither escapes nor negated sets.
+// badPattern reports whether a pattern is malformed, or contains a backslash or a negated set,
+// which package glob does not support.
 func badPattern(pattern string) bool {
 	_, err := path.Match(pattern, "")
 	return err != nil || strings.Contains(pattern, `\`) || strings.Contains(pattern, "[^")
@@ -332,8 +341,8 @@ func patternProblem(pattern string) wrong {
 	return wrong{reason: fmt.Sprintf("%s has an open bracket, a backslash or [^", quote(pattern)), expected: "a name, or a pattern with *, ? and sets such as [0-3]"}
 }
 
-// owner returns the link that has a member, and the path of the member; nil if no link has the
-// member.
+// owner returns the first of the links that has a certain member, and the path of the field that
+// names the member. member is a name or a pattern. The result is nil if no link has this member.
 func (v networkValidator) owner(links []Link, member string) (*Link, string) {
 	for i := range links {
 		members, field := links[i].Members()
@@ -351,8 +360,8 @@ func selects(selector string, l *Link) bool {
 	return l.Name != "" && (l.Name == selector || l.Definition() == "" && matches(selector, l.Name)) || l.MAC != "" && matches(selector, string(l.MAC))
 }
 
-// vrfOf returns the name of the VRF to which a link belongs, or which the link is; "" if there is
-// none.
+// vrfOf returns the name of the VRF of which a link is a member. If the link is itself a VRF, it
+// returns the name of the link. The result is "" if there is no VRF.
 func vrfOf(links []Link, l *Link) string {
 	if l.VRF != nil {
 		return l.Name
@@ -366,23 +375,24 @@ func vrfOf(links []Link, l *Link) string {
 }
 
 // parentMTU checks that the MTU of a VLAN is not larger than that of its parent, as the kernel
-// requires. It also checks that a VLAN or a bridge without an MTU of its own gets an MTU from the
-// links below that is sufficient for IPv6.
+// requires. A VLAN or a bridge without an mtu field gets its MTU from its parent or its members. If
+// v6 is true, the link has IPv6 addresses, and parentMTU also checks that this MTU is sufficient
+// for IPv6.
 func (v networkValidator) parentMTU(path string, l *Link, v6 bool) {
 	for _, below := range l.Parts() {
-		most := v.maxMTU(below, len(v.cfg.Network.Spec.Links))
+		limit := v.maxMTU(below, len(v.cfg.Network.Spec.Links))
 		switch {
-		case most == 0 || l.Bond != nil || l.VRF != nil:
-		case l.VLAN != nil && l.MTU > most:
-			v.on(path+".mtu", wrong{reason: fmt.Sprintf("%d is larger than the MTU %d of %s", l.MTU, most, below), expected: fmt.Sprintf("at most %d, or a larger mtu of %s", most, below)})
-		case l.MTU == 0 && v6 && most < minMTU6:
-			v.on(path, wrong{reason: fmt.Sprintf("the link has the MTU %d of %s, and an IPv6 address needs %d (RFC 8200)", most, below, minMTU6), expected: fmt.Sprintf("a larger mtu of %s", below)})
+		case limit == 0 || l.Bond != nil || l.VRF != nil:
+		case l.VLAN != nil && l.MTU > limit:
+			v.on(path+".mtu", wrong{reason: fmt.Sprintf("%d is larger than the MTU %d of %s", l.MTU, limit, below), expected: fmt.Sprintf("at most %d, or a larger mtu of %s", limit, below)})
+		case l.MTU == 0 && v6 && limit < minMTU6:
+			v.on(path, wrong{reason: fmt.Sprintf("the link has the MTU %d of %s, and an IPv6 address needs %d (RFC 8200)", limit, below, minMTU6), expected: fmt.Sprintf("a larger mtu of %s", below)})
 		}
 	}
 }
 
-// maxMTU returns the largest MTU that a link can have according to the document; 0 if it is
-// unknown. depth bounds the recursion, because invalid links can form a cycle.
+// maxMTU returns the largest MTU that a link can have according to the Network document; 0 if it is
+// unknown. depth is the maximum number of recursive calls, because invalid links can form a cycle.
 func (v networkValidator) maxMTU(name string, depth int) int {
 	links := v.cfg.Network.Spec.Links
 	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name || l.Definition() == "" && string(l.MAC) == name })
@@ -393,7 +403,7 @@ func (v networkValidator) maxMTU(name string, depth int) int {
 	switch {
 	case l.MTU != 0:
 		return l.MTU
-	case l.DHCP4: // the lease can have an MTU
+	case l.DHCP4: // unknown, because the lease can contain an MTU
 		return 0
 	case l.Bond != nil || l.Dummy:
 		return ethernetMTU
@@ -407,8 +417,8 @@ func (v networkValidator) maxMTU(name string, depth int) int {
 	return least
 }
 
-// cycle reports whether a link consists of itself, directly or through other links. depth is the
-// number of links.
+// cycle reports whether a link belongs to itself through other links. depth is the maximum number
+// of recursive calls; it is initially the number of all links, which only a cycle can exceed.
 func (v networkValidator) cycle(l *Link, depth int) bool {
 	if depth < 0 {
 		return true
@@ -419,8 +429,9 @@ func (v networkValidator) cycle(l *Link, depth int) bool {
 	})
 }
 
-// member validates the entries of links that are a member of a bond or a bridge. Such an entry must
-// have no addresses, because the bond or the bridge has them, and no MTU if the owner is a bond.
+// member validates the entry of each link that the selector selects as a member of owner, a bond or
+// a bridge. Such an entry must not contain addresses, because the addresses belong in the entry of
+// owner. It must not contain an MTU if owner is a bond.
 func (v networkValidator) member(links []Link, owner *Link, selector string) {
 	if owner.VRF != nil {
 		return

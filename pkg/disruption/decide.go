@@ -26,25 +26,26 @@ func (r *Refusal) Error() string {
 	return text + ", or use --force"
 }
 
-// NeedsVersions reports whether the decision depends on the versions in the cluster: only if the
+// NeedsVersions reports whether the decision depends on the versions in the cluster. It does if the
 // operation changes the minor version of Kubernetes.
 func NeedsVersions(m Machine, r Request) bool {
 	return r.Kubernetes != "" && minorOf(r.Kubernetes) != minorOf(m.Kubernetes)
 }
 
 // NeedsControlPlane reports whether the decision depends on the state of the control plane. It does
-// not for the only control-plane machine, so that an operator can repair this machine in any state.
-// A reset is an exception: it is final, so the members of etcd must be checked even if the
-// configuration names no other machine.
+// for a control-plane machine if its configuration names other control-plane machines. An operation
+// on the only control-plane machine is permitted in any state, so that an operator can repair the
+// machine. A reset is an exception, because it cannot be undone: it depends on the members of etcd
+// even if the configuration names no other machine.
 func NeedsControlPlane(m Machine, r Request) bool {
 	return m.ControlPlane && (m.Others || r.Operation.resets())
 }
 
 // Decide returns the reason why an operation is refused; nil if it is permitted. It ignores
-// Request.Force. The first row that applies decides:
+// Request.Force. The first row that applies decides. The rows of the first group apply only if the
+// operation changes the minor version of Kubernetes:
 //
 //	machine                      state of the cluster                      decision
-//	any, the minor version stays any                                       no check of versions
 //	control plane                a worker's kubelet is newer than the new  refused
 //	                             version, or more than 3 minors older
 //	control plane                another API server differs by 2 minors    refused
@@ -52,19 +53,23 @@ func NeedsControlPlane(m Machine, r Request) bool {
 //	control plane alone          the versions are unknown                  permitted
 //	worker                       the new version is newer than an API      refused
 //	                             server, or more than 3 minors older
-//	worker                       the version of a server is unknown        refused
-//	worker                       any other                                 permitted
+//	worker                       the version of an API server is unknown   refused
+//
+//	machine                      state of the cluster                      decision
+//	worker                       any                                       permitted
 //	control plane alone,         any                                       permitted
 //	except for a reset
-//	control plane                etcd does not run on the machine          permitted
+//	control plane                the members of etcd are unknown, because  permitted
+//	                             etcd does not run on the machine
 //	control plane with others    the members are unknown                   refused
 //	control plane alone          the members are unknown                   permitted
-//	control plane, no voter,     any                                       permitted
-//	or its etcd does not answer
+//	control plane, but no voter  any                                       permitted
+//	of etcd
+//	voter                        its own etcd does not answer              permitted
 //	the only voter               any                                       permitted
-//	voter                        no quorum, and no leader                  permitted
+//	voter                        etcd has neither a quorum nor a leader    permitted
 //	voter                        another machine has the turn              refused
-//	voter                        the others would have no quorum           refused
+//	voter, except for finalize   the others would have no quorum           refused
 //	voter                        another voter is down                     refused
 //	voter with a ready           the API server of another voter is not    refused
 //	API server                   ready
@@ -81,7 +86,8 @@ func Decide(m Machine, r Request, control ControlPlane, versions Versions) *Refu
 	return nil
 }
 
-// checkControlPlane returns the reason why the control plane needs the machine; nil if it does not.
+// checkControlPlane returns the reason why the control plane cannot do without the machine at
+// present; nil if it can.
 func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
 	refuse := func(reason, remedy string) *Refusal {
 		return &Refusal{Operation: r.Operation, Reason: reason, Remedy: remedy}
@@ -113,8 +119,9 @@ func checkControlPlane(m Machine, r Request, c ControlPlane) *Refusal {
 }
 
 // checkQuorum returns the reason why etcd would lose its quorum, with the remedy; both are empty if
-// it would not. For a reset, which removes the data for ever, the rules are stricter than for an
-// absence of minutes.
+// it would not. After most operations, the machine is away for minutes. After Reset, it is away
+// until it has a configuration again. ResetData removes its etcd member, so the quorum of the
+// remaining members counts.
 func checkQuorum(o Operation, c ControlPlane) (why, remedy string) {
 	voters, answering := c.count()
 	var err error

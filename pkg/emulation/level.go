@@ -6,18 +6,19 @@ import (
 	"strings"
 )
 
-// maxEmulation is the number of minor versions that upstream emulates
-// (k8s.io/component-base/compatibility, the floor of --emulated-version).
+// maxEmulation is how many minor versions older than its own version a component of Kubernetes can
+// emulate (k8s.io/component-base/compatibility: the minimum of --emulated-version).
 const maxEmulation = 3
 
-// BeforeLevels is the version of Kubernetes in the releases from before levels existed. The boot
-// images of these releases do not name their version.
+// BeforeLevels is the version of Kubernetes in the releases from before levels existed. Their boot
+// images do not contain the version of Kubernetes, so a machine cannot read it.
 var BeforeLevels = Minor{1, 36}
 
 // Initial returns the level of a cluster that has not stored a level: the oldest of the given
 // versions. recorded are the versions that the members of an existing cluster have recorded. local
-// is the version that wrote the data of the machine before this start. own is the version of this
-// machine, which is the result for a new cluster, because it has no other versions.
+// is the version that wrote the data of the machine before this start; unknown if there are no
+// data. own is the version of this machine. For a new cluster, only own is known, so it is the
+// result.
 func Initial(recorded []Minor, local, own Minor) Minor {
 	level := own
 	if local.Known() && local.OlderThan(level) {
@@ -31,8 +32,9 @@ func Initial(recorded []Minor, local, own Minor) Minor {
 	return level
 }
 
-// Emulated returns the version that the components of version own emulate at a level; unknown if
-// they need not emulate another version. It returns an error if version own cannot serve the level.
+// Emulated returns the version that the components of this machine must emulate at a level. own is
+// their own version. The result is unknown if they need not emulate another version. It returns an
+// error if components of version own cannot serve the level.
 func Emulated(level, own Minor) (Minor, error) {
 	switch {
 	case !level.Known() || level == own:
@@ -59,8 +61,8 @@ type Member struct {
 type Cluster struct {
 	Level   Minor // unknown if it cannot be read
 	Members []Member
-	// Turn describes the control-plane machine that is being upgraded, is on trial or is away for
-	// another reason; empty if all are available.
+	// Turn describes the control-plane machine that has the turn: it is being upgraded, is on trial
+	// or is away for another reason. It is empty if no machine has the turn.
 	Turn string
 }
 
@@ -68,19 +70,20 @@ type Cluster struct {
 type Refusal struct{ Reason, Remedy string }
 
 // Next returns the level to which a cluster can be raised: the oldest version of its members. It
-// returns a refusal if a member is away, unknown or not upgraded. If no member has a newer version
-// than the level, Next returns the present level instead of a refusal: the caller may repeat a call
-// that has raised the level, after its answer was lost. The first row that applies decides:
+// returns a refusal if the level cannot be raised at present. If no member is newer than the level,
+// Next returns the present level instead of a refusal, because the call may be a repetition: the
+// first call has raised the level, and its answer was lost. The first row that applies decides:
 //
-//	level      a member              another machine   decision
-//	unknown    any                   any               refused
-//	newest     all are known         any               the level stays; a repeated call
-//	any        is away               any               refused
-//	any        records no version    any               refused
-//	any        none is known         any               refused
-//	any        any                   has the turn      refused
-//	older      all newer than it     none              the oldest version of the members
-//	older      older than another    none              refused
+//	state of the cluster                                 decision
+//	the level is unknown                                 refused
+//	the members are unknown                              refused
+//	all versions are recorded, and none of them is       the level stays
+//	newer than the level
+//	a member is away                                     refused
+//	a member has recorded no version                     refused
+//	a machine has the turn                               refused
+//	all members are newer than the level                 the oldest version of the members
+//	some members are newer than the level                refused
 func (c Cluster) Next() (Minor, *Refusal) {
 	if !c.Level.Known() {
 		return Minor{}, &Refusal{"the level of the cluster is unknown", "try again when etcd answers (`orlopctl etcd members`)"}
@@ -131,7 +134,7 @@ func (c Cluster) running(version Minor) []string {
 	return names
 }
 
-// Describe returns a text about the level of a cluster, for operators. own is the version of the
+// Describe returns a text about the level of a cluster, for operators. own is the version of this
 // machine.
 func (c Cluster) Describe(own Minor) string {
 	next, no := c.Next()
@@ -144,10 +147,11 @@ func (c Cluster) Describe(own Minor) string {
 	return fmt.Sprintf("level %s, finalize possible: `orlopctl upgrade finalize` raises it to %s, and ends the way back", c.Level, next)
 }
 
-// CheckTarget returns the reason why a machine of a cluster cannot change to the version target:
-// the level is higher, or must be raised first. target is unknown if the minor version does not
-// change. shared means that other control-plane machines have the data, too. The result forced
-// means that the operation can be forced.
+// CheckTarget returns the reason why a machine cannot change from the version own to the version
+// target; nil if it can. The level may be newer than target, or older than own, so that it must be
+// raised first. target is unknown if the minor version does not change. shared means that other
+// control-plane machines also have the data of etcd. The result forced means that an operator can
+// force the operation.
 func CheckTarget(level, own, target Minor, shared bool) (no *Refusal, forced bool) {
 	switch {
 	case !target.Known() || target == own:

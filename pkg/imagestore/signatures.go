@@ -23,37 +23,42 @@ import (
 	"github.com/orlop-os/orlop/pkg/paths"
 )
 
-// The signatures of an image have their own name, which contains the digest of the image (cosign,
-// specs/SIGNATURE_SPEC.md). No container runs signatures, so the kubelet would delete them as
-// unused images; then the image could not start again without the registry. Therefore fetched
-// signatures are in a separate namespace, which the kubelet and containerd's CRI plugin do not see.
-// Imported signatures come with their image into the namespace of the kubelet, and are pinned when
-// they are used. Both kinds are deleted after their image.
+// containerd stores an image as a name and a target: the digest of a manifest or an index. The
+// signatures of an image are stored like an image of their own, under a name that contains the
+// digest of the signed image (cosign, specs/SIGNATURE_SPEC.md).
+//
+// No container uses such a name, so the kubelet would delete it as an unused image. The signed
+// image could then not start again while the registry is unreachable. Therefore fetched signatures
+// are in a separate namespace, which the kubelet and containerd's CRI plugin do not see. Imported
+// signatures are stored with their image in the namespace of the kubelet. When they are first used,
+// they are pinned, so that the kubelet does not delete them. Both kinds are deleted some time after
+// the signed image (removeOrphans).
 
 // signatureNamespace is the containerd namespace of fetched signatures.
 const signatureNamespace = "orlop-signatures"
 
-// labelSignatureOf is the label of a name of signatures that is in use. Its value is the digest of
-// the image's target.
+// labelSignatureOf is the label of the name of fetched or pinned signatures. Its value is the
+// target of the signed image.
 const labelSignatureOf = "orlop.dev/signature-of"
 
-// maxSignatures is the maximum size, in bytes, of the content that containerd fetches for a name of
-// signatures. An index of referrers also names lists of packages, which containerd fetches with the
-// bundles.
+// maxSignatures is the maximum size, in bytes, of all content of one name of signatures. The
+// content is more than the signatures: an index of referrers also lists documents such as lists of
+// packages, and containerd fetches them, too.
 const maxSignatures = 64 << 20
 
-// maxTargets is the maximum number of targets that Subjects examines. The same image can have
-// several targets, because several indexes can contain it.
+// maxTargets is the maximum number of targets that Subjects examines. An image can have several
+// targets, because several indexes can contain its manifest.
 const maxTargets = 16
 
-// Subject is a digest that a signature of an image can name, and the target of a name of the image.
-// Digest is that of the target itself or, if the target is an index, of its manifest for this
-// machine.
+// Subject is a digest that a signature of an image can contain. Target is the target of one of the
+// names of the image. Digest is Target itself or, if Target is an index, the digest of its manifest
+// for this machine.
 type Subject struct{ Digest, Target string }
 
 // Subjects returns the subjects of an image; at least one if the error is nil. id is the digest of
-// the image's configuration, by which containerd identifies the image. Subjects from names in the
-// repository come first. The content of all subjects has been verified against their digests.
+// the image's configuration, by which containerd identifies the image. The subjects of names in the
+// given repository come first. Subjects has verified the content of all subjects against their
+// digests.
 func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject, error) {
 	ctx = inNamespace(ctx)
 	all, err := s.list(ctx)
@@ -64,7 +69,7 @@ func (s *Store) Subjects(ctx context.Context, id, repository string) ([]Subject,
 	return subjects(read, all, id, repository)
 }
 
-// subjects implements Subjects for the records of all names.
+// subjects implements Subjects. all contains the records of all names in containerd.
 func subjects(read texts, all []*imagesapi.Image, id, repository string) (found []Subject, err error) {
 	rank := func(i *imagesapi.Image) int {
 		switch {
@@ -90,7 +95,7 @@ func subjects(read texts, all []*imagesapi.Image, id, repository string) (found 
 		w := walk{read: read}
 		chosen, err := w.choose(ocispec.Descriptor{Digest: digest.Digest(target)}, 0)
 		if err != nil || chosen == nil || chosen.manifest.Config.Digest.String() != id {
-			continue // another image, or damaged
+			continue // it is another image, or its content is damaged
 		}
 		found = append(found, Subject{target, target})
 		if manifest := chosen.Digest.String(); manifest != target {
@@ -111,13 +116,15 @@ func repositoryOf(name string) string {
 	return ""
 }
 
-// Document reads a document by its digest and verifies its content. More than limit bytes are an
-// error. fetched selects fetched instead of imported signatures.
+// Document reads a document of signatures by its digest and verifies its content. It fails if the
+// document has more than limit bytes. It reads from the fetched signatures if fetched is true, and
+// otherwise from the imported signatures.
 func (s *Store) Document(ctx context.Context, fetched bool, digest string, limit int64) ([]byte, error) {
 	return s.document(signatureContext(ctx, fetched), digest, limit)
 }
 
-// signatureContext selects the namespace of fetched or of imported signatures.
+// signatureContext returns a context that selects the namespace of fetched signatures, or, if
+// fetched is false, that of imported signatures.
 func signatureContext(ctx context.Context, fetched bool) context.Context {
 	if fetched {
 		return metadata.AppendToOutgoingContext(ctx, namespaceHeader, signatureNamespace)
@@ -147,17 +154,17 @@ func (s *Store) document(ctx context.Context, name string, limit int64) ([]byte,
 	return text, nil
 }
 
-// Signatures returns the digest of the target of a name of fetched or imported signatures. The
-// error is fs.ErrNotExist if the name does not exist.
+// Signatures returns the target of a name of signatures: fetched signatures if fetched is true, and
+// otherwise imported signatures. The error is fs.ErrNotExist if the name does not exist.
 func (s *Store) Signatures(ctx context.Context, fetched bool, name string) (string, error) {
 	i, err := s.get(signatureContext(ctx, fetched), name)
 	return i.GetTarget().GetDigest(), err
 }
 
-// FetchSignatures pulls a name of signatures of an image from the registry or a mirror, with the
-// credentials of the machine, and does not unpack the content. The error is fs.ErrNotExist if the
-// registry does not have the name. FetchSignatures also deletes the signatures of images that do
-// not exist any more.
+// FetchSignatures pulls signatures by their name from the registry or a mirror, with the
+// credentials of the machine, and does not unpack the content. image is the target of the signed
+// image. The error is fs.ErrNotExist if the registry does not have the name. FetchSignatures also
+// deletes the signatures of images that do not exist any more.
 func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
 	there := signatureContext(ctx, true)
 	source, err := pack(&transfertypes.OCIRegistry{Reference: name, Resolver: &transfertypes.RegistryResolver{HostDir: paths.ContainerdHosts}})
@@ -180,8 +187,8 @@ func (s *Store) FetchSignatures(ctx context.Context, name, image string) error {
 	return s.removeOrphans(ctx)
 }
 
-// checkSize returns an error for a name of fetched signatures with more content than maxSignatures,
-// and deletes the name.
+// checkSize returns an error if the content of a name of fetched signatures has more than
+// maxSignatures bytes. In this case, it also deletes the name.
 func (s *Store) checkSize(ctx context.Context, name string) error {
 	i, err := s.get(ctx, name)
 	if err != nil {
@@ -204,9 +211,9 @@ func (s *Store) checkSize(ctx context.Context, name string) error {
 
 // removeOrphans deletes the signatures of images that do not exist any more.
 func (s *Store) removeOrphans(ctx context.Context) error {
-	// The fetched signatures are listed first. An image is stored before its signatures, so the
-	// later list contains the image of each listed signature. In the other order, a concurrent pull
-	// could add signatures of an image that the earlier list lacks.
+	// The order of the two lists matters: signatures first, then images. An image is stored before
+	// its signatures, so the second list contains the image of each signature in the first list. In
+	// the other order, signatures of an image that is pulled meanwhile would be deleted.
 	fetched, err := s.list(signatureContext(ctx, true))
 	if err != nil {
 		return err
@@ -228,7 +235,7 @@ func (s *Store) removeOrphans(ctx context.Context) error {
 	return nil
 }
 
-// orphans returns the names of signatures for images that have no name any more.
+// orphans returns the records of signatures whose signed image has no name any more.
 func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 	there := map[string]bool{}
 	for _, i := range images {
@@ -244,7 +251,8 @@ func orphans(signatures, images []*imagesapi.Image) (gone []*imagesapi.Image) {
 	return gone
 }
 
-// PinSignatures pins a name of imported signatures until their image has no name any more.
+// PinSignatures pins a name of imported signatures until the signed image has no name any more.
+// image is the target of the signed image.
 func (s *Store) PinSignatures(ctx context.Context, name, image string) error {
 	ctx = inNamespace(ctx)
 	i, err := s.get(ctx, name)

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Namespace is the namespace of all objects that describe machines. It differs from kube-system. An
-// operator can therefore grant rights on machines without rights on the Secrets of the system.
+// Namespace is the namespace of all objects that describe machines. It is not kube-system, so that
+// a user can get rights on machines without rights on the Secrets of the system.
 const Namespace = "orlop-machines"
 
 // GroupVersion is the API group and version of the kinds of this package.
@@ -36,7 +36,7 @@ const (
 
 // The types of the conditions of an OrlopMachine, which the machine writes.
 const (
-	// ConditionReady is true if all health checks of the machine pass.
+	// ConditionReady is true if all health checks that the machine makes of itself pass.
 	ConditionReady = "Ready"
 	// ConditionUpToDate is true if the machine runs the version of spec.release, or of spec.permit
 	// if there is no spec.release. It is also true if neither is set.
@@ -49,8 +49,8 @@ const (
 	ConditionRolledBack = "RolledBack"
 )
 
-// ReasonRefused is the reason of ConditionUpdating after the machine has refused a permitted
-// release. The machine tries the release again while it has a permit.
+// ReasonRefused is the reason of ConditionUpdating after the machine has refused to change to a
+// release. The machine tries the release again as long as it has a permit.
 const ReasonRefused = "Refused"
 
 // The values of RepairStatus.phase.
@@ -59,24 +59,24 @@ const (
 	RepairRefused = "Refused"
 )
 
-// ConditionFenced is the condition of a Machine that the controllers fence, or would fence. It is
-// true from the confirmation that the machine is off until the machine has returned. A machine that
-// needs no fence does not have it.
+// ConditionFenced is the condition of a Machine that the controllers fence, or would fence if
+// nothing prevented it. It is true from the confirmation that the machine is off until the machine
+// has returned. A machine that needs no fence does not have this condition.
 const ConditionFenced = "Fenced"
 
-// PowerSecretType is the type of a Secret with the access to a power switch, in namespace
-// kube-system. The controllers use no Secret of another type for this purpose.
+// PowerSecretType is the type of a Secret in namespace kube-system with the address and the
+// credentials of a power switch. The controllers use only Secrets of this type for power switches.
 const PowerSecretType = "orlop.dev/power-switch"
 
-// PowerOff is the value of MachinePower.AfterFencing with which a fenced machine stays off.
+// PowerOff is the value of MachinePower.AfterFencing by which a machine stays off after a fence.
 const PowerOff = "Off"
 
 // The types of the conditions of an OrlopHost, which the controllers write.
 const (
-	// ConditionWaiting is true if the machine sends its inventory at present.
+	// ConditionWaiting is true while the machine waits for a configuration and sends its inventory.
 	ConditionWaiting = "Waiting"
-	// ConditionApproved is true if spec.approval approves the fingerprint of the machine, and the
-	// rule of the approval, if there is one, still does.
+	// ConditionApproved is true if spec.approval approves the fingerprint of the machine. If the
+	// approval comes from a rule, the rule must still approve the machine, too.
 	ConditionApproved = "Approved"
 )
 
@@ -84,8 +84,7 @@ const (
 // It is true if the rule can approve machines.
 const ConditionValid = "Valid"
 
-// ConditionMessage returns the first 1024 bytes of a text as valid UTF-8, for the message of a
-// condition.
+// ConditionMessage shortens a text to 1024 bytes of valid UTF-8, for the message of a condition.
 func ConditionMessage(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), 1024)], "")
 }
@@ -100,8 +99,8 @@ func AddToScheme(s *runtime.Scheme) error {
 }
 
 // HostName returns the name of the OrlopHost of the machine with a fingerprint ("sha256:…"): the
-// first 32 hexadecimal digits. They are 128 bits of a hash, so no machine can create a key with the
-// name of another machine.
+// first 32 hexadecimal digits. They are 128 bits of a hash, so no machine can create a key that
+// leads to the name of another machine.
 func HostName(fingerprint string) string {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return digits[:min(len(digits), 32)]

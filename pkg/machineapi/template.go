@@ -41,8 +41,8 @@ type OrlopMachineTemplateResource struct {
 type ClaimSpec struct {
 	// match is an expression in CEL over the inventory of an OrlopHost, for example `host.cpus >=
 	// 16 && host.memory >= 64 * GiB && host.labels["rack"] == "7"`. If it is empty, every approved
-	// machine matches. The hardware is the machine's own description of itself; the labels are the
-	// labels of the OrlopHost.
+	// machine matches. The labels are those of the OrlopHost object. The other values are from the
+	// inventory that the machine itself has sent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Match string `json:"match,omitempty"`
@@ -52,7 +52,7 @@ type ClaimSpec struct {
 	// +kubebuilder:validation:MaxLength=24576
 	Documents string `json:"documents"`
 	// signature is the signature of an operator over the documents, with the certificate of the
-	// operator. A machine accepts only documents that its own operator has signed.
+	// operator. A machine accepts only documents that are signed by an operator that it trusts.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	Signature string `json:"signature"`

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// DrainRequest is the JSON input of `orchestrator drain`. At the timeout, a pod that its disruption
-// budget still protects stays on the node, and ends with the machine. Refuse and Delete change
-// this.
+// DrainRequest is the JSON input of `orchestrator drain`. If a disruption budget still protects a
+// pod at the timeout, the pod stays on the node and ends with the shutdown of the machine, unless
+// Refuse or Delete is set.
 type DrainRequest struct {
-	// Node is the node to drain, if it is not the node of this machine. For another node the
-	// command uses the identity of the controllers, and for its own node the identity of the
-	// kubelet.
+	// Node is the node to drain; empty for the node of this machine. The command uses the identity
+	// of the kubelet for the node of this machine, and that of the controllers for another node.
 	Node string `json:"node,omitempty"`
 	// Operation is the operation that needs the drain. By is the caller of the operation. The
 	// conditions of the Node show both.
 	Operation string        `json:"operation"`
 	By        string        `json:"by"`
 	Timeout   time.Duration `json:"timeout"` // for all pods together
-	// undo the drain if a disruption budget still protects a pod at the timeout, or the last round
-	// was not complete
+	// Refuse means that the drain fails and is undone if a disruption budget still protects a pod
+	// at the timeout, or if the last round of evictions was not complete.
 	Refuse bool `json:"refuse"`
-	// delete a pod at once if its disruption budget forbids the eviction
+	// Delete means that a pod is deleted at once if its disruption budget forbids the eviction.
 	Delete bool `json:"delete"`
-	// do not drain, but undo an earlier drain, because the operation that needed it did not happen
+	// Undo means that the command does not drain, but undoes an earlier drain, because the
+	// operation that needed the drain did not happen.
 	Undo bool `json:"undo"`
 }
 
@@ -34,18 +34,18 @@ type DrainRequest struct {
 type DrainProgress struct {
 	Evicted int `json:"evicted"` // pods whose eviction the API server has accepted
 	Left    int `json:"left"`    // pods that are still on the node
-	// Pods are the first MaxDrainPods of the pods that are left. Pods that block the drain come
+	// Pods are at most MaxDrainPods of the pods that are left. Pods that block the drain come
 	// before pods that are ending.
 	Pods []DrainPod `json:"pods,omitempty"`
-	// Problem is the error of the last round, for example an API server that does not respond. It
-	// is empty if the round was complete.
+	// Problem is the error of the last round of evictions, for example that the API server does not
+	// respond. It is empty if the round was complete.
 	Problem string `json:"problem,omitempty"`
 }
 
 // DrainResult is the output of `orchestrator drain`.
 type DrainResult struct {
 	DrainProgress
-	// the drain failed because of DrainRequest.Refuse, and the node is schedulable again
+	// Refused means that the drain failed because of DrainRequest.Refuse and was undone.
 	Refused bool `json:"refused"`
 }
 
@@ -53,15 +53,15 @@ type DrainResult struct {
 // object show it.
 type DrainPhase string
 
-// The phases. If the operation does not happen after PhaseDrained or PhaseIncomplete, machined
-// undoes the drain.
+// The phases. The operation proceeds only after PhaseDrained and PhaseIncomplete. If the operation
+// does not happen, machined undoes the drain (PhaseUndone).
 const (
 	PhaseRunning    DrainPhase = "running"
 	PhaseDrained    DrainPhase = "drained"    // no pod is left
-	PhaseIncomplete DrainPhase = "incomplete" // pods are left, the operation is permitted
-	PhaseRefused    DrainPhase = "refused"    // pods are left, the operation is forbidden; undone
-	PhaseGivenUp    DrainPhase = "given up"   // a caller has ended the drain; undone
-	PhaseUndone     DrainPhase = "undone"     // the operation did not happen; undone
+	PhaseIncomplete DrainPhase = "incomplete" // pods are left, and the operation is permitted
+	PhaseRefused    DrainPhase = "refused"    // pods were left, and the drain is undone (Refuse)
+	PhaseGivenUp    DrainPhase = "given up"   // a caller has ended the drain, which is undone
+	PhaseUndone     DrainPhase = "undone"     // the operation did not happen, and the drain is undone
 )
 
 // MaxDrainPods is the maximum number of pods in DrainProgress.Pods.
@@ -81,10 +81,10 @@ const (
 type DrainPod struct {
 	Pod   string        `json:"pod"` // "namespace/name"
 	State DrainPodState `json:"state"`
-	// Budget is the name of the PodDisruptionBudget that blocks the pod, in the namespace of the
-	// pod. It is empty if the API server names none.
+	// Budget is the name of the PodDisruptionBudget that blocks the eviction, in the namespace of
+	// the pod. It is empty if the answer of the API server names no budget.
 	Budget  string `json:"budget,omitempty"`
-	Message string `json:"message,omitempty"` // reason that the API server gives
+	Message string `json:"message,omitempty"` // reason why the pod was not evicted
 }
 
 // String describes the pod for an operator, for example "pod default/web: must stay: …".
@@ -98,13 +98,13 @@ func (p DrainPod) String() string {
 	return fmt.Sprintf("pod %s: still ending", p.Pod)
 }
 
-// Blocking returns the listed pods that are not ending.
+// Blocking returns the pods in p.Pods that are not ending.
 func (p DrainProgress) Blocking() []DrainPod {
 	return slices.DeleteFunc(slices.Clone(p.Pods), func(p DrainPod) bool { return p.State == DrainEnding })
 }
 
-// Remaining describes the pods that are left and the problem, separated by semicolons. It is empty
-// if the drain is complete.
+// Remaining returns a text about the pods that are left and the problem, separated by semicolons.
+// It is empty if no pod is left and there is no problem.
 func (p DrainProgress) Remaining() string {
 	var all []string
 	for _, pod := range p.Pods {

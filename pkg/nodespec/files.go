@@ -4,35 +4,41 @@ package nodespec
 // paths.KubeNode). The certificates are ECDSA P-256, in PEM. machined replaces a file by a rename,
 // for example at the renewal of a certificate, so a process must reload its files when they change.
 const (
-	// In each directory: the issuing Kubernetes CA, and the other trusted CAs.
+	// CA is in each of the three directories. It contains the Kubernetes CA that issues
+	// certificates, and the other trusted CAs.
 	CA = "ca.crt"
 
-	// In paths.KubeAPI. Serving certificate; SANs: localhost, kubernetes[.default[.svc[.DOMAIN]]],
-	// first address of the service range, addresses of the node, endpoint
+	// The files in paths.KubeAPI follow.
+
+	// APIServerCert is the serving certificate of the API server. Its SANs are localhost,
+	// kubernetes[.default[.svc[.DOMAIN]]], the first address of the service range, the addresses of
+	// the node and the endpoint of the cluster.
 	APIServerCert = "apiserver.crt"
 	APIServerKey  = "apiserver.key"
-	// CN=kube-apiserver-kubelet-client; the identity of the API server for kubelets
+	// KubeletClientCert is the client certificate with which the API server calls kubelets. Its CN
+	// is kube-apiserver-kubelet-client.
 	KubeletClientCert = "kubelet-client.crt"
 	KubeletClientKey  = "kubelet-client.key"
 	FrontProxyCA      = "front-proxy-ca.crt"     // also in paths.KubeControllers
 	FrontProxyCert    = "front-proxy-client.crt" // CN=front-proxy-client
 	FrontProxyKey     = "front-proxy-client.key"
-	ServiceAccountKey = "sa.key" // private, ECDSA P-256; also in paths.KubeControllers
-	ServiceAccountPub = "sa.pub"
+	ServiceAccountKey = "sa.key"          // private key, ECDSA P-256; also in paths.KubeControllers
+	ServiceAccountPub = "sa.pub"          // public key
 	Encryption        = "encryption.yaml" // an apiserver.config.k8s.io/v1 EncryptionConfiguration
-	KMSFile           = "kms.json"        // KMS; missing without a key manager
+	KMSFile           = "kms.json"        // type KMS in JSON; missing without a key manager
 	KMSSocket         = "kms.sock"        // socket of the plugin for the key manager
 	EtcdCA            = "etcd-ca.crt"
 	EtcdPeerCert      = "etcd-peer.crt" // serving and client certificate for peers
 	EtcdPeerKey       = "etcd-peer.key"
-	// an apiserver.config.k8s.io/v1 AuthenticationConfiguration
+	// Authentication is an apiserver.config.k8s.io/v1 AuthenticationConfiguration.
 	Authentication = "authentication.yaml"
-	// an apiserver.config.k8s.io/v1 AuthorizationConfiguration
+	// Authorization is an apiserver.config.k8s.io/v1 AuthorizationConfiguration.
 	Authorization = "authorization.yaml"
-	// trust.RevokedSet in JSON
+	// Revoked is a trust.RevokedSet in JSON.
 	Revoked = "revoked.json"
 
-	// In paths.KubeControllers.
+	// The files in paths.KubeControllers follow.
+
 	SigningCA           = "signing-ca.crt"         // the CA that issues new certificates
 	CAKey               = "ca.key"                 // key of SigningCA; signs CSRs of kubelets
 	ControllersCert     = "controller-manager.crt" // CN=system:kube-controller-manager
@@ -41,17 +47,23 @@ const (
 	SchedulerKey        = "scheduler.key"
 	ControllersServing  = "serving.crt" // for the controllers and the scheduler, on loopback
 	ControllersServingK = "serving.key"
-	MetricsCert         = "metrics.crt" // CN=orlop:metrics; client of the API server and kubelets
-	MetricsKey          = "metrics.key"
-	// serving certificate; SAN: MetricsHost, by which the aggregator of the API server calls it
+	// MetricsCert is the client certificate of the metrics server for the API server and kubelets.
+	// Its CN is MetricsUser.
+	MetricsCert = "metrics.crt"
+	MetricsKey  = "metrics.key"
+	// MetricsServing is the serving certificate of the metrics server. Its SAN is MetricsHost, the
+	// name by which the aggregator of the API server calls the server.
 	MetricsServing    = "metrics-serving.crt"
 	MetricsServingKey = "metrics-serving.key"
-	// CN=orlop:addons; gives add-ons their rights, and impersonates their accounts
+	// AddonsCert is the client certificate of the component that reconciles the add-ons. Its CN is
+	// AddonsUser. The component gives the service accounts of add-ons their rights, and
+	// impersonates these accounts.
 	AddonsCert = "addons.crt"
 	AddonsKey  = "addons.key"
 	Addons     = "addons.json" // list of Addon in JSON; may contain Secrets
 
-	// In paths.KubeNode.
+	// The files in paths.KubeNode follow.
+
 	KubeletCert       = "kubelet.crt" // CN=system:node:NAME, O=system:nodes
 	KubeletKey        = "kubelet.key"
 	KubeletServing    = "kubelet-serving.crt" // SANs: node name and addresses
@@ -60,40 +72,43 @@ const (
 	ProxyKey          = "kube-proxy.key"
 	DNSCert           = "coredns.crt" // CN=orlop:coredns
 	DNSKey            = "coredns.key"
-	// CN=orlop:node-agent:NAME, O=orlop:node-agents; reads Nodes, Pods and NetworkPolicies, and
-	// writes the EndpointSlice of the cluster DNS
+	// NodeAgentCert is the client certificate of the agent of the node (CN=orlop:node-agent:NAME,
+	// O=orlop:node-agents). The agent reads Nodes, Pods and NetworkPolicies, and writes the
+	// EndpointSlice of the cluster DNS.
 	NodeAgentCert  = "node-agent.crt"
 	NodeAgentKey   = "node-agent.key"
-	NodeLabelsFile = "node-labels.json" // NodeLabels in JSON
-	// JSON object: password by the address of the router; missing without passwords
+	NodeLabelsFile = "node-labels.json" // type NodeLabels in JSON
+	// BGPPasswordsFile is a JSON object. Its keys are the addresses of routers, and its values
+	// their passwords. The file is missing if no router has a password.
 	BGPPasswordsFile = "bgp-passwords.json"
 
-	// MachineObjectsFile is in each of the three directories; MachineObjects in JSON.
+	// MachineObjectsFile is in each of the three directories. It contains a MachineObjects in JSON.
 	MachineObjectsFile = "machine-objects.json"
-	// HostsFile is in paths.KubeControllers; inventory.Listing in JSON. machined replaces it every
-	// few seconds.
+	// HostsFile is in paths.KubeControllers. It contains an inventory.Listing in JSON. machined
+	// replaces it every few seconds.
 	HostsFile = "hosts.json"
-	// ClaimsFile is in paths.KubeControllers; claim.List in JSON. The controllers of the leader
-	// replace it every few seconds, and machined reads it.
+	// ClaimsFile is in paths.KubeControllers. It contains a claim.List in JSON. The controllers of
+	// the leader replace it every few seconds, and machined reads it.
 	ClaimsFile = "claims.json"
-	// ClusterReportFile is in paths.KubeControllers; ClusterReport in JSON. machined replaces it
-	// every minute while the controllers of its machine are the leader.
+	// ClusterReportFile is in paths.KubeControllers. It contains a ClusterReport in JSON. machined
+	// replaces it every minute while the controllers of its machine are the leader.
 	ClusterReportFile = "cluster-report.json"
 )
 
-// MetricsUser is the user that reads the resource usage of nodes and pods from kubelets.
-// MetricsHost is the name of the server that serves the usage.
+// MetricsUser is the user of the metrics server, which reads the resource usage of nodes and pods
+// from kubelets. MetricsHost is the DNS name of the metrics server.
 const (
 	MetricsUser = "orlop:metrics"
 	MetricsHost = "orlop-metrics.kube-system.svc"
 )
 
-// ProblemPrefix begins the detail of a component that is ready but has a problem. machined does not
-// restart its process, but reports the machine as unhealthy.
+// ProblemPrefix is the prefix of the detail of a component that is ready but has a problem.
+// machined then reports the machine as unhealthy, but does not restart the process of the
+// component.
 const ProblemPrefix = "problem: "
 
-// Extensions is the name of the component that reports the objects of users that block the API
-// (orchestrator/extensions).
+// Extensions is the name of the component that reports objects, such as webhooks, by which users
+// have blocked the Kubernetes API (orchestrator/extensions).
 const Extensions = "extensions"
 
 // AddonsUser is the user that reconciles the add-ons of the configuration.
@@ -106,7 +121,7 @@ const BreakGlassUser = "orlop:break-glass"
 const (
 	// AddonsNamespace holds the records of the add-ons and their service accounts.
 	AddonsNamespace = "orlop-addons"
-	// ReservedPrefix is the name prefix of namespaces that only add-ons can create.
+	// ReservedPrefix is the prefix of the names of the namespaces that only add-ons can create.
 	ReservedPrefix = "orlop-"
 )
 

@@ -20,28 +20,30 @@ import (
 type Subtree struct {
 	Path string // absolute
 	// Private is true for a tree that only callers with access to secrets may read. In any other
-	// tree, a caller may read only the files that the mode makes readable for all users.
+	// tree, a caller may read only the files whose mode permits all users to read them.
 	Private bool
 }
 
 // AllowList decides which files a client may read. Open opens only these files.
 //
-// Open first rejects a path that, as written, is outside of all trees. The error is the same
-// whether the file exists or not. The kernel then resolves the path, with all its links, without
-// opening the file. Open compares the resolved path with the list, and opens exactly the resolved
-// file if it is a regular file or a directory. So a link cannot lead out of the trees, even if
-// another process changes the link meanwhile. Open does not follow the links in /proc to the open
-// files of processes. It does not open pipes, sockets and devices, because that can block or have
-// side effects.
+// Open first rejects a path that, as written, is outside of all trees. The error does not show
+// whether the file exists. The kernel then resolves the path, with all its links, without opening
+// the file. Open compares the resolved path with the list, and opens exactly the resolved file if
+// it is a regular file or a directory. So a link cannot lead out of the trees, even if another
+// process changes the link meanwhile. Open does not follow the links in /proc to the open files of
+// processes. It rejects pipes, sockets and devices, because to open one can block or have side
+// effects.
 //
 // The caller chooses the trees. It also limits the time and the size of a read, because the kernel
 // generates a file of /proc or /sys during the read.
 type AllowList struct {
 	Root  string // prefix of all paths: "/", or another directory in tests
 	Trees []Subtree
-	// Hidden are resolved paths that no caller may read, with their content.
+	// Hidden contains the resolved paths of files and directories that no caller may read.
+	// Everything below such a directory is hidden, too.
 	Hidden []string
-	// Secret matches the names of further files and directories that no caller may read.
+	// Secret matches the names of other files and directories that no caller may read. Everything
+	// below such a directory is hidden, too.
 	Secret *regexp.Regexp
 }
 
@@ -51,14 +53,14 @@ var (
 	ErrKind       = errors.New("is neither a file nor a directory")
 )
 
-// Open opens a file or a directory for reading. The caller closes the file. all permits private
-// trees.
+// Open opens a file or a directory for reading. The caller closes the file. If all is true, the
+// caller may also read private trees.
 func (l *AllowList) Open(name string, all bool) (*os.File, error) {
 	f, _, err := l.open(name, all)
 	return f, err
 }
 
-// open is Open. It also returns the resolved path.
+// open does the work of Open. It also returns the resolved path.
 func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	if !path.IsAbs(name) || path.Clean(name) != name || strings.ContainsRune(name, 0) {
 		return nil, "", fmt.Errorf("%q: %w: write it as an absolute path without . and ..", name, ErrNotAllowed)
@@ -73,8 +75,8 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 		return nil, "", fmt.Errorf("%s: cannot open: %w", l.Root, err)
 	}
 	defer unix.Close(root)
-	// With O_PATH, the kernel opens no file: it calls no driver, and does not wait for the other
-	// end of a pipe.
+	// With O_PATH, the kernel resolves the path and does not open the file. So it calls no driver,
+	// and does not wait for the other end of a pipe.
 	found, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
@@ -90,7 +92,8 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	}
 	target, below := strings.CutPrefix(target, strings.TrimSuffix(l.Root, "/"))
 	target = cmp.Or(target, "/")
-	below = below && path.IsAbs(target) // "(unreachable)/x" is a path outside the root
+	// For a path outside the root directory of the process, the kernel returns "(unreachable)/x".
+	below = below && path.IsAbs(target)
 	var s unix.Stat_t
 	if err := unix.Fstat(found, &s); err != nil {
 		return nil, "", fmt.Errorf("%s: cannot examine: %w", name, err)
@@ -110,8 +113,9 @@ func (l *AllowList) open(name string, all bool) (*os.File, string, error) {
 	return f, target, nil
 }
 
-// allowed reports whether the list contains a resolved path. The path is in a tree, or it is a
-// directory above a tree.
+// allowed reports whether the list contains a path: the path is in a tree that the caller may read,
+// or is a directory above such a tree, and Hidden and Secret do not exclude it. If all is true, the
+// caller may also read private trees.
 func (l *AllowList) allowed(resolved string, all, isDir bool) bool {
 	if slices.ContainsFunc(l.Hidden, func(hidden string) bool { return within(resolved, hidden) }) {
 		return false
@@ -124,15 +128,16 @@ func (l *AllowList) allowed(resolved string, all, isDir bool) bool {
 	})
 }
 
-// readable reports whether a caller may read a file with this mode: all users may read it, the
-// caller may read private trees and it is in one of them, or it is a link or a directory above a
-// tree.
+// readable reports whether a caller may read an allowed file with this mode. The caller may read it
+// if all users may, if it is in a private tree and all is true, if it is a link, or if it is a
+// directory above a tree.
 func (l *AllowList) readable(resolved string, mode uint32, all bool) bool {
 	return mode&0o004 != 0 || mode&unix.S_IFMT == unix.S_IFLNK ||
 		all && l.Private(resolved) ||
 		mode&unix.S_IFMT == unix.S_IFDIR && slices.ContainsFunc(l.Trees, func(t Subtree) bool { return within(t.Path, resolved) && t.Path != resolved })
 }
 
+// within reports whether a path is the path tree itself, or is below it.
 func within(name, tree string) bool {
 	return name == tree || tree == "/" || strings.HasPrefix(name, tree+"/")
 }
@@ -151,10 +156,10 @@ type Entry struct {
 	Target   string // target of a symbolic link
 }
 
-// Entries lists the allowed files in a directory, sorted by name. If there are more than most, it
-// returns the first of them, and more is true. For the name of a file it lists only this file. all
-// permits private trees.
-func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more bool, err error) {
+// Entries lists the allowed files in a directory, sorted by name. If there are more than limit, it
+// returns the first of them, and more is true. If name is the path of a file, it lists only this
+// file. If all is true, the caller may also read private trees.
+func (l *AllowList) Entries(name string, all bool, limit int) (list []Entry, more bool, err error) {
 	f, resolved, err := l.open(name, all)
 	if err != nil {
 		return nil, false, err
@@ -179,11 +184,11 @@ func (l *AllowList) Entries(name string, all bool, most int) (list []Entry, more
 		}
 		kind := s.Mode & unix.S_IFMT
 		inner := path.Join(resolved, child)
-		// A link in the list needs a permitted name. Open checks its target.
+		// For a link, only its own path is checked here. Open checks the target.
 		if !l.allowed(inner, all, kind == unix.S_IFDIR) || !l.readable(inner, s.Mode, all) {
 			continue
 		}
-		if len(list) == most {
+		if len(list) == limit {
 			return list, true, nil
 		}
 		e := Entry{Name: child, Mode: mode(s.Mode), Size: s.Size, Modified: time.Unix(s.Mtim.Unix())}

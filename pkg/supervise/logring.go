@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// MaxLogLine is the maximum length of a line in bytes. A longer line is split, and its rest becomes
-// another line.
+// MaxLogLine is the maximum length of a line in bytes. A longer line is split into several lines.
 const MaxLogLine = 8192
 
-// lineCost is the size of a LogLine in memory without its text. The byte count of a ring adds it
-// for each line.
+// lineCost is the size of a LogLine in memory without its text, in bytes. Each line in a ring
+// counts as its text and lineCost bytes.
 const lineCost = 48
 
 // LogLine is a line of text without its newline.
@@ -23,8 +22,9 @@ type LogLine struct {
 	Text string
 }
 
-// LogRing stores the last lines of a service's output in memory. A number of lines and a number of
-// bytes limit it. NewLogRing creates a ring. All methods are safe for concurrent use.
+// LogRing stores the last lines of a service's output in memory, up to a maximum number of lines
+// and a maximum number of bytes. NewLogRing creates a ring. All methods are safe for concurrent
+// use.
 //
 // The writer never waits for a reader. A full ring drops its oldest lines, and a reader that was
 // too slow gets the number of lines that it has missed. A ring writes nothing to disk and does not
@@ -33,16 +33,16 @@ type LogRing struct {
 	maxLines, maxBytes int
 
 	mu      sync.Mutex
-	lines   []LogLine // oldest first
-	bytes   int
+	lines   []LogLine     // oldest first
+	bytes   int           // of all lines, each with lineCost
 	next    uint64        // Seq of the next line
 	partial []byte        // text since the last newline
 	changed chan struct{} // closed by the next line, then replaced
 }
 
 // NewLogRing returns an empty ring for at most maxLines lines and maxBytes bytes. Each line counts
-// its text and lineCost bytes. A limit below 1 is raised to 1. The last line always stays, even if
-// it exceeds maxBytes.
+// as its text and lineCost bytes. A limit below 1 is raised to 1. The ring always contains the last
+// line, even if that line alone exceeds maxBytes.
 func NewLogRing(maxLines, maxBytes int) *LogRing {
 	return &LogRing{maxLines: max(maxLines, 1), maxBytes: max(maxBytes, 1), next: 1, changed: make(chan struct{})}
 }
@@ -77,8 +77,8 @@ func (r *LogRing) Write(text []byte) (int, error) {
 	return size, nil
 }
 
-// Flush turns the text after the last newline into a line, if there is any text. The manager calls
-// it when the output of a process ends.
+// Flush adds the text after the last newline as a line, if there is any text. The manager calls it
+// when the output of a process ends.
 func (r *LogRing) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *LogRing) Flush() {
 	}
 }
 
-// add turns the partial text into a line, and drops the oldest lines beyond the limits. The caller
+// add adds the partial text as a line, and drops the oldest lines beyond the limits. The caller
 // holds the lock.
 func (r *LogRing) add() {
 	// The API sends the line as a proto3 string, which must be valid UTF-8. The output can contain
@@ -137,10 +137,10 @@ func (r *LogRing) Since(seq uint64) []LogLine {
 	return lines
 }
 
-// After waits until there is a line with a Seq greater than seq, and returns all stored lines of
-// this kind, oldest first. missed is the number of lines between seq and the first returned line
-// that the ring has dropped. If the context ends first, After returns the error of the context,
-// which is its only error.
+// After waits until there is a line with a Seq greater than seq, and returns all stored lines with
+// such a Seq, oldest first. missed is the number of dropped lines between the line seq and the
+// first returned line. If the context ends first, After returns the error of the context. It has no
+// other error.
 func (r *LogRing) After(ctx context.Context, seq uint64) (lines []LogLine, missed uint64, err error) {
 	for {
 		lines, missed, changed := r.after(seq)
@@ -155,6 +155,8 @@ func (r *LogRing) After(ctx context.Context, seq uint64) (lines []LogLine, misse
 	}
 }
 
+// after returns the same lines and number as After, but does not wait. It also returns the channel
+// that is closed when the next line is added.
 func (r *LogRing) after(seq uint64) ([]LogLine, uint64, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,14 +170,14 @@ func (r *LogRing) after(seq uint64) ([]LogLine, uint64, <-chan struct{}) {
 	return append([]LogLine(nil), r.lines[seq+1-first:]...), 0, r.changed
 }
 
-// Follow calls each for the last tail stored lines (all stored lines if tail is 0), and then for
-// every new line. It returns when the context ends, with the error of the context, or when each
-// fails, with its error. missed is the number of lines that the ring has dropped directly before
-// this line, because each was slower than the writer.
-func (r *LogRing) Follow(ctx context.Context, tail int, each func(line LogLine, missed uint64) error) error {
+// Follow calls send(line, missed) for the last n stored lines (all stored lines if n is 0), and
+// then for every new line. missed is the number of lines directly before this line that the ring
+// has dropped, because send was slower than the writer. Follow returns the error of send if send
+// fails, or the error of the context when the context ends.
+func (r *LogRing) Follow(ctx context.Context, n int, send func(line LogLine, missed uint64) error) error {
 	last := r.Newest()
-	for _, line := range r.Tail(tail) {
-		if err := each(line, 0); err != nil {
+	for _, line := range r.Tail(n) {
+		if err := send(line, 0); err != nil {
 			return err
 		}
 		last = line.Seq
@@ -186,7 +188,7 @@ func (r *LogRing) Follow(ctx context.Context, tail int, each func(line LogLine, 
 			return err
 		}
 		for _, line := range lines {
-			if err := each(line, missed); err != nil {
+			if err := send(line, missed); err != nil {
 				return err
 			}
 			last, missed = line.Seq, 0

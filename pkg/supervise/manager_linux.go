@@ -35,22 +35,22 @@ type Manager struct {
 
 	mu       sync.Mutex
 	units    map[string]*unit
-	order    []string // names in the order of Set
-	killNow  bool     // Shutdown has timed out: kill instead of terminate
-	shutDown bool     // Shutdown was called: Set fails
+	order    []string // names of all units in the order of Set, then the removed units
+	killNow  bool     // Shutdown has timed out, so the manager sends SIGKILL instead of SIGTERM
+	shutDown bool     // Shutdown was called, so Set fails
 }
 
 // unit is a service with its run-time state. The lock of the manager guards it.
 type unit struct {
-	service Service  // definition of the present process
-	next    *Service // definition of the next process; nil if it is the same
-	removed bool     // deleted after it has stopped
+	service Service  // description of the present process
+	next    *Service // description of the next process; nil if it is the same
+	removed bool     // Set has removed it, so it is deleted when it has stopped
 	log     *LogRing
 
 	state   State
 	since   time.Time // time of the last change of the phase
 	failure string    // text of the last failure
-	starts  uint32    // number of started processes
+	starts  uint32    // number of processes that the manager has started
 
 	process    *Process           // nil without a process
 	endProbe   context.CancelFunc // ends the probe of the present process
@@ -58,7 +58,7 @@ type unit struct {
 	probe      string // last error of the probe; empty after a success
 
 	timer      *time.Timer
-	generation int // number of timers; a timer with another number was replaced
+	generation int // increases with each new timer, so a replaced timer has an older number
 }
 
 // NewManager returns a manager without services.
@@ -150,7 +150,7 @@ func (m *Manager) setOne(s Service) {
 	}
 }
 
-// planned returns the definition of the next process of the service.
+// planned returns the description of the next process of the service.
 func (u *unit) planned() Service {
 	if u.next != nil {
 		return *u.next
@@ -158,6 +158,7 @@ func (u *unit) planned() Service {
 	return u.service
 }
 
+// applyNext replaces the description of the present process by that of the next process.
 func (u *unit) applyNext() {
 	if u.next == nil {
 		return
@@ -168,7 +169,8 @@ func (u *unit) applyNext() {
 	u.service, u.next = *u.next, nil
 }
 
-// Services returns the list of services of the last Set, with defaults, for a comparison by Diff.
+// Services returns the list of services of the last Set, with defaults. Diff can compare it with
+// another list.
 func (m *Manager) Services() []Service {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,6 +238,7 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("services %s: killed, because they did not stop in time", strings.Join(killed, ", ")), stuck)
 }
 
+// killAll kills all remaining processes and returns the names of their services.
 func (m *Manager) killAll() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,9 +254,10 @@ func (m *Manager) killAll() (names []string) {
 	return names
 }
 
-// converge tells the state machine of each service about changes of its dependencies and
-// dependents. It repeats this until nothing changes, and then publishes the status. Every method
-// that changes the state of a service calls it last.
+// converge passes events to the state machine of each service: that its dependencies have become
+// ready or unready, or, for a removed service, that no running service depends on it any more. It
+// repeats this until no state changes, and then publishes the status. Every method that changes the
+// state of a service calls converge last.
 func (m *Manager) converge() {
 	for again := true; again; {
 		again = false
@@ -312,8 +316,8 @@ func (m *Manager) step(u *unit, e Event) {
 	}
 }
 
-// perform performs an action. Start is the last action in a list, because a start that fails or is
-// ready at once calls step again.
+// perform performs an action. Start is always the last action that step performs for an event,
+// because a start that fails or is ready at once calls step with another event.
 func (m *Manager) perform(u *unit, a Action) {
 	switch a.Kind {
 	case SetTimer:
@@ -334,8 +338,8 @@ func (m *Manager) perform(u *unit, a Action) {
 	}
 }
 
-// end sends SIGTERM to the main process. With force, it kills the main process, and the other
-// processes in its control group unless LeaveChildren is set.
+// end sends SIGTERM to the main process. If force is true, it sends SIGKILL instead. It then also
+// kills the other processes in the control group, unless LeaveChildren is set.
 func (m *Manager) end(u *unit, force bool) error {
 	if u.process == nil {
 		return nil
@@ -350,6 +354,8 @@ func (m *Manager) end(u *unit, force bool) error {
 	return err
 }
 
+// setTimer replaces the timer of the service by one that causes the event Timeout after this time.
+// If after is 0, it only removes the timer.
 func (m *Manager) setTimer(u *unit, after time.Duration) {
 	if u.timer != nil {
 		u.timer.Stop()
@@ -394,7 +400,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// detail returns a line that says why the service waits or failed.
+// detail returns a line with the reason why the service is not ready; empty if there is no reason.
 func (m *Manager) detail(u *unit) string {
 	var parts []string
 	add := func(text string) {

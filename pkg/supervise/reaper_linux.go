@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit is how a process ended: its exit status, or the signal that ended it.
+// Exit is the way in which a process ended: with an exit status, or by a signal.
 type Exit struct {
 	Code   int            // exit status; 0 after a signal
 	Signal syscall.Signal // the signal that killed it, or 0
@@ -32,18 +32,18 @@ func (e Exit) String() string {
 // Reaper starts processes and collects the exit status of every child of this process: the
 // processes that it has started, and the orphans that PID 1 inherits.
 //
-// Two concurrent waits for children conflict. PID 1 has to wait for any child. Such a wait also
-// takes the exit status of a child for which another goroutine is about to wait. Therefore only the
-// Reaper waits, and every process is started by Start. The Reaper holds its lock while it creates a
-// process and adds it to its table, and while it collects a process and removes it from the table.
-// This has three effects:
+// PID 1 must wait for any child, because it inherits orphans. Such a wait can also take the exit
+// status of a child for which another goroutine is about to wait. Therefore only the Reaper waits,
+// and every process is started by Start. The Reaper holds its lock while it creates a process and
+// adds it to its table, and while it collects a process and removes it from the table. This has
+// three effects:
 //
 //   - A child that exits at once cannot be collected before it is in the table.
 //   - A process ID in the table belongs to the process in the table, because the kernel reuses the
 //     ID of a child only after the child was collected. Signal holds the same lock, so it never
 //     sends a signal to another process and needs no pidfd.
-//   - If a child cannot execute its program, syscall.StartProcess itself waits for it. The Reaper
-//     cannot take the status of this child first.
+//   - If a child cannot execute its program, syscall.StartProcess itself waits for the child. The
+//     Reaper cannot take the status of this child first, because Start holds the lock.
 //
 // A process with a Reaper must not use os/exec or os.StartProcess, because their Wait would find no
 // child. A process has at most one Reaper, and the Loop of the Reaper must run.
@@ -54,13 +54,14 @@ type Reaper struct {
 }
 
 // NewReaper returns a reaper without processes. If orphan is not nil, the reaper calls it for each
-// collected child that it did not start. orphan must return quickly and must not call the reaper.
+// child that it has collected but not started. orphan must return quickly and must not call the
+// reaper.
 func NewReaper(orphan func(pid int, exit Exit)) *Reaper {
 	return &Reaper{processes: map[int]*Process{}, orphan: orphan}
 }
 
-// Loop collects children until the context ends. It wakes up at each SIGCHLD. The kernel may send
-// one signal for several children, so Loop then collects all children that have exited.
+// Loop collects children until the context ends. At each SIGCHLD, it collects all children that
+// have exited, because the kernel may send one signal for several children.
 func (r *Reaper) Loop(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)
@@ -76,8 +77,8 @@ func (r *Reaper) Loop(ctx context.Context) {
 	}
 }
 
-// collect collects one child that has exited. It reports whether to call it again, because there
-// may be more.
+// collect collects one child that has exited. It reports whether there may be another one, so that
+// the caller must call collect again.
 func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,8 +138,8 @@ func (p *Process) Signal(sig syscall.Signal, group bool) error {
 	return nil
 }
 
-// Start starts a process with the given open files. It returns after the kernel has executed the
-// program. The error is the reason why the process could not be started.
+// Start starts a process with the given open files. It returns when the process runs the program.
+// The error is the reason why the process could not be started.
 func (r *Reaper) Start(spec Spec, files Files) (*Process, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 )
 
-// Service describes a process that should run. The manager restarts a service if any field of its
-// description changes. A field must therefore have no value that changes by itself, for example a
-// time or a random number.
+// Service describes a process that should run. The manager restarts the service if any field of its
+// description changes. Therefore a field must not contain a value that differs in each call of Set,
+// for example the current time or a random number.
 type Service struct {
 	Name      string   // for example "containerd"; unique
-	DependsOn []string // names of the services that must be ready before the start
+	DependsOn []string // names of the services that must be ready before this service starts
 
 	// Process is the main process. The manager adds these variables to its environment:
 	// ORLOP_NOTIFY_FD if Ready.Notify is set, ORLOP_PROFILE_FD if Profile is set, and
@@ -29,14 +29,15 @@ type Service struct {
 	// group of machined.
 	Cgroup string
 	Limits cgroup.Limits // limits of the control group
-	// LeaveChildren keeps the other processes of the control group when the main process exits, is
-	// stopped or is restarted. containerd uses it, because pods must survive a restart of
-	// containerd. Without LeaveChildren, the manager kills all processes in the control group.
+	// LeaveChildren means that the other processes of the control group continue to run when the
+	// main process exits, is stopped or is restarted. It is set for containerd, because pods must
+	// survive a restart of containerd. If it is false, the manager kills all processes in the
+	// control group.
 	LeaveChildren bool
 
-	Ready Probe // how it becomes ready
-	// StartTimeout is the time in which a started service must become ready. It grows with each
-	// failure (startTime). 0 means no limit.
+	Ready Probe // how the manager finds out that the service is ready
+	// StartTimeout is the time from the start in which the service must become ready. The time is
+	// longer after failures (startTime). 0 means no limit.
 	StartTimeout time.Duration
 	GracePeriod  time.Duration // time between SIGTERM and SIGKILL; 0 means 10 s
 	Backoff      Backoff       // delays after failures
@@ -52,7 +53,7 @@ type Service struct {
 }
 
 // Probe defines how the manager finds out whether a service is ready. At most one field is set.
-// With the zero Probe, a service is ready as soon as it was started.
+// With the zero Probe, a service is ready as soon as its process was started.
 type Probe struct {
 	Notify bool   // ready when the service says so (pkg/service/notify)
 	Unix   string // ready when the Unix stream socket at this path accepts a connection
@@ -62,13 +63,13 @@ type Probe struct {
 // Backoff defines the delay before the manager starts a failed service again. There is no delay
 // after the first failure. The delay is First after the second failure, and doubles with each
 // further failure, up to Max. The count of failures returns to zero when the service has been ready
-// for Reset without a break.
+// for the time Reset without interruption.
 type Backoff struct {
-	First, Max, Reset time.Duration // 0 means 1 s, 30 s and 60 s
+	First, Max, Reset time.Duration // the defaults, for the value 0, are 1 s, 30 s and 60 s
 }
 
-// withDefaults returns the service with the default in place of each duration, size or attribute
-// that has a default and is not set.
+// withDefaults returns the service with the default value of each field that has a default and is
+// not set.
 func (s Service) withDefaults() Service {
 	set := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -94,9 +95,9 @@ func (s Service) withDefaults() Service {
 	return s
 }
 
-// Validate returns an error with all problems of a list of services, or nil: invalid or duplicate
-// names, missing or cyclic dependencies, programs and control groups without an absolute path, and
-// services with several probes.
+// Validate returns an error with all problems of a list of services, or nil if there are none.
+// Problems are invalid or duplicate names, missing or cyclic dependencies, programs and control
+// groups without an absolute path, and services with several probes.
 func Validate(services []Service) error {
 	var problems []error
 	byName := map[string]Service{}
@@ -145,16 +146,17 @@ func zeroFields(v reflect.Value) int {
 	return zero
 }
 
-// findCycle follows the dependencies of the service called name. path contains the services that
-// lead to it, the first one first. findCycle returns the cycle from the first service in path back
-// to this service, or nil if there is none.
+// findCycle searches the dependencies of the service called name for a cycle. path contains the
+// services through which the search has reached this service, in order; it is empty at first.
+// findCycle returns a cycle that begins and ends with the first service of path, or nil if there is
+// none.
 func findCycle(byName map[string]Service, name string, path []string) []string {
 	path = append(path, name)
 	if len(path) > 1 && name == path[0] {
 		return path
 	}
 	if slices.Contains(path[:len(path)-1], name) {
-		return nil // this cycle does not contain path[0]; Validate reports it for its own members
+		return nil // the cycle does not contain path[0]; another call of findCycle reports it
 	}
 	for _, need := range byName[name].DependsOn {
 		if circle := findCycle(byName, need, path); circle != nil {

@@ -12,12 +12,14 @@ import (
 )
 
 const (
-	// A machine adds no approval to a ledger with maxApprovals approvals. A merge allows twice as
-	// many, because several machines add approvals at the same time.
+	// maxApprovals is the number of approvals in a ledger at which AddApproval adds no more. A
+	// merge accepts up to twice as many, because several machines can add approvals at the same
+	// time.
 	maxApprovals = 1000
 	// keepApproval is how long an approval stays in the ledger. A rule is valid for a year at most
-	// (package claim), so every rule that was signed before the approval has expired by then. No
-	// such rule can then approve a second machine with the same serial number.
+	// (package claim), so every rule that was signed before the approval has expired when the
+	// approval is deleted. Therefore no such rule can approve a second machine with the same serial
+	// number afterwards.
 	keepApproval = 366*24*time.Hour + keepExpired
 	// maxIdentity is the maximum length of a serial number or UUID, in bytes.
 	maxIdentity = 64
@@ -28,12 +30,12 @@ const (
 // changes.
 //
 // An approval has an effect after more than half of the control-plane machines have accepted it by
-// AddApproval. AddApproval rejects an approval that contradicts another one in the ledger. Two
-// majorities have a machine in common, so two keys with the same serial number are never both
-// approved. The exception is a rule that an operator signs after the first approval.
+// AddApproval. AddApproval rejects an approval that contradicts another one in the ledger
+// (excludes). Two majorities have a machine in common, so two keys with the same serial number are
+// never both approved, except by a rule that an operator signs after the first approval.
 //
 // MergeMembership also adds contradictory approvals to a ledger, because all ledgers must become
-// equal. Such a merge does not count as an acceptance.
+// equal. A machine that gets an approval by a merge has not accepted it.
 type Approval struct {
 	Serial string `json:"serial,omitempty"` // as the rule lists it
 	UUID   string `json:"uuid,omitempty"`   // as the rule lists it
@@ -70,10 +72,10 @@ func (a Approval) check() error {
 	return errors.Join(checkKey(a.Key), checkTimes(a.Signed, a.At))
 }
 
-// excludes reports whether the approval a prevents the approval next. It does if both have the same
-// serial number or UUID but different keys, and the rule of next was signed at or before the time
-// of a. A rule that was signed after a is a new decision of an operator, so its approvals are
-// allowed.
+// excludes reports whether the approval a prevents the later approval next. It does if both have
+// the same serial number or UUID but different keys, and the rule of next was signed at or before
+// the time of the approval a. If that rule was signed later, it is a new decision of an operator,
+// so a does not prevent its approvals.
 func (a Approval) excludes(next Approval) bool {
 	same := a.Serial != "" && a.Serial == next.Serial || a.UUID != "" && a.UUID == next.UUID
 	return same && a.Key != next.Key && !a.At.Before(next.Signed)
@@ -108,8 +110,8 @@ func (ms Membership) CheckApproval(next Approval) error {
 }
 
 // AddApproval returns the ledger with an additional approval. If the ledger already contains an
-// approval with the same ID, AddApproval returns the ledger unchanged. The error is the reason of
-// CheckApproval.
+// approval with the same ID, AddApproval returns the ledger unchanged. It fails with the reason
+// that CheckApproval returns.
 func (l Ledger) AddApproval(a Approval) (Ledger, error) {
 	if err := l.CheckApproval(a); err != nil {
 		return l, fmt.Errorf("approval by rule refused: %w", err)
@@ -127,7 +129,7 @@ func (ms Membership) HasApproval(id string) bool {
 }
 
 // laterApproval compares two versions of an approval for union. The version with the earlier time
-// is greater, because it excludes fewer rules.
+// is greater, because it excludes the approvals of fewer rules (excludes).
 func laterApproval(x, y Approval) int {
 	return cmp.Or(y.At.Compare(x.At), cmp.Compare(x.Maximum, y.Maximum), x.Signed.Compare(y.Signed))
 }

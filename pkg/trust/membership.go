@@ -18,8 +18,9 @@ const (
 )
 
 // Membership is the state about members that the control-plane machines of a cluster replicate.
-// Merges in any order, and repeated merges, have the same result. A ledger keeps no removed members
-// and no revoked tickets in its membership (Ledger.normalize); its revocations record the removals.
+// Merges in any order, and repeated merges, have the same result. The membership in a ledger
+// contains no removed members and no revoked tickets (Ledger.normalize), because the revocations in
+// the ledger record the removals.
 type Membership struct {
 	Members  []Member        `json:"members,omitempty"` // in the order in which they joined
 	Tickets  []Ticket        `json:"tickets,omitempty"` // unused tickets, oldest first
@@ -32,14 +33,14 @@ type Membership struct {
 // the serial number of the ticket.
 type Member struct {
 	Name    string    `json:"name"`
-	Ticket  string    `json:"ticket"`
+	Ticket  string    `json:"ticket"`  // serial number of its ticket
 	Key     string    `json:"key"`     // fingerprint of the machine's key
 	Address string    `json:"address"` // source address of the last call
 	Joined  time.Time `json:"joined"`
 	Renewed time.Time `json:"renewed"` // time of the last issue of certificates
 	Expires time.Time `json:"expires"` // expiry of these certificates
-	// Generation increases each time that the member gets certificates or calls from another
-	// address than before. A merge takes the entry with the higher generation.
+	// Generation increases when the member gets certificates, and when its address changes. Of two
+	// versions of the member, a merge takes the one with the higher generation.
 	Generation uint64 `json:"count,omitempty"`
 }
 
@@ -59,7 +60,7 @@ func (ms Membership) HasMember(name string) bool {
 	return slices.ContainsFunc(ms.Members, func(m Member) bool { return m.Name == name })
 }
 
-// MemberAtAddress returns the name of the member that has called last from this address. It ignores
+// MemberAtAddress returns the name of the member whose last call came from this address. It ignores
 // the member called name. The result is empty if there is no such member.
 func (ms Membership) MemberAtAddress(name, address string) string {
 	i := slices.IndexFunc(ms.Members, func(m Member) bool { return m.Name != name && m.Address == address })
@@ -70,8 +71,8 @@ func (ms Membership) MemberAtAddress(name, address string) string {
 }
 
 // MemberOfRevocation returns the name of the member that r revokes by its name or its ticket, or an
-// empty string if r revokes no member. An operator removes such a member (Ledger.Remove): the
-// revocation of a name alone would miss the certificates of the member with other names.
+// empty string if r revokes no member. Such a member has to be removed (Ledger.Remove) instead: it
+// can have more certificates, with other names, which r would not revoke.
 func (ms Membership) MemberOfRevocation(r Revocation) string {
 	for _, m := range ms.Members {
 		if r.Name == m.Name || r.Lineage == m.Ticket {
@@ -90,7 +91,7 @@ func (ms Membership) member(ticket string) int {
 func (ms Membership) TicketUsed(ticket string) bool { return ms.member(ticket) >= 0 }
 
 // NameInUse reports whether a member or an open ticket has this name. If so, the Node with this
-// name belongs to that machine.
+// name belongs to this member, or to the machine with this ticket.
 func (ms Membership) NameInUse(name string, now time.Time) bool {
 	return ms.HasMember(name) || slices.ContainsFunc(ms.OpenTickets(now), func(t Ticket) bool { return t.Name == name })
 }
@@ -150,7 +151,7 @@ func (ms Membership) Merge(o Membership) Membership {
 }
 
 // union returns the items of both lists, sorted by order. name returns the key of an item. Of the
-// items with the same key, union returns the greatest by the comparison later.
+// items with the same key, union returns only the greatest, as the function later compares them.
 func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) []T {
 	all := slices.Concat(a, b)
 	slices.SortFunc(all, func(x, y T) int { return cmp.Or(cmp.Compare(name(x), name(y)), later(y, x)) })
@@ -160,8 +161,9 @@ func union[T any](a, b []T, name func(T) string, later, order func(x, y T) int) 
 }
 
 // laterMember compares two versions of a member for union. The version with the higher generation
-// is greater, so the result does not depend on the clocks of the machines. The further comparisons
-// only make the result the same on every machine.
+// is greater, so the result does not depend on the clocks of the machines. The other comparisons
+// decide only between versions with the same generation, so that every machine takes the same
+// version.
 func laterMember(x, y Member) int {
 	return cmp.Or(cmp.Compare(x.Generation, y.Generation), x.Renewed.Compare(y.Renewed), x.Expires.Compare(y.Expires), x.Joined.Compare(y.Joined),
 		cmp.Compare(x.Address, y.Address), cmp.Compare(x.Key, y.Key), cmp.Compare(x.Name, y.Name))
@@ -176,7 +178,7 @@ func laterBinding(x, y TicketBinding) int {
 	return cmp.Or(cmp.Compare(x.Key, y.Key), cmp.Compare(x.Address, y.Address))
 }
 
-// same reports whether two memberships are equal. Both must be sorted as by Merge.
+// same reports whether two memberships are equal. Both must have the order that Merge produces.
 func (ms Membership) same(o Membership) bool {
 	return slices.EqualFunc(ms.Members, o.Members, func(x, y Member) bool { return x.Ticket == y.Ticket && laterMember(x, y) == 0 }) &&
 		slices.EqualFunc(ms.Tickets, o.Tickets, func(x, y Ticket) bool { return x.Serial == y.Serial && laterTicket(x, y) == 0 }) &&

@@ -18,30 +18,30 @@ const (
 	MaxTicketTTL     = 7 * 24 * time.Hour
 )
 
-// TicketTTL returns the TTL of a ticket for the requested TTL asked: asked itself, or
-// DefaultTicketTTL if asked is zero. It returns an error if asked is shorter than a minute or
-// longer than MaxTicketTTL.
-func TicketTTL(asked time.Duration) (time.Duration, error) {
+// TicketTTL returns the TTL of a ticket: the requested TTL, or DefaultTicketTTL if requested is
+// zero. It returns an error if requested is shorter than a minute or longer than MaxTicketTTL.
+func TicketTTL(requested time.Duration) (time.Duration, error) {
 	switch {
-	case asked == 0:
+	case requested == 0:
 		return DefaultTicketTTL, nil
-	case asked < time.Minute || asked > MaxTicketTTL:
-		return 0, fmt.Errorf("TTL %s: cannot use: expected %s to %s", asked, time.Minute, MaxTicketTTL)
+	case requested < time.Minute || requested > MaxTicketTTL:
+		return 0, fmt.Errorf("TTL %s: cannot use: expected %s to %s", requested, time.Minute, MaxTicketTTL)
 	}
-	return asked, nil
+	return requested, nil
 }
 
 // Ticket is an issued join ticket. It never changes.
 type Ticket struct {
 	Serial  string    `json:"serial"` // hexadecimal
 	Name    string    `json:"name"`   // name of the machine that can join with it
-	At      time.Time `json:"at"`
+	At      time.Time `json:"at"`     // time of its creation
 	Expires time.Time `json:"expires"`
 	By      string    `json:"by"` // subject of the caller that created it
 	// Voters are the IDs of the ledgers (Ledger.ID) of the machines that vote on the ticket. A
-	// machine can join if Quorum of these ledgers have recorded its key as the first key. Quorum is
-	// more than half of all control-plane machines, so at most one key can join with a ticket. A
-	// ledger that replaces a lost ledger has another ID, and therefore no vote.
+	// machine can join if at least Quorum of these ledgers have recorded its key as the first key
+	// that presented the ticket. Quorum is more than half of all control-plane machines, so at most
+	// one key can join with a ticket. A ledger that replaces a lost ledger has another ID, and
+	// therefore no vote.
 	Voters []string `json:"voters"`
 	Quorum int      `json:"needs"`
 }
@@ -69,8 +69,8 @@ func (t Ticket) check() error {
 // longExpired reports whether the ticket expired more than keepExpired before now.
 func longExpired(t Ticket, now time.Time) bool { return now.Sub(t.Expires) > keepExpired }
 
-// TicketBinding is the record of one voter about a ticket: the first key that has presented the
-// ticket to this voter. A voter never binds the ticket to another key.
+// TicketBinding is the record of one voter about a ticket: the first machine key that presented the
+// ticket to this voter. A voter never binds a ticket to a second key.
 type TicketBinding struct {
 	Ticket string `json:"ticket"`
 	Voter  string `json:"voter"` // ID of the voter's ledger
@@ -85,7 +85,7 @@ type TicketBinding struct {
 type tally struct {
 	ticket  Ticket
 	byKey   map[string]int // number of votes for each key
-	missing int            // number of voters without a binding in the membership
+	missing int            // number of the ticket's voters without a binding in the membership
 }
 
 // tally counts the votes on the ticket t in this membership.
@@ -100,8 +100,8 @@ func (ms Membership) tally(t Ticket) tally {
 	return v
 }
 
-// spent reports whether no key can reach the quorum of the ticket any more, even with all missing
-// votes.
+// spent reports whether no key can reach the quorum of the ticket any more, even if it gets all
+// missing votes.
 func (v tally) spent() bool {
 	most := 0
 	for _, n := range v.byKey {
@@ -110,8 +110,8 @@ func (v tally) spent() bool {
 	return most+v.missing < v.ticket.Quorum
 }
 
-// contestedError returns the error for a machine with this key, if machines with other keys have
-// presented the ticket too.
+// contestedError returns the error for the machine with this key. The caller calls it if machines
+// with other keys have also presented the ticket.
 func (v tally) contestedError(key string) error {
 	t := v.ticket
 	for k, n := range v.byKey {
@@ -128,10 +128,10 @@ func (v tally) contestedError(key string) error {
 	return fmt.Errorf("ticket: another machine has also presented it, to another control-plane machine; if you do not know that machine, revoke the ticket (`orlopctl nodes remove %s`) and create another one", t.Name)
 }
 
-// Session is the knowledge of a machine about its own ledger, collected since its start: which
-// other ledgers it has merged, and which tickets it has dropped. A restart has to end this
-// knowledge, because the ledger on the disk may then be an older copy (checkVoter). The zero
-// Session is the state after a start.
+// Session records what a machine has done with its ledger since its start: which other ledgers it
+// has merged, and which tickets it has dropped. It is not stored, because after a restart the
+// ledger on the disk may be an older copy, for which the records would be wrong (checkVoter). The
+// zero Session is the state after a start.
 type Session struct {
 	synced map[string]bool // IDs of the ledgers that this machine has merged since its start
 	// serial numbers of the tickets that this machine has dropped or ignored as long expired
@@ -154,8 +154,8 @@ func (s *Session) drop(ticket string) {
 	s.droppedTickets[ticket] = true
 }
 
-// pruneTickets returns the tickets without the long-expired ones, and records the dropped tickets
-// in the session.
+// pruneTickets returns the tickets without those for which longExpired is true, and records these
+// in the session as dropped.
 func (s *Session) pruneTickets(all []Ticket, now time.Time) []Ticket {
 	return slices.DeleteFunc(slices.Clone(all), func(t Ticket) bool {
 		if longExpired(t, now) {

@@ -1,13 +1,15 @@
 // Package verity seals and opens root images. To seal an image, it appends the dm-verity hash tree,
 // and encodes the parameters of the tree as an argument of the kernel command line. To open a
-// sealed image, it maps the partition read-only through the kernel's verity target.
+// sealed image, it creates a read-only device over the partition with the kernel's verity target,
+// which verifies each block that is read.
 //
 // The layout is fixed: SHA-256, data and hash blocks of 4096 bytes, hash type 1, no superblock.
-// Params contains all values that are needed to open an image, and the signed UKI contains Params.
-// So no value has to be read from the partition, which is not trusted.
+// Params contains all other values that are needed to open an image. The signed UKI contains
+// Params, because the content of the partition is not trusted.
 //
 // The package does not search for partitions, mount file systems or check signatures. The caller
-// finds the device by Params.PartUUID, and the firmware has verified the UKI before.
+// finds the partition by Params.PartUUID. The firmware has verified the UKI, and so Params, at
+// boot.
 package verity
 
 import (
@@ -28,7 +30,7 @@ const (
 	BlockSize = 4096
 	// HashSize is the length of a SHA-256 digest, in bytes.
 	HashSize = 32
-	// MaxSaltSize is the maximum length of a salt in bytes. The kernel would allow 256.
+	// MaxSaltSize is the maximum length of a salt in bytes. The maximum of the kernel is 256.
 	MaxSaltSize = 64
 	// MaxDataBlocks is the maximum number of data blocks. It limits an image to 1 TiB, so offsets
 	// in bytes cannot overflow.
@@ -117,10 +119,10 @@ func (p Params) Equal(q Params) bool {
 	return bytes.Equal(p.RootHash, q.RootHash) && p.DataBlocks == q.DataBlocks && p.HashStart == q.HashStart && bytes.Equal(p.Salt, q.Salt)
 }
 
-// PartUUID returns the unique partition GUID of the slot with this image: the first 128 bits of the
-// root hash, in the order in which a GUID is printed. PARTUUID of Linux and PartGUID of
-// go-blockdevice use the same order. The value is no UUID of a version of RFC 4122, but no reader
-// of GPT checks the version. Params must have passed Check.
+// PartUUID returns the unique partition GUID of the partition with this image: the first 128 bits
+// of the root hash, in the order in which a GUID is printed. PARTUUID of Linux and PartGUID of
+// go-blockdevice use the same order. The version field in the value is arbitrary, contrary to RFC
+// 4122, but no reader of a GPT checks the field. The caller must call Check before.
 func (p Params) PartUUID() uuid.UUID {
 	return uuid.UUID(p.RootHash[:16])
 }

@@ -21,39 +21,41 @@ const (
 	MaxRule = 24 << 10
 	// maxMachines is the maximum number of machines of a rule.
 	maxMachines = 128
-	// maxIdentity is the maximum length of a serial number and of a UUID: an inventory has no
-	// longer texts (package inventory).
+	// maxIdentity is the maximum length of a serial number and of a UUID, in bytes. Longer ones
+	// would match no machine, because an inventory contains no longer texts (package inventory).
 	maxIdentity = 64
 	// maxMatch is the maximum length of the expression of a rule.
 	maxMatch = 4096
 )
 
-// ruleKind describes signed rules. Their signature has no PEM headers: all fields are in the text.
+// ruleKind describes signed rules. The PEM block of their signature has no headers, because the
+// signed text contains all fields.
 var ruleKind = documentKind{
 	noun: "rule", context: "orlop-approval-rule/1\n", block: "ORLOP APPROVAL RULE SIGNATURE",
 	remedy: "sign it again (`orlopctl nodes rule`)",
 }
 
-// Rule approves machines that wait for a configuration by their own statements in the inventory
-// (docs/decisions/0120-approval-rules.md). A serial number proves nothing: each machine in the
-// network can state it. Therefore a rule lists machines and approves each of them once, and the
-// rule has a maximum number of approvals and an expiry.
+// Rule approves waiting machines by the serial number or the UUID that they state in their
+// inventory (docs/decisions/0120-approval-rules.md). Such a statement proves nothing, because any
+// machine in the network can state the same number. Therefore a rule lists machines, approves each
+// of them only once, and has a maximum number of approvals and an expiry.
 type Rule struct {
 	Machines []Identity `json:"machines"`
-	// Match is an expression in CEL over the inventory; empty: every listed machine matches. This
-	// package does not evaluate it.
+	// Match is an expression in CEL over the inventory. If it is empty, every listed machine
+	// matches. This package does not evaluate the expression.
 	Match string `json:"match,omitempty"`
-	// Maximum is the maximum number of approvals, 1 to the number of Machines.
+	// Maximum is the maximum number of approvals: from 1 to the number of Machines.
 	Maximum int `json:"maximum"`
-	// Signed is the time of the signature. The rule can approve a machine again that was approved
-	// before this time: the signature is a new decision of the operator.
+	// Signed is the time of the signature. If a machine with one of the serial numbers or UUIDs was
+	// approved before this time, the rule can approve another machine with it, because the
+	// signature is a new decision of the operator.
 	Signed time.Time `json:"signed"`
 	// Expires is the end of the validity, at most a year after Signed.
 	Expires time.Time `json:"expires"`
 }
 
-// Identity is how a machine identifies itself in its firmware (SMBIOS type 1). At least one field
-// is set. A machine matches if its inventory states each value that is set.
+// Identity identifies a machine by values of its firmware (SMBIOS type 1). At least one field is
+// set. A machine matches if its inventory states the same value for each field that is set.
 type Identity struct {
 	Serial string `json:"serial,omitempty"`
 	UUID   string `json:"uuid,omitempty"` // lowercase
@@ -70,8 +72,8 @@ func (i Identity) String() string {
 	return "serial number " + i.Serial + ", UUID " + i.UUID
 }
 
-// placeholders are serial numbers that many machines have, because the makers of their boards did
-// not replace these default texts.
+// placeholders are the serial numbers, in lower case, of machines whose manufacturer did not
+// replace the default text of the firmware.
 var placeholders = []string{
 	"to be filled by o.e.m.", "default string", "system serial number", "not specified", "not applicable", "not available", "none", "n/a", "na", "unknown",
 	"oem", "serial", "chassis serial number", "invalid", "0123456789", "123456789", "1234567890",
@@ -97,7 +99,8 @@ func (i Identity) check() error {
 	return nil
 }
 
-// Of reports whether a machine that states this serial number and this UUID matches.
+// Of reports whether the identity is that of a machine that states this serial number and this
+// UUID.
 func (i Identity) Of(serial, uuid string) bool {
 	return (i.Serial == "" || i.Serial == serial) && (i.UUID == "" || i.UUID == strings.ToLower(uuid)) && i != Identity{}
 }
@@ -111,7 +114,8 @@ func (r Rule) Find(serial, uuid string) (Identity, bool) {
 	return r.Machines[at], true
 }
 
-// check returns an error for a rule out of bounds.
+// check returns an error if a value of the rule is outside its limits, or the rule lists a serial
+// number or UUID twice.
 func (r Rule) check() error {
 	switch {
 	case len(r.Machines) == 0 || len(r.Machines) > maxMachines:
@@ -138,9 +142,9 @@ func (r Rule) check() error {
 	return nil
 }
 
-// SignedRule is a rule with its signature, as an object of Kubernetes has it.
+// SignedRule is a rule with its signature: the two fields of OrlopApprovalRule.spec.
 type SignedRule struct {
-	Text []byte `json:"text"` // YAML, a Rule
+	Text []byte `json:"text"` // a Rule in YAML
 	// Signature is PEM: the signature, and the certificate of the operator.
 	Signature []byte `json:"signature"`
 }
@@ -152,14 +156,14 @@ func (s SignedRule) checkSize() error {
 	return nil
 }
 
-// digest returns the signed value.
+// digest returns the value that the operator signs.
 func (s SignedRule) digest() []byte {
 	text := sha256.Sum256(s.Text)
 	sum := sha256.Sum256(append([]byte(ruleKind.context), text[:]...))
 	return sum[:]
 }
 
-// ID identifies the text of the rule: 64 hexadecimal digits.
+// ID returns the ID of the rule, a hash of its text: 64 hexadecimal digits.
 func (s SignedRule) ID() string { return hex.EncodeToString(s.digest()) }
 
 // SignRule signs a rule with the certificate of an operator. now is the time of the signature.
@@ -193,7 +197,7 @@ func (s SignedRule) Verify(operators []*x509.Certificate, now time.Time) (Rule, 
 	if err == nil {
 		err = s.checkSize()
 	}
-	if err == nil { // before the text is parsed
+	if err == nil { // The signature is verified before the text is parsed.
 		err = ruleKind.verify(s.digest(), block.Bytes, by, operators, now)
 	}
 	if err != nil {
@@ -206,15 +210,15 @@ func (s SignedRule) Verify(operators []*x509.Certificate, now time.Time) (Rule, 
 	if err != nil {
 		return Rule{}, nil, err
 	}
-	// With a signature time in the future, the rule would approve a machine again and again,
-	// because each approval would be older than the signature.
+	// With a time of signature in the future, the rule could approve several machines with the same
+	// serial number, because each approval would be older than the signature.
 	if now.Before(r.Signed) {
 		return Rule{}, nil, fmt.Errorf("rule: was signed at %s, later than the time of this machine; compare the clocks of the operator and of the machine", r.Signed.UTC().Format(time.RFC3339))
 	}
 	return r, by, nil
 }
 
-// Parse returns the rule without a verification.
+// Parse returns the rule. It does not verify the signature.
 func (s SignedRule) Parse() (Rule, error) {
 	if err := s.checkSize(); err != nil {
 		return Rule{}, err

@@ -7,11 +7,12 @@
 // is an HMAC, with the code as its key, over the CA and over a value that both ends derive from
 // this connection: exported keying material (RFC 8446, section 7.5), which also depends on the
 // machine's certificate. An attacker in the middle has two connections with two values, and can
-// forward neither proof. A recorded proof is useless on another connection. And an attacker can
-// guess the code from a proof only by trying all 2^100 codes. docs/decisions/0005-first-contact.md
+// forward neither proof. A recorded proof is useless on another connection. An attacker who has a
+// proof can find the code only by trying all 2^100 codes. docs/decisions/0005-first-contact.md
 // lists the threats.
 //
-// The callers decide when a machine can be paired, and store the results.
+// The package stores nothing. Its callers decide when a machine can be paired, and store the
+// result.
 package pairing
 
 import (
@@ -31,7 +32,8 @@ import (
 // Protocol is the ALPN protocol name (RFC 7301).
 const Protocol = "orlop-pair/1"
 
-// alphabet has the symbols of a code: Crockford's base 32, which omits symbols that look alike.
+// alphabet contains the symbols of a code: those of Crockford's base 32, which omits symbols that
+// look alike.
 const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 const (
@@ -52,13 +54,14 @@ func NewCode() Code {
 		if i > 0 && i%group == 0 {
 			b.WriteByte('-')
 		}
-		b.WriteByte(alphabet[int(r)%len(alphabet)]) // 256 is a multiple of 32
+		// All symbols are equally likely, because 256 is a multiple of 32.
+		b.WriteByte(alphabet[int(r)%len(alphabet)])
 	}
 	return Code(b.String())
 }
 
-// ParseCode parses a typed code: in any case, with or without hyphens and blanks, O for 0, and I or
-// L for 1.
+// ParseCode parses a code that an operator has typed. It accepts capital and small letters, with or
+// without hyphens and blanks. It reads O as 0, and I and L as 1.
 func ParseCode(text string) (Code, error) {
 	var b strings.Builder
 	n := 0
@@ -94,14 +97,15 @@ type Claim struct {
 
 // Answer is the message of the machine.
 type Answer struct {
-	// proof that the machine also knows the code; the machine is now claimed
+	// Proof shows that the machine also knows the code. If the answer contains it, the operator has
+	// claimed the machine.
 	Proof   []byte `json:"proof,omitempty"`
 	Refusal string `json:"refusal,omitempty"` // reason for a rejection, in a sentence; else empty
 }
 
 const (
-	maxMessage = 64 << 10 // of both messages, in bytes
-	maxRefusal = 200      // shown characters of a text from an unauthenticated peer
+	maxMessage = 64 << 10 // maximum size of each of the two messages, in bytes
+	maxRefusal = 200      // maximum number of characters of Answer.Refusal that are shown
 )
 
 // Binding returns the secret value that identifies a connection at both ends. The handshake must be
@@ -113,10 +117,13 @@ func Binding(state tls.ConnectionState) ([]byte, error) {
 	return state.ExportKeyingMaterial("EXPORTER-orlop-pairing", nil, sha256.Size)
 }
 
+// proof returns the proof of the sender by, which is byOperator or byMachine, that it knows the
+// code.
 func (c Code) proof(by string, binding, ca []byte) []byte {
 	digest := sha256.Sum256(ca)
 	mac := hmac.New(sha256.New, []byte(c))
-	// unambiguous: the first part ends with a newline, and the other parts have a fixed length
+	// The sequence of parts is unambiguous, because the first part ends with a newline, and the
+	// other parts have a fixed length.
 	for _, part := range [][]byte{[]byte(Protocol + " " + by + "\n"), binding, digest[:]} {
 		mac.Write(part)
 	}
@@ -143,19 +150,19 @@ func (c Code) NewAnswer(binding []byte, claim Claim) Answer {
 	return Answer{Proof: c.proof(byMachine, binding, claim.CA)}
 }
 
-// ErrWrongMachine is returned for an answer with a wrong proof.
+// ErrWrongMachine is returned by Code.Claim if the proof in the answer is wrong.
 var ErrWrongMachine = errors.New("pairing: the peer does not know the code, so it is not the machine whose console shows it; nothing was stored")
 
-// RefusedError is the reason of a machine that rejects a claim. The text is from an unauthenticated
-// peer, in printable ASCII.
+// RefusedError is the reason why a machine rejects a claim. The text is from an unauthenticated
+// peer, and was reduced to printable ASCII.
 type RefusedError string
 
 func (r RefusedError) Error() string { return "pairing refused: " + string(r) }
 
 // Claim sends the operator's CA over a connection and checks the answer. If it returns nil, the
-// operator has claimed the machine, and the server certificate of the connection is the machine's.
-// After RefusedError and ErrWrongMachine the machine is not claimed. After any other error the
-// machine may be claimed, because its answer may be lost.
+// operator has claimed the machine, and the server certificate of the connection belongs to the
+// machine. After RefusedError and ErrWrongMachine the machine is not claimed. After any other error
+// the machine may be claimed, because its answer may be lost.
 func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	claim := c.NewClaim(binding, ca)
 	if err := send(conn, claim); err != nil {
@@ -174,13 +181,13 @@ func (c Code) Claim(conn io.ReadWriter, binding, ca []byte) error {
 	return nil
 }
 
-// Serve receives a claim from a connection and sends the answer that judge returns.
-func Serve(conn io.ReadWriter, judge func(Claim) Answer) error {
+// Serve receives a claim from a connection, calls answer(claim), and sends the result.
+func Serve(conn io.ReadWriter, answer func(Claim) Answer) error {
 	var claim Claim
 	if err := receive(conn, &claim); err != nil {
 		return err
 	}
-	return send(conn, judge(claim))
+	return send(conn, answer(claim))
 }
 
 // send writes a message as a line of JSON.

@@ -3,17 +3,18 @@ package fence
 import "time"
 
 const (
-	// Silence is how long the kubelet must not have renewed the Lease of its Node before a fence.
-	// The kubelet renews the Lease every 10 seconds.
+	// Silence is the minimum time since the kubelet last renewed the Lease of its Node, before a
+	// fence begins. A healthy kubelet renews the Lease every 10 seconds.
 	Silence = time.Minute
 	// Fresh is the maximum age of a reading of the power on which a decision relies. It is shorter
 	// than the boot of a machine, so a machine that was switched on meanwhile runs no pods yet.
 	Fresh = 20 * time.Second
-	// ReturnTime is how long a machine may take from the switch-on until it is Ready. Afterwards
-	// the verdict asks for an operator, and a repair may continue.
+	// ReturnTime is how long a machine may take from the switch-on until it is Ready. After this
+	// time, the verdict asks for an operator, and a repair may give the machine orders again.
 	ReturnTime = 15 * time.Minute
-	// GiveUp is how long a power switch may take to report the machine as off. Then the fence
-	// fails, so that another machine can be fenced, and begins again after RetryAfter.
+	// GiveUp is how long a power switch may take to report the machine as off. After this time, the
+	// fence fails, so that another machine can be fenced. The failed fence begins again after
+	// RetryAfter.
 	GiveUp     = 10 * time.Minute
 	RetryAfter = 5 * time.Minute
 )
@@ -25,22 +26,23 @@ type Power string
 const (
 	On      Power = "on"
 	Off     Power = "off"
-	Unclear Power = "unclear" // between the two, or unknown
+	Unclear Power = "unclear" // changing between on and off, or unknown
 )
 
-// Reading is the last answer of a power switch.
+// Reading is the last power that a power switch has reported.
 type Reading struct {
 	Power Power
-	At    time.Time // when the request for Power was sent
-	// Problem is the reason why the last request failed; empty if it did not fail.
+	At    time.Time // when the request that returned Power was sent
+	// Problem is the reason why the last request failed; empty if it did not fail. If it failed,
+	// Power and At are from an earlier request.
 	Problem string
 }
 
 // Phase is a phase of a fence or of a power cycle. The empty phase means that nothing runs.
 type Phase string
 
-// The phases. The first four are those of a fence, in their order. Failed follows SwitchOff after
-// GiveUp. A power cycle has SwitchOff, SwitchOn and Done.
+// The phases. A fence has the first four phases, in this order. It changes from SwitchOff to Failed
+// if SwitchOff takes longer than GiveUp. A power cycle has the phases SwitchOff, SwitchOn and Done.
 const (
 	SwitchOff Phase = "SwitchOff"
 	Release   Phase = "Release"
@@ -54,7 +56,7 @@ const (
 type Operation struct {
 	Phase  Phase
 	Since  time.Time // begin of the phase
-	BootID string    // of the Node before the fence
+	BootID string    // boot ID that the Node had before the fence
 	// StayOff is the reason why the controllers do not switch the machine on again; empty if they
 	// do.
 	StayOff string
@@ -62,12 +64,12 @@ type Operation struct {
 
 // Cycle is the step PowerCycle of a repair. The zero value means that there is no such step.
 type Cycle struct {
-	Given time.Time
-	Valid bool  // it may begin now
-	Phase Phase // the stored phase; empty if the step has not begun
+	Given time.Time // when the repair gave the order
+	Valid bool      // the step may begin now
+	Phase Phase     // the stored phase; empty if the step has not begun
 }
 
-// Runs reports whether the step has begun and has not ended, or may begin now.
+// Runs reports whether the step has begun and has not ended, or whether it may begin now.
 func (c Cycle) Runs() bool {
 	return !c.Given.IsZero() && (c.Phase == SwitchOff || c.Phase == SwitchOn || c.Phase == "" && c.Valid)
 }
@@ -76,7 +78,7 @@ func (c Cycle) Runs() bool {
 type Machine struct {
 	Name         string
 	ControlPlane bool
-	Own          bool // the controllers that decide run on this machine
+	Own          bool // the leading controllers, which decide, run on this machine
 
 	Care
 	Node
@@ -94,12 +96,12 @@ type Care struct {
 	Unhealthy string
 	// Available means that the Node is ready and that the checks of the machine itself pass.
 	Available bool
-	// Stopped is the reason why the check repairs no machine at present, such as too many unhealthy
-	// machines; Busy is the reason why an operator has excluded this machine. Both are empty if
-	// there is no such reason.
+	// Stopped is the reason why the check repairs no machine at present, for example because too
+	// many machines are unhealthy. Busy is the reason why an operator has excluded this machine.
+	// Each is empty if there is no such reason.
 	Stopped, Busy string
-	// NoLimit means that the check states no maximum of unhealthy machines. Without a maximum, a
-	// failure of the network would fence all machines, one after another.
+	// NoLimit means that the check states no maximum of unhealthy machines. No machine of such a
+	// check is fenced, because a failure of the network would fence all of them, one after another.
 	NoLimit bool
 }
 
@@ -107,7 +109,8 @@ type Care struct {
 type Node struct {
 	Exists bool
 	Ready  bool // condition Ready is True
-	// Silent means that condition Ready is Unknown, and that the Lease was not renewed for Silence.
+	// Silent means that condition Ready is Unknown, and that the Lease was not renewed for the time
+	// Silence.
 	Silent bool
 	BootID string
 	// Taint is the boot ID in the taint of a fence; empty if the Node does not have this taint.
@@ -120,15 +123,15 @@ type Switch struct {
 	// empty if they can.
 	Access  string
 	Reading Reading
-	// KeepOff means that the operator wants that the machine stays off after a fence.
+	// KeepOff means that, by the configuration of an operator, the machine stays off after a fence.
 	KeepOff bool
 }
 
 // Pods are the pods of a Node that a fence releases.
 type Pods struct {
-	Left int // their number
-	// Offline is a pod of them that starts after a boot even without an API server; empty if there
-	// is none.
+	Left int // number of the pods that are not deleted yet
+	// Offline is the name of one of the pods that would start after a boot even without an API
+	// server; empty if there is no such pod.
 	Offline string
 }
 

@@ -7,9 +7,11 @@
 //	cosign signature   a manifest whose layers are claims (Red Hat's "simple signing"), each
 //	                   with its signature in an annotation (cosign, specs/SIGNATURE_SPEC.md)
 //	sigstore bundle    a JSON file with a DSSE envelope around an in-toto statement
-//	                   (github.com/sigstore/protobuf-specs, sigstore_bundle.proto), in a
-//	                   manifest of an index of referrers (OCI distribution specification 1.1,
-//	                   "Referrers Tag Schema")
+//	                   (github.com/sigstore/protobuf-specs, sigstore_bundle.proto). It is the
+//	                   layer of a manifest, which an index of referrers lists (OCI distribution
+//	                   specification 1.1, "Referrers Tag Schema")
+//
+// In this package, "bundle" means a sigstore bundle.
 //
 // Certificates of Fulcio, entries of Rekor and timestamps are ignored: only the configured keys
 // decide.
@@ -35,7 +37,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/artifact"
 )
 
-// The limits of the documents. A claim has about 250 bytes, a bundle about 10 KiB.
+// The limits of the documents. A typical claim has 250 bytes, and a typical bundle 10 KiB.
 const (
 	MaxManifest   = 256 << 10 // bytes of a manifest or an index
 	MaxDocument   = 128 << 10 // bytes of a claim or a bundle
@@ -53,7 +55,8 @@ const (
 	bundlePrefix  = "application/vnd.dev.sigstore.bundle" // .v0.3+json, or +json;version=0.2
 	statementType = "application/vnd.in-toto+json"
 	statement     = "https://in-toto.io/Statement/"
-	// A statement with another predicate, such as a list of packages, is no signature of the image.
+	// signPredicate is the predicate type of a signature. A statement with another type, such as a
+	// list of packages, is not a signature of the image.
 	signPredicate = "https://sigstore.dev/cosign/sign/v1"
 )
 
@@ -67,19 +70,21 @@ type Open func(digest string, limit int64) ([]byte, error)
 
 // Signature is a signature that no key has verified yet.
 type Signature struct {
-	payload, signature []byte         // of a claim
-	envelope           *dsse.Envelope // of a bundle
+	payload, signature []byte         // the claim, and its signature; empty for a bundle
+	envelope           *dsse.Envelope // the envelope of the bundle; nil for a claim
 	problem            error          // why the signature cannot be read, or nil
 }
 
-// manifest is a manifest, which has Layers, or an index of referrers, which has Manifests.
+// manifest has the fields of two documents: Layers is from a manifest, and Manifests is from an
+// index of referrers.
 type manifest struct {
 	Layers    artifact.Descriptors `json:"layers"`
 	Manifests artifact.Descriptors `json:"manifests"`
 }
 
-// Read returns the signatures in a manifest, or in the manifests of an index of referrers; at most
-// MaxSignatures. It skips other entries of an index, such as lists of packages.
+// Read returns at most MaxSignatures signatures from a manifest, or from the manifests that an
+// index of referrers lists. name is the digest of the manifest or the index. Read skips other
+// entries of an index, such as lists of packages.
 func Read(name string, open Open) ([]Signature, error) {
 	top, err := decode(name, open)
 	if err != nil {
@@ -97,7 +102,7 @@ func Read(name string, open Open) ([]Signature, error) {
 	return all, nil
 }
 
-// decode reads a manifest or an index.
+// decode reads a manifest or an index. name is its digest.
 func decode(name string, open Open) (m manifest, err error) {
 	text, err := open(name, MaxManifest)
 	if err != nil {
@@ -133,7 +138,8 @@ func claims(m manifest, open Open) (all []Signature) {
 	return all
 }
 
-// bundle returns the signature in the bundle that a manifest contains.
+// bundle returns the signature in the bundle that is the only layer of a manifest. name is the
+// digest of the manifest.
 func bundle(name digest.Digest, open Open) (s Signature) {
 	m, err := decode(name.String(), open)
 	if err != nil {
@@ -205,7 +211,8 @@ func simpleClaim(text []byte) (Claim, error) {
 	return checked(Claim{c.Critical.Image.Digest, c.Critical.Identity.Reference})
 }
 
-// statementClaim decodes the statement of a bundle. A statement of cosign has one subject.
+// statementClaim decodes the statement of a bundle. kind is the type of the payload of the
+// envelope. The statement must have exactly one subject, as statements of cosign do.
 func statementClaim(kind string, text []byte) (Claim, error) {
 	var s struct {
 		Type    string `json:"_type"`
@@ -271,9 +278,9 @@ func (k envelopeKey) Verify(_ context.Context, data, signature []byte) error {
 func (k envelopeKey) KeyID() (string, error)   { return "", nil }
 func (k envelopeKey) Public() crypto.PublicKey { return k.key }
 
-// verifies reports whether a key signed the data with an algorithm of cosign: Ed25519, RSA and
-// ECDSA with SHA-256, and ECDSA with the hash that fits its curve (github.com/sigstore/sigstore,
-// pkg/signature).
+// verifies reports whether a key signed the data with one of the algorithms of cosign: Ed25519; RSA
+// with SHA-256; ECDSA with SHA-256; ECDSA on the curve P-384 with SHA-384, and on P-521 with
+// SHA-512 (github.com/sigstore/sigstore, pkg/signature).
 func verifies(key crypto.PublicKey, data, signature []byte) bool {
 	sum := sha256.Sum256(data)
 	switch k := key.(type) {

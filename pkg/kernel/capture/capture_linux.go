@@ -19,31 +19,34 @@ import (
 
 // Options configures a capture.
 type Options struct {
-	// a program from Compile, or any other program that the kernel accepts; empty for all packets
+	// Filter is a program from Compile, or any other program that the kernel accepts. If it is
+	// empty, all packets pass.
 	Filter []bpf.RawInstruction
-	// maximum number of recorded bytes of a packet, up to MaxSnaplen; 0 means MaxSnaplen
+	// Snaplen is the maximum number of recorded bytes of a packet, up to MaxSnaplen; 0 means
+	// MaxSnaplen.
 	Snaplen int
-	// during the capture, the link also receives packets for the hardware addresses of other
-	// machines
+	// Promiscuous means that, during the capture, the link also receives packets for the hardware
+	// addresses of other machines.
 	Promiscuous bool
 }
 
 // Packet is a recorded packet.
 type Packet struct {
 	Time   time.Time
-	Length int // of the whole packet, in bytes
-	Data   []byte
+	Length int    // bytes of the whole packet
+	Data   []byte // the recorded bytes, at most Options.Snaplen
 }
 
 const (
 	// kernelBuffer is the size in bytes of the kernel's queue of packets, including metadata. If
-	// the queue is full, the kernel drops packets. It holds the packets of 20 ms on a link with 1
-	// Gbit/s.
+	// the queue is full, the kernel drops packets. The queue can hold the packets of about 20 ms on
+	// a link with 1 Gbit/s.
 	kernelBuffer = 2 << 20
-	// batch is the number of bytes at which Next returns: a result has at most this size and
-	// another packet.
+	// batch is the number of bytes at which Next reads no further packet. A result can be larger
+	// than batch by a part of its last packet.
 	batch = 64 << 10
-	// packetCost is the number of bytes of memory that a packet needs in addition to its data.
+	// packetCost is the number of bytes of memory that a packet needs in addition to its data. It
+	// counts for batch.
 	packetCost = 64
 )
 
@@ -59,7 +62,8 @@ type Capture struct {
 	err     error // reason for the end of the capture
 }
 
-// Open starts a capture. It records only packets that the filter passes. Close ends it.
+// Open starts a capture on the link with this name. The capture records only packets that pass the
+// filter. The caller ends the capture with Close.
 func Open(link string, o Options) (*Capture, error) {
 	if o.Snaplen == 0 {
 		o.Snaplen = MaxSnaplen
@@ -110,8 +114,8 @@ func find(name string) (net.Interface, error) {
 	return found, fmt.Errorf("%w; links that are up: %s", err, strings.Join(up, ", "))
 }
 
-// attach configures the socket to receive packets of the link. Until the last Bind, the socket has
-// no protocol and therefore receives no packets.
+// attach configures the socket to receive packets of the link. The last Bind sets the protocol of
+// the socket. Before it, the socket receives no packets, so no packet bypasses the filter.
 func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	if err = c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index}); err != nil {
 		return err
@@ -141,8 +145,8 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 		}
 	}
 	if o.Promiscuous {
-		// The kernel counts the sockets that request promiscuous mode, and ends the mode when the
-		// last of them is closed.
+		// The kernel counts the sockets that request promiscuous mode for a link. It ends the mode
+		// when the last of these sockets is closed.
 		want := unix.PacketMreq{Ifindex: int32(at.Index), Type: unix.PACKET_MR_PROMISC}
 		if err = c.conn.SetsockoptPacketMreq(unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &want); err != nil {
 			return err
@@ -151,7 +155,7 @@ func (c *Capture) attach(at net.Interface, o Options) (err error) {
 	if c.raw, err = c.conn.SyscallConn(); err != nil {
 		return err
 	}
-	var all [2]byte // packet(7): in network byte order
+	var all [2]byte // the protocol ETH_P_ALL, in network byte order (packet(7))
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
 	return c.conn.Bind(&unix.SockaddrLinklayer{Ifindex: at.Index, Protocol: binary.NativeEndian.Uint16(all[:])})
 }
@@ -184,9 +188,10 @@ func (c *Capture) Close() error { return c.conn.Close() }
 // Next waits until packets are available and returns them, the oldest first. After the end of ctx,
 // it returns the packets that were received before, and then, in a further call, the error of ctx.
 func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
-	// Package uevent explains why the context is not passed to the socket.
+	// ctx is not passed to the read of the socket: if ctx had a deadline, the read would wait for
+	// the deadline even after a cancellation.
 	defer context.AfterFunc(ctx, func() {
-		// no error matters: this fails only if the socket is closed, and then no read waits
+		// SetReadDeadline fails only if the socket is closed. Then no read waits.
 		_ = c.conn.SetReadDeadline(time.Unix(1, 0))
 	})()
 	var got []Packet
@@ -195,7 +200,8 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 			return nil, fmt.Errorf("link %s: cannot capture: %w", c.link, err)
 		}
 	}
-	if len(got) == 0 && c.err == nil { // the context has ended
+	if len(got) == 0 && c.err == nil {
+		// The context has ended. Let no further packet into the queue, and read the queued packets.
 		if err := c.conn.SetBPF(passNone); err != nil {
 			return nil, fmt.Errorf("link %s: cannot end the capture: %w", c.link, err)
 		}
@@ -212,7 +218,8 @@ func (c *Capture) Next(ctx context.Context) ([]Packet, error) {
 	return nil, ctx.Err()
 }
 
-// fill reads the available packets, up to a batch. It returns false if Next must wait for packets.
+// fill reads the available packets, up to a batch. It returns false if there are none and no error,
+// so that Next must wait.
 func (c *Capture) fill(fd int, got *[]Packet) bool {
 	for size := 0; size < batch; {
 		n, controls, _, _, err := unix.Recvmsg(fd, c.packet, c.control, 0)
@@ -281,10 +288,10 @@ func vlanTag(about unix.TpacketAuxdata) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, kind), about.Vlan_tci)
 }
 
-// Dropped returns the number of packets that passed the filter but were dropped so far because the
-// kernel's queue was full.
+// Dropped returns the number of packets that the capture has lost so far: they passed the filter,
+// but the kernel's queue was full.
 func (c *Capture) Dropped() (uint64, error) {
-	// the kernel counts from the previous call of GetsockoptTpacketStats
+	// The kernel returns the number since the previous call of GetsockoptTpacketStats.
 	since, err := c.conn.GetsockoptTpacketStats(unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return c.dropped, fmt.Errorf("link %s: cannot read the number of dropped packets: %w", c.link, err)

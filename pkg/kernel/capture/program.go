@@ -1,18 +1,18 @@
 // Package capture records the packets of a network link, as tcpdump does.
 //
 // The package has two halves. On the operator's computer, Compile compiles an expression to a
-// filter, which is a program of classic BPF. So PID 1 need not parse a language. On the machine,
-// Open attaches the filter to a packet socket, for which the kernel checks the filter, and reads
-// the packets that pass.
+// filter, which is a program of classic BPF. So PID 1 need not parse the language of the
+// expressions. On the machine, Open attaches the filter to a packet socket, and Capture.Next reads
+// the packets that pass. The kernel checks the filter when it is attached.
 //
-// A filter works on every kind of link. Program prepends the code that depends on the kind (the
-// prologue), which stores the offset and the type of the network-layer header in two words of
-// scratch memory.
+// The same filter works on every kind of link. Program prepends the prologue, the code that depends
+// on the kind of link. The prologue stores the offset and the type of the network-layer header in
+// two words of scratch memory, and the filter reads these words.
 //
 // A capture never records packets from or to the API's port. The machine sends the recorded packets
-// over this port, so each recorded packet would cause another packet. The whole port is excluded,
-// not only the caller's connection, because otherwise two captures would record each other's
-// packets.
+// over this port, so each recorded packet would cause another packet. All connections to the port
+// are excluded, not only the connection of the caller, because otherwise two captures would record
+// each other's packets.
 package capture
 
 import (
@@ -32,8 +32,8 @@ type LinkType uint32
 
 // Supported kinds of links.
 const (
-	Ethernet LinkType = 1   // an Ethernet header; also on the loopback
-	IP       LinkType = 101 // an IPv4 or IPv6 header: tunnels
+	Ethernet LinkType = 1   // packets begin with an Ethernet header; also on the loopback link
+	IP       LinkType = 101 // packets begin with an IPv4 or IPv6 header; on tunnels
 )
 
 // MaxSnaplen is the maximum number of recorded bytes of a packet. It is more than the largest
@@ -44,10 +44,10 @@ const MaxSnaplen = 256 << 10
 // linux/bpf_common.h).
 const maxProgram = 4096
 
-// Words of scratch memory that are set when a filter starts.
+// Words of scratch memory, which the prologue sets before the filter starts.
 const (
 	headerWord = 0 // offset of the network-layer header in the packet
-	typeWord   = 1 // its EtherType
+	typeWord   = 1 // EtherType of the network-layer header
 )
 
 // EtherTypes.
@@ -61,8 +61,8 @@ const (
 
 // prologues are the code that sets headerWord and typeWord, for each kind of link.
 var prologues = map[LinkType][]bpf.Instruction{
-	// A VLAN tag is skipped. Few packets contain the tag, because the kernel stores it separately
-	// if the driver supports this.
+	// If the packet contains a VLAN tag, the network-layer header is behind the tag. Few packets
+	// contain the tag, because the kernel usually removes the tag and stores it separately.
 	Ethernet: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 14},
 		bpf.LoadAbsolute{Off: 12, Size: 2},
@@ -73,7 +73,7 @@ var prologues = map[LinkType][]bpf.Instruction{
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
 		bpf.StoreScratch{Src: bpf.RegA, N: typeWord},
 	},
-	// The first four bits are the version of IP: 4 or 6.
+	// The first four bits of the packet are the version of IP: 4 or 6.
 	IP: {
 		bpf.LoadConstant{Dst: bpf.RegX, Val: 0},
 		bpf.StoreScratch{Src: bpf.RegX, N: headerWord},
@@ -86,8 +86,9 @@ var prologues = map[LinkType][]bpf.Instruction{
 	},
 }
 
-// Program returns the program for a kind of link: the prologue, the exclusion of the API's port,
-// and the filter. An empty filter passes all other packets.
+// Program returns the program for a kind of link: the prologue, the code that excludes the API's
+// port, and the filter. If the filter is empty, all packets to and from other ports pass. It fails
+// if the program has too many instructions for the kernel.
 func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, error) {
 	before, err := bpf.Assemble(slices.Concat(prologues[link], not(port([]uint32{protoTCP}, "", paths.PortApid)), code{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
@@ -99,13 +100,13 @@ func Program(link LinkType, filter []bpf.RawInstruction) ([]bpf.RawInstruction, 
 	if len(filter) == 0 {
 		filter = passAll
 	}
-	if most := maxProgram - len(before); len(filter) > most {
-		return nil, fmt.Errorf("filter: it has %d instructions; at most %d are permitted", len(filter), most)
+	if limit := maxProgram - len(before); len(filter) > limit {
+		return nil, fmt.Errorf("filter: it has %d instructions; at most %d are permitted", len(filter), limit)
 	}
 	return append(before, filter...), nil
 }
 
-// passAll and passNone are the filters that pass all packets and no packet.
+// All packets pass the filter passAll. No packet passes the filter passNone.
 var (
 	passAll  = []bpf.RawInstruction{{Op: 0x06, K: MaxSnaplen}} // ret #MaxSnaplen
 	passNone = []bpf.RawInstruction{{Op: 0x06, K: 0}}
@@ -126,7 +127,7 @@ func Decode(text []byte) ([]bpf.RawInstruction, error) {
 	return filter, err
 }
 
-// Errors of Open that the caller caused; errors.Is finds them.
+// Errors of Open that are the fault of the caller. Open wraps them (errors.Is).
 var (
 	ErrNoLink = errors.New("there is no such link")
 	ErrFilter = errors.New("the kernel refuses the filter")

@@ -2,8 +2,8 @@
 // v2).
 //
 // It is a thin layer over the files of /sys/fs/cgroup (Documentation/admin-guide/cgroup-v2.rst). It
-// supports neither version 1 nor device rules (BPF), and makes no decisions: machined/host and the
-// services define the groups and their limits.
+// does not support version 1 or device rules (BPF). It makes no decisions: machined/host and the
+// descriptions of the services define the groups and their limits.
 package cgroup
 
 import (
@@ -33,23 +33,23 @@ const (
 	Machined = "/orlop/machined"
 )
 
-// SwapMax is the file with the limit of a group's memory in swap.
+// SwapMax is the name of the file that limits how much memory of a group can be in swap.
 const SwapMax = "memory.swap.max"
 
 // Limits are the limits and the protected memory of a group. A zero value means the default of the
 // kernel.
 type Limits struct {
 	MemoryMin  int64 // bytes that the kernel never reclaims (memory.min)
-	MemoryLow  int64 // bytes that the kernel reclaims only without an alternative (memory.low)
+	MemoryLow  int64 // bytes that the kernel reclaims only as the last resort (memory.low)
 	MemoryHigh int64 // bytes above which the kernel throttles the group (memory.high)
 	MemoryMax  int64 // bytes above which the kernel kills processes (memory.max)
-	// weight of the group if processes compete for the CPU, 1 to 10000; the kernel's default is 100
-	// (cpu.weight)
+	// CPUWeight is the share of the group if processes of several groups compete for the CPU,
+	// relative to the weights of the others: 1 to 10000 (cpu.weight). The kernel's default is 100.
 	CPUWeight int
 	PidsMax   int // maximum number of tasks (pids.max)
 }
 
-// Files maps the names of the files of a group to the values to write.
+// Files returns the values to write, by the names of the files of the group. It omits zero values.
 func (l Limits) Files() map[string]string {
 	files := map[string]string{}
 	for name, value := range map[string]int64{
@@ -68,7 +68,7 @@ func (l Limits) Files() map[string]string {
 type Tree string
 
 // Make creates the group and its missing parents and writes the limits. The parents must already
-// delegate the required controllers (see Delegate); a missing controller is an error.
+// delegate the controllers of the limits (Delegate); otherwise Make fails.
 func (t Tree) Make(group string, limits Limits) error {
 	dir := t.path(group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -77,8 +77,8 @@ func (t Tree) Make(group string, limits Limits) error {
 	return t.Set(group, limits.Files())
 }
 
-// Set writes files of the group, in the order of their names. It skips files that already have the
-// value.
+// Set writes the values to files of the group, in the order of the names of the files. It skips
+// files that already have the value.
 func (t Tree) Set(group string, files map[string]string) error {
 	names := make([]string, 0, len(files))
 	for name := range files {
@@ -115,8 +115,8 @@ func (t Tree) Read(group, name string) (string, error) {
 }
 
 // Delegate delegates the controllers to the children of the group (cgroup.subtree_control). The
-// root can always delegate; another group that itself contains processes cannot delegate most
-// controllers ("no internal processes").
+// root group can always delegate. The kernel does not permit any other group that itself contains
+// processes to delegate most controllers ("no internal processes").
 func (t Tree) Delegate(group string, controllers []string) error {
 	have, err := t.Read(group, "cgroup.subtree_control")
 	if err != nil {
@@ -146,8 +146,8 @@ func (t Tree) Move(group string, pid int) error {
 	return nil
 }
 
-// Procs returns the IDs of the processes in the group itself, not in its children; none for a
-// missing group.
+// Procs returns the IDs of the processes in the group itself, not in its children. If the group is
+// missing, it returns no IDs and no error.
 func (t Tree) Procs(group string) ([]int, error) {
 	text, err := t.Read(group, "cgroup.procs")
 	if err != nil {
@@ -194,7 +194,8 @@ func (t Tree) Open(group string) (*os.File, error) {
 	return dir, nil
 }
 
-// Usage is the current usage of a group and its descendants. Values of missing controllers are 0.
+// Usage is the current usage of a group and its descendants. A value is 0 if the group does not
+// have the controller.
 type Usage struct {
 	Memory     int64 // bytes, page cache included (memory.current)
 	Anon       int64 // bytes of anonymous memory (memory.stat)
@@ -223,8 +224,8 @@ func (t Tree) Usage(group string) (Usage, error) {
 	return u, nil
 }
 
-// number returns the number in the line "KEY NUMBER" of a text, or, if key is empty, the number at
-// the end of the first line. It returns 0 without a number.
+// number returns the number in the line "KEY NUMBER" of a text. If key is empty, it returns the
+// number at the end of the first line. If there is no such number, it returns 0.
 func number(text, key string) int64 {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)

@@ -1,10 +1,11 @@
 // Package kmod finds kernel modules by name or by modalias, and loads them with their dependencies.
 //
 // It reads the files of depmod once (modules.dep, modules.alias, modules.softdep, modules.builtin;
-// see kmod's modules.dep(5)), and holds their content in memory. It passes module files to the
-// kernel unchanged, .ko or .ko.xz: the kernel unpacks them itself (CONFIG_MODULE_DECOMPRESS). The
-// package has no blacklist, no module parameters and no unloading, because the system can load all
-// modules that it contains, and reboots to unload them.
+// see kmod's modules.dep(5)), and holds their content in memory. It passes module files (.ko or
+// .ko.xz) to the kernel unchanged, because the kernel unpacks .ko.xz files itself
+// (CONFIG_MODULE_DECOMPRESS). The package has no blacklist, because the system can load all modules
+// that it contains. It does not unload modules: the machine reboots to unload them. Callers cannot
+// set module parameters.
 //
 // github.com/pmorjan/kmod was tried first. It reads every file again for each module, which is
 // expensive on an emulated processor. It matches no alias patterns, so it cannot find a module for
@@ -25,7 +26,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/glob"
 )
 
-// ErrNotFound is the error for a name that no module has.
+// ErrNotFound is the error for a name that is neither a module nor an alias of a module.
 var ErrNotFound = errors.New("no such module")
 
 // Index is the content of depmod's files for one directory of modules. It is read-only after Read
@@ -34,9 +35,10 @@ type Index struct {
 	dir   string
 	files map[string]string // module name → path of the file
 	// module name → names of all modules that it needs, directly or indirectly, in the order of
-	// modules.dep: each before the modules that it needs itself
+	// modules.dep: each module in the list is before the modules that it needs itself
 	needs map[string][]string
-	// module name → names of modules to load before it, if they exist (softdep pre:)
+	// module name → names of the modules, or aliases, of its soft dependencies ("softdep … pre:"):
+	// they are loaded before the module, if they exist
 	soft    map[string][]string
 	builtin map[string]bool
 	aliases []byte // content of modules.alias, not parsed, because most lines are never needed
@@ -103,8 +105,8 @@ func (x *Index) readSoftdep(b []byte) {
 	}
 }
 
-// With returns an index with the modules of both. If both have a module, that of x is used. Only
-// the built-in modules of x are used.
+// With returns an index with the modules of x and of more. If both contain a module, the result has
+// the module of x. The built-in modules of the result are those of x only.
 func (x *Index) With(more *Index) *Index {
 	both := &Index{dir: x.dir, files: maps.Clone(more.files), needs: maps.Clone(more.needs), soft: maps.Clone(more.soft), builtin: x.builtin}
 	maps.Copy(both.files, x.files)
@@ -124,19 +126,22 @@ func (x *Index) Names() []string {
 	return names
 }
 
-// Step is a module to load, with its file and the names of the modules that must be loaded before.
+// Step is a module to load.
 type Step struct {
-	Name  string
-	File  string // path that begins with the argument of Read
+	Name string
+	File string // path that begins with the argument of Read
+	// After contains the names of the modules to load before this module. They are in earlier
+	// steps.
 	After []string
-	// Soft means that the module is an optional dependency: its failure is ignored.
+	// Soft means that the module is only an optional dependency, so an error of its load is
+	// ignored.
 	Soft bool
 }
 
-// Plan lists the modules to load for the given names, each module once, dependencies first. A name
-// may contain hyphens or underscores; it may also be an alias ("fs-erofs"). Built-in modules need
-// no step. For a name that is neither a module nor an alias nor built in, Plan returns an error
-// that wraps ErrNotFound, together with the steps for the other names.
+// Plan returns the steps that load the modules with the given names, each module once, dependencies
+// first. A name may contain hyphens or underscores; it may also be an alias ("fs-erofs"). There is
+// no step for a built-in module. For a name that is neither a module nor an alias nor built in,
+// Plan returns an error that wraps ErrNotFound, together with the steps for the other names.
 func (x *Index) Plan(names ...string) ([]Step, error) {
 	var steps []Step
 	var errs []error
@@ -196,7 +201,8 @@ func (x *Index) Plan(names ...string) ([]Step, error) {
 // the modaliases. Each call reads the whole alias list, so callers should pass all modaliases in a
 // single call.
 func (x *Index) Match(modaliases ...string) []string {
-	byBus := map[string][]string{} // bus → modaliases: a pattern is compared only with its bus
+	// bus → modaliases of the bus; a pattern is compared only with the modaliases of its own bus
+	byBus := map[string][]string{}
 	for _, alias := range modaliases {
 		alias = Normalize(alias)
 		byBus[busOf(alias)] = append(byBus[busOf(alias)], alias)
@@ -255,8 +261,8 @@ func Normalize(s string) string {
 }
 
 // busOf returns the bus of a modalias: the letters and digits before the first other character
-// ("pci" of pci:v00001AF4d…). Patterns have no wildcard in this part. Patterns for dmi are an
-// exception, but no caller matches these.
+// ("pci" of pci:v00001AF4d…). Patterns have no wildcard in this part, except patterns for dmi,
+// which no caller matches.
 func busOf(alias string) string {
 	end := strings.IndexFunc(alias, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'

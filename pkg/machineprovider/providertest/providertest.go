@@ -6,8 +6,8 @@
 //	}
 //
 // The checks cut the power of the machine several times, and change its boot device and its medium.
-// So run them on a machine without data. At the end the machine is off, has no medium, and boots in
-// the order of its firmware.
+// So run them on a machine without data. After the checks, the machine is off, has no medium, and
+// its next boot follows the order of its firmware.
 package providertest
 
 import (
@@ -26,11 +26,13 @@ import (
 // Subject is an implementation of machineprovider.Machine, with the facts that the checks need.
 type Subject struct {
 	Machine machineprovider.Machine
-	// Serial is the expected serial number of the machine. If it is empty, the checks accept any.
+	// Serial is the expected serial number of the machine. If it is empty, the checks accept any
+	// serial number.
 	Serial string
 	// Secrets are passwords. A check fails if an error contains any of them.
 	Secrets []string
-	// Medium is the URL of an image that the provider can read. A machine with a CD drive needs it.
+	// Medium is the URL of an image that the provider can read. It is required if the machine has a
+	// CD drive.
 	Medium string
 	// Shutdown reports whether the machine runs a system that shuts down after a press of the power
 	// button.
@@ -39,7 +41,7 @@ type Subject struct {
 	// another controller than that of the machine. Dead is a client of an address at which no
 	// server listens. A field is nil if the implementation has no such configuration.
 	Denied, Foreign, Dead machineprovider.Machine
-	// Settle is the time limit for a change to appear in Describe; 0 means two minutes.
+	// Settle is the maximum time from a change until Describe returns it; 0 means two minutes.
 	Settle time.Duration
 }
 
@@ -82,13 +84,13 @@ func Checks() []Check {
 		{"denied", checkKind(func(s Subject) machineprovider.Machine { return s.Denied }, machineprovider.Unauthorized)},
 		{"foreign", checkKind(func(s Subject) machineprovider.Machine { return s.Foreign }, machineprovider.Untrusted)},
 		{"dead", checkKind(func(s Subject) machineprovider.Machine { return s.Dead }, machineprovider.Unreachable)},
-		{"end", leave},
+		{"end", checkEnd},
 	}
 }
 
-// wait polls Describe until has returns true, and returns that description. After s.Settle it
-// returns an error, which begins with what.
-func (s Subject) wait(ctx context.Context, what string, has func(machineprovider.Description) bool) (machineprovider.Description, error) {
+// wait polls Describe until condition(description) is true, and returns this description. After the
+// time s.Settle it returns an error that begins with the name of the operation.
+func (s Subject) wait(ctx context.Context, operation string, condition func(machineprovider.Description) bool) (machineprovider.Description, error) {
 	limit := s.Settle
 	if limit == 0 {
 		limit = 2 * time.Minute
@@ -99,18 +101,18 @@ func (s Subject) wait(ctx context.Context, what string, has func(machineprovider
 	defer tick.Stop()
 	for {
 		d, err := s.Machine.Describe(ctx)
-		if err == nil && has(d) {
+		if err == nil && condition(d) {
 			return d, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return d, fmt.Errorf("%s: not within %s: the state is %+v, error %v", what, limit, d, err)
+			return d, fmt.Errorf("%s: not within %s: the state is %+v, error %v", operation, limit, d, err)
 		}
 	}
 }
 
-// power operates the power switch and waits until Describe shows the state want.
+// power operates the power switch and waits until Describe returns the power state want.
 func (s Subject) power(ctx context.Context, p machineprovider.Power, want machineprovider.State) error {
 	if err := s.Machine.SetPower(ctx, p); err != nil {
 		return fmt.Errorf("SetPower(%s): %w", p, err)
@@ -119,8 +121,8 @@ func (s Subject) power(ctx context.Context, p machineprovider.Power, want machin
 	return err
 }
 
-// checkError returns nil if err is a complete machineprovider.Error of the kind want, and contains
-// no password.
+// checkError returns nil if err is a complete machineprovider.Error of the kind want and contains
+// no password. The error that it returns otherwise begins with the text what.
 func (s Subject) checkError(what string, err error, want machineprovider.Kind) error {
 	if err == nil {
 		return fmt.Errorf("%s: succeeded, want an error of kind %s", what, want)
@@ -229,8 +231,8 @@ func checkShutdown(ctx context.Context, s Subject) error {
 	return s.power(ctx, machineprovider.Shutdown, machineprovider.StateOff) // no effect
 }
 
-// selected waits until Describe shows the selection b. It does not compare the URL, because a
-// provider may not report it.
+// selected waits until Describe returns the boot selection b. It does not compare the URL, because
+// a provider need not report the URL.
 func (s Subject) selected(ctx context.Context, b machineprovider.Boot) error {
 	_, err := s.wait(ctx, fmt.Sprintf("SetBoot(%+v)", b), func(d machineprovider.Description) bool {
 		return d.Boot.Device == b.Device && (b.Device == "" || d.Boot.Once == b.Once)
@@ -256,7 +258,7 @@ func checkBoot(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// checkBootOnce checks that a selection for a single boot is gone after that boot.
+// checkBootOnce checks that Describe returns no selection after the boot for which it was made.
 func checkBootOnce(ctx context.Context, s Subject) error {
 	d, err := s.Machine.Describe(ctx)
 	if err != nil || len(d.BootDevices) == 0 {
@@ -308,7 +310,7 @@ func checkMedium(ctx context.Context, s Subject) error {
 	if s.Medium == "" {
 		return errors.New("the machine has a CD drive: set Subject.Medium")
 	}
-	// the repetition of each call has no effect
+	// Each call is made twice. The second call has no effect.
 	for _, url := range []string{s.Medium, s.Medium, "", ""} {
 		if err := s.Machine.InsertMedium(ctx, url); err != nil {
 			return fmt.Errorf("InsertMedium(%q): %w", url, err)
@@ -345,11 +347,11 @@ func checkCanceled(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// checkKind checks the kind of the errors of another client, which of selects. It checks nothing if
-// the client is nil.
-func checkKind(of func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
+// checkKind returns the check that all calls of one of the clients Denied, Foreign and Dead fail
+// with an error of the kind want. clientOf returns the client. The check passes if it is nil.
+func checkKind(clientOf func(Subject) machineprovider.Machine, want machineprovider.Kind) func(context.Context, Subject) error {
 	return func(ctx context.Context, s Subject) error {
-		client := of(s)
+		client := clientOf(s)
 		if client == nil {
 			return nil
 		}
@@ -361,8 +363,9 @@ func checkKind(of func(Subject) machineprovider.Machine, want machineprovider.Ki
 	}
 }
 
-// leave restores the state that the package comment promises: off, no boot selection, no medium.
-func leave(ctx context.Context, s Subject) error {
+// checkEnd brings the machine into the state that the package comment describes: off, without a
+// boot selection, and without a medium.
+func checkEnd(ctx context.Context, s Subject) error {
 	err := errors.Join(s.power(ctx, machineprovider.Off, machineprovider.StateOff), s.Machine.SetBoot(ctx, machineprovider.Boot{}))
 	if d, failed := s.Machine.Describe(ctx); failed == nil && d.Drive {
 		err = errors.Join(err, s.Machine.InsertMedium(ctx, ""))
