@@ -184,7 +184,8 @@ func parseFiles() (all []file, err error) {
 }
 
 // TestArrows checks that a package imports only packages of lower layers, or of its own layer if
-// the layer permits this.
+// the layer permits this. Packages with the same root may import each other in all directions,
+// except below machined. The imports of tests are not checked.
 func TestArrows(t *testing.T) {
 	for _, f := range files(t) {
 		from := layerOf(f.pkg)
@@ -222,8 +223,9 @@ func TestArrows(t *testing.T) {
 }
 
 // TestShared checks that each package of pkg has at least two importers. A package with a single
-// importer belongs below this importer. The rule also holds for packages in a directory that only
-// groups packages, such as pkg/kernel.
+// importer belongs below this importer. The rule holds for the packages directly below pkg, and for
+// packages in a directory that only groups packages, such as pkg/kernel. A test counts as an
+// importer only of packages whose name ends with "test".
 func TestShared(t *testing.T) {
 	importers := map[string]map[string]bool{}
 	for _, f := range files(t) {
@@ -425,8 +427,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// pageProblems returns a text for each rule that a decision page breaks. The caller writes the path
-// of the page before the text.
+// pageProblems returns a text for each rule that a decision page breaks. Each text continues a
+// message that begins with the path of the page.
 func pageProblems(name, text string) (problems []string) {
 	lines := 0
 	for line := range strings.Lines(text) {

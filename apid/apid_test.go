@@ -45,23 +45,23 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 		organisations []string
 		role          api.Role
 	}{
-		{"nobody", b.operator, nil, api.Role_ROLE_UNSPECIFIED},
-		{"stranger", b.operator, []string{"orlop:root", "system:masters", "ORLOP:ADMIN", "admin"}, api.Role_ROLE_UNSPECIFIED},
+		{"no role", b.operator, nil, api.Role_ROLE_UNSPECIFIED},
+		{"unknown roles", b.operator, []string{"orlop:root", "system:masters", "ORLOP:ADMIN", "admin"}, api.Role_ROLE_UNSPECIFIED},
 		{"machine", b.machine, []string{pki.RoleMachine}, api.Role_ROLE_MACHINE},
-		{"machine by an operator", b.operator, []string{pki.RoleMachine}, api.Role_ROLE_MACHINE},
-		{"machine without a role", b.machine, nil, api.Role_ROLE_UNSPECIFIED},
-		{"machine that calls itself admin", b.machine, []string{pki.RoleMachine, pki.RoleAdmin}, api.Role_ROLE_MACHINE},
+		{"machine, from an operator CA", b.operator, []string{pki.RoleMachine}, api.Role_ROLE_MACHINE},
+		{"no role, from the machine CA", b.machine, nil, api.Role_ROLE_UNSPECIFIED},
+		{"machine and admin, from the machine CA", b.machine, []string{pki.RoleMachine, pki.RoleAdmin}, api.Role_ROLE_MACHINE},
 		{"reader", b.operator, []string{pki.RoleReader}, api.Role_ROLE_READER},
 		{"operator", b.operator, []string{pki.RoleOperator}, api.Role_ROLE_OPERATOR},
 		{"admin", b.operator, []string{pki.RoleAdmin}, api.Role_ROLE_ADMIN},
 		{"reader and admin", b.operator, []string{pki.RoleReader, "else", pki.RoleAdmin}, api.Role_ROLE_ADMIN},
 		{"log reader", b.clients, []string{pki.RoleLogReader}, api.Role_ROLE_LOG_READER},
 		{"image importer", b.operator, []string{pki.RoleImageImport}, api.Role_ROLE_IMAGE_IMPORT},
-		{"taker of backups", b.operator, []string{pki.RoleEtcdBackup}, api.Role_ROLE_ETCD_BACKUP},
+		{"etcd backup", b.operator, []string{pki.RoleEtcdBackup}, api.Role_ROLE_ETCD_BACKUP},
 		{"reader and image importer", b.clients, []string{pki.RoleImageImport, pki.RoleReader}, api.Role_ROLE_READER},
-		{"ticket", b.clients, []string{pki.RoleJoin}, api.Role_ROLE_JOIN},
-		{"machine with a ticket of its own making", b.machine, []string{pki.RoleJoin}, api.Role_ROLE_UNSPECIFIED},
-		{"machine that reads logs", b.machine, []string{pki.RoleLogReader}, api.Role_ROLE_UNSPECIFIED},
+		{"join ticket", b.clients, []string{pki.RoleJoin}, api.Role_ROLE_JOIN},
+		{"join ticket, from the machine CA", b.machine, []string{pki.RoleJoin}, api.Role_ROLE_UNSPECIFIED},
+		{"log reader, from the machine CA", b.machine, []string{pki.RoleLogReader}, api.Role_ROLE_UNSPECIFIED},
 	}
 	for _, tc := range callers {
 		c := b.dialWith(mustLeaf(t, tc.ca, pki.Spec{CN: "alice", O: tc.organisations, Usage: pki.Both, TTL: day}))
@@ -91,7 +91,7 @@ func TestEveryMethodAsEveryRole(t *testing.T) {
 			case allowed && (err != nil || md == nil):
 				t.Errorf("%s as %s: got %v, reached the backend: %v; want it to pass", method, tc.name, err, md != nil)
 			case !allowed && (status.Code(err) != codes.PermissionDenied || md != nil):
-				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied and nothing behind it", method, tc.name, err, md != nil)
+				t.Errorf("%s as %s: got %v, reached the backend: %v; want PermissionDenied, and no call of the backend", method, tc.name, err, md != nil)
 			}
 			if !allowed && (len(b.log.lines(t, "call refused", method)) == 0 || b.backend.taken(api.ApidInternal_RecordRefusal_FullMethodName) == nil) {
 				t.Errorf("%s as %s: refused without an audit line", method, tc.name)
@@ -145,7 +145,7 @@ func TestAMethodWithoutARoleIsRefusedToEveryone(t *testing.T) {
 func TestHandshake(t *testing.T) {
 	b := newTestAPI(t)
 	b.write(MachineCAsFile, nil)     // no machine is trusted
-	foreign := mustCA(t, "operator") // the same name, another key
+	foreign := mustCA(t, "operator") // a CA with the same name and another key
 	good := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
 	server := mustLeaf(t, b.operator, pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Server, TTL: day})
 	self, err := pki.SelfSigned(pki.Spec{CN: "alice", O: []string{pki.RoleAdmin}, Usage: pki.Client, TTL: day})
@@ -175,7 +175,7 @@ func TestHandshake(t *testing.T) {
 			conn, err := client.Dial(ctx, b.endpoint(c.leaf))
 			if err == nil {
 				_ = conn.Close()
-				t.Fatal("let in")
+				t.Fatal("the connection was accepted")
 			}
 			if !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v; want ErrRefused and %q", err, c.says)
@@ -216,7 +216,8 @@ func TestOldTLS(t *testing.T) {
 		if conn.ConnectionState().DidResume {
 			t.Error("the connection was resumed")
 		}
-		// A session ticket would arrive with the first bytes of the server.
+		// The client reads a byte, because a session ticket would arrive with the first bytes of
+		// the server.
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
@@ -405,7 +406,7 @@ func listServices(ctx context.Context, conn grpc.ClientConnInterface) (string, e
 	return strings.Join(names, " "), nil
 }
 
-// TestLongQuestion checks that a reflection request beyond maxQuestion is rejected.
+// TestLongQuestion checks that apid rejects a reflection request with more than maxQuestion bytes.
 func TestLongQuestion(t *testing.T) {
 	b := newTestAPI(t)
 	stream, err := reflectionpb.NewServerReflectionClient(b.dial(pki.RoleReader).Conn()).ServerReflectionInfo(t.Context())
@@ -492,8 +493,8 @@ func TestConnectionsPerAddress(t *testing.T) {
 }
 
 // TestJoinRequest checks that a machine without a ticket can send a join request if the
-// configuration permits it, and gets an answer. It has no other access. Without the permission, it
-// is rejected like any client without a certificate.
+// configuration permits it, and gets an answer. The machine has no other access. Without the
+// permission, apid rejects the machine like any client without a certificate.
 func TestJoinRequest(t *testing.T) {
 	b := newTestAPI(t)
 	b.backend.setAnswer(func(method string, stream grpc.ServerStream) error {
@@ -526,7 +527,7 @@ func TestJoinRequest(t *testing.T) {
 	// Calls still need a certificate, also for a client that offers the protocol of join requests.
 	if conn, err := client.Dial(ctx, e); err == nil {
 		_ = conn.Close()
-		t.Error("no connection was accepted")
+		t.Error("a connection without a certificate was accepted")
 	} else if !errors.Is(err, client.ErrRefused) {
 		t.Error(err)
 	}
@@ -587,7 +588,7 @@ func TestPairing(t *testing.T) {
 	} {
 		if conn, err := client.Dial(ctx, b.endpoint(c.leaf)); err == nil {
 			_ = conn.Close()
-			t.Errorf("%s was let in", c.name)
+			t.Errorf("%s: the connection was accepted", c.name)
 		} else if !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -598,7 +599,7 @@ func TestPairing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := conn.ConnectionState().NegotiatedProtocol; got != pairing.Protocol {
-		t.Errorf("a connection for both is for %q", got)
+		t.Errorf("a connection that offers both protocols has the protocol %q", got)
 	}
 	conn.Close()
 	if _, err := client.Pair(ctx, b.address, b.operator.CertPEM(), pairing.NewCode()); err == nil || !strings.Contains(err.Error(), "wrong code") {
@@ -627,8 +628,8 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// TestRenewalGoesWithItsCA checks that a certificate renewed by a machine is valid only while the
-// CA of the original certificate is trusted.
+// TestRenewalGoesWithItsCA checks that a certificate that a machine has renewed is valid only while
+// apid trusts the CA of the original certificate.
 func TestRenewalGoesWithItsCA(t *testing.T) {
 	b := newTestAPI(t)
 	renewed := func(root string) *pki.Leaf {

@@ -54,8 +54,8 @@ type trusted struct {
 	cas    *x509.CertPool // all CAs that roots contains
 	// the highest role that each CA can give, by the SHA-256 of its certificate
 	roots map[[sha256.Size]byte]api.Role
-	// refused rejects the revoked certificates of all CAs. Its trusted roots are the CAs that can
-	// give every role.
+	// refused has the revocations, which apply to the certificates of all CAs. Its TrustedRoots are
+	// the CAs that can give every role.
 	refused trust.RevokedSet
 	// unclaimed means that the machine has no operator yet. A connection then permits only pairing.
 	unclaimed bool
@@ -71,15 +71,15 @@ type store struct {
 	dir string
 
 	mu      sync.Mutex
-	stamp   string // stamp of the files at the last check
+	stamp   string // of the files at the last check (safefile.StampAll)
 	current *trusted
-	// error of load for the files with this stamp; the previous credentials stay in use
+	// error of load for the files with this stamp, or nil; after an error, current stays in use
 	failure error
 	watched map[*watched]bool // active calls and open connections
 }
 
 // watched is a call or a connection that must end when its client certificate becomes invalid. The
-// store then calls end with the reason, possibly more than once.
+// store then calls the function end with the reason, possibly more than once.
 type watched struct {
 	chain []*x509.Certificate
 	end   func(why error)
@@ -154,12 +154,12 @@ func (s *store) registerCall(ctx context.Context, chain []*x509.Certificate) (he
 }
 
 // registerConn registers a connection. When the client's certificate becomes invalid, it waits for
-// revokedGracePeriod, so the calls of the client get the error first. Then it closes the connection
-// with the function closes. Without this close the connection would stay open, because each call,
-// even a rejected call, resets the idle timer. While the list of revocations is lost, the
-// connection stays open. The caller must call forget when the connection is closed.
-func (s *store) registerConn(chain []*x509.Certificate, closes func()) (forget func()) {
-	closeLater := sync.OnceFunc(func() { time.AfterFunc(revokedGracePeriod, closes) })
+// revokedGracePeriod, so the calls of the client get the error first. Then it calls closeConn,
+// which closes the connection. Otherwise the connection could stay open, because each call, even a
+// rejected call, resets the idle timer. While the list of revocations is lost, the connection stays
+// open, and each call gets the reason. The caller must call forget when the connection is closed.
+func (s *store) registerConn(chain []*x509.Certificate, closeConn func()) (forget func()) {
+	closeLater := sync.OnceFunc(func() { time.AfterFunc(revokedGracePeriod, closeConn) })
 	return s.watch(chain, func(why error) {
 		if !errors.Is(why, trust.ErrRevocationsLost) {
 			closeLater()
@@ -174,8 +174,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched[w] = true
-	// The chain is checked again here, because a change after its verification was not reported to
-	// it: it was not registered yet.
+	// The chain is checked again here, because the credentials can have changed after its
+	// verification and before this registration.
 	if _, err := s.current.role(chain); err != nil {
 		end(err)
 	}
@@ -186,8 +186,8 @@ func (s *store) watch(chain []*x509.Certificate, end func(why error)) (forget fu
 	}
 }
 
-// endExpired ends the calls and connections with a certificate that has expired (now is the present
-// time). It uses the wall clock, so it also works after the clock was set.
+// endExpired ends the calls and connections with a certificate that has expired at the time now. It
+// uses the wall clock, so it also works after the clock was set.
 func (s *store) endExpired(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,10 +202,10 @@ func errExpired(at time.Time) error {
 	return fmt.Errorf("your certificate expired at %s; create a new one", at.UTC().Format(time.RFC3339))
 }
 
-// role returns the current role of a verified chain. It returns an error if the chain is not
-// trusted any more or its certificate is revoked.
+// role returns the current role of a verified chain, whose last certificate is the CA. It returns
+// an error if the CA is not trusted any more or the client's certificate is revoked.
 func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
-	most, known := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
+	maxRole, known := t.roots[sha256.Sum256(chain[len(chain)-1].Raw)]
 	if !known {
 		return api.Role_ROLE_UNSPECIFIED, errNoLongerTrusted
 	}
@@ -216,7 +216,7 @@ func (t *trusted) role(chain []*x509.Certificate) (api.Role, error) {
 	case err != nil:
 		return api.Role_ROLE_UNSPECIFIED, err
 	}
-	return roleOf(chain[0], most), nil
+	return roleOf(chain[0], maxRole), nil
 }
 
 // isMachine reports whether a verified chain has the role ROLE_MACHINE.
@@ -227,6 +227,7 @@ func (s *store) isMachine(chain []*x509.Certificate) bool {
 	return err == nil && role == api.Role_ROLE_MACHINE
 }
 
+// endUntrustedLocked ends the calls and connections that the current credentials do not permit.
 func (s *store) endUntrustedLocked() {
 	for w := range s.watched {
 		if _, err := s.current.role(w.chain); err != nil {
@@ -235,6 +236,7 @@ func (s *store) endUntrustedLocked() {
 	}
 }
 
+// load reads and parses the files. It returns an error if a file is missing or invalid.
 func load(dir string) (*trusted, error) {
 	texts, err := safefile.ReadAll(dir, files)
 	if err != nil {
@@ -248,13 +250,13 @@ func load(dir string) (*trusted, error) {
 	fresh.joinRequests = !fresh.unclaimed && len(texts[JoinRequestsFile]) > 0
 	fresh.inventory = !fresh.unclaimed && len(texts[InventoryFile]) > 0
 	for _, f := range []struct {
-		name string
-		most api.Role
+		name    string
+		maxRole api.Role
 	}{{OperatorCAsFile, api.Role_ROLE_ADMIN}, {ClientCAsFile, api.Role_ROLE_ADMIN}, {MachineCAsFile, api.Role_ROLE_MACHINE}} {
 		if len(texts[f.name]) == 0 || fresh.unclaimed { // an unclaimed machine trusts no client
 			continue
 		}
-		if err := fresh.add(f.name, texts[f.name], f.most); err != nil {
+		if err := fresh.add(f.name, texts[f.name], f.maxRole); err != nil {
 			return nil, err
 		}
 	}
@@ -266,8 +268,8 @@ func load(dir string) (*trusted, error) {
 	return fresh, nil
 }
 
-// add trusts the CAs in a file to give roles up to most.
-func (t *trusted) add(name string, text []byte, most api.Role) error {
+// add trusts the CAs in a file. Their certificates can give roles up to maxRole.
+func (t *trusted) add(name string, text []byte, maxRole api.Role) error {
 	cas, err := pki.ParseCerts(text)
 	if err != nil {
 		return fmt.Errorf("credentials: cannot use %s: %w", name, err)
@@ -278,8 +280,8 @@ func (t *trusted) add(name string, text []byte, most api.Role) error {
 		}
 		t.cas.AddCert(ca)
 		root := sha256.Sum256(ca.Raw)
-		t.roots[root] = max(t.roots[root], most)
-		if most == api.Role_ROLE_ADMIN {
+		t.roots[root] = max(t.roots[root], maxRole)
+		if maxRole == api.Role_ROLE_ADMIN {
 			t.refused.TrustedRoots = append(t.refused.TrustedRoots, pki.Fingerprint(ca))
 		}
 	}

@@ -16,8 +16,8 @@ import (
 
 // Limits per client and for all clients.
 const (
-	// bytes of a message from a client; the largest are a piece of an archive or the documents,
-	// with at most 1 MiB
+	// bytes of a message from a client; the largest messages have a payload of 1 MiB: a piece of an
+	// archive, or the documents of a configuration
 	maxRequest = 1<<20 + 64<<10
 	maxAnswer  = 4 << 20 // bytes of a message to a client
 	maxStreams = 100     // concurrent calls per connection
@@ -42,7 +42,7 @@ const (
 	// control-plane machine (machined/membership/sync.go)
 	maxMachines = 1024
 	// concurrent connections that have not shown a certificate yet; beyond the limit, apid closes
-	// one connection of the client that has the most of them (victimLocked)
+	// one connection of the network that has the most of them (victimLocked)
 	maxUnauthenticated = 128
 	silentTimeout      = 3 * time.Second // longest time until the first byte of a connection
 	// bytes that a client may send before it has shown a certificate
@@ -50,12 +50,13 @@ const (
 	handshakeTimeout = 10 * time.Second // longest time for TLS and the set-up of HTTP/2
 	lingerTime       = time.Second      // time for a rejected client to read the TLS alert
 	lingerBytes      = 64 << 10         // bytes that a rejected client may send in this time
-	// grace period for the connections of a revoked client, in which its next call gets the error.
-	// A removed machine calls every 4 seconds (machined/membership/sync.go).
+	// apid closes the connections of a revoked client after this period, so the next call of the
+	// client still gets the error. A removed machine calls every 4 seconds
+	// (machined/membership/sync.go).
 	revokedGracePeriod = 10 * time.Second
-	// apid disconnects a client that pings more often. orlopctl and machines ping every 20 s, but
-	// in tests the clock of a client can run eight times faster than the clock of the machine
-	// (docs/decisions/0042).
+	// shortest interval between two pings of a client; apid disconnects a client that pings more
+	// often. orlopctl and machines ping every 20 s, but in tests the clock of a client can run
+	// eight times faster than the clock of the machine (docs/decisions/0042).
 	keepaliveMin     = 2 * time.Second
 	keepaliveTime    = 30 * time.Second // apid pings a connection that was silent for this time
 	keepaliveTimeout = 20 * time.Second // longest time for the answer to a ping
@@ -75,9 +76,9 @@ const (
 // handshakes, and because a close costs a hundredth of a handshake.
 //
 // Connections that have not shown a certificate yet have a separate limit, so they cannot block
-// clients with certificates. Beyond this limit, limitListener closes one connection of the client
-// that has the most (victimLocked). The other clients keep their connections until they show a
-// certificate or time out.
+// clients with certificates. Beyond this limit, limitListener closes one connection of the network
+// that has the most of them (victimLocked). Clients in other networks keep their connections, with
+// the usual time to show a certificate.
 type limitListener struct {
 	net.Listener
 	perAddress int
@@ -125,11 +126,11 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		}
 		c := &limitedConn{Conn: conn, listener: l, addr: remoteAddr(conn), left: maxHandshake, since: time.Now()}
 		c.release = sync.OnceFunc(func() { l.remove(c) })
-		taken, out := l.add(c, time.Now())
-		if out != nil {
-			_ = out.Close()
+		accepted, victim := l.add(c, time.Now())
+		if victim != nil {
+			_ = victim.Close()
 		}
-		if taken {
+		if accepted {
 			c.closeIfSilent(l.silent)
 			return c, nil
 		}
@@ -138,10 +139,10 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// add counts a new connection. taken is false if the limits of the address are reached. If there
-// are now too many connections without a certificate, out is the connection that the caller must
-// close; otherwise out is nil.
-func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *limitedConn) {
+// add counts a new connection. accepted is false if the limits of the address are reached. If there
+// are now too many connections without a certificate, victim is the connection that the caller must
+// close; otherwise victim is nil.
+func (l *limitListener) add(c *limitedConn, now time.Time) (accepted bool, victim *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sweepLocked(now)
@@ -156,16 +157,17 @@ func (l *limitListener) add(c *limitedConn, now time.Time) (taken bool, out *lim
 	l.waiting = append(l.waiting, c)
 	a.open++
 	if len(l.waiting) > l.maxWaiting {
-		out = l.victimLocked()
+		victim = l.victimLocked()
 	}
-	return true, out
+	return true, victim
 }
 
-// victimLocked returns the connection without a certificate that is closed next. It selects the
-// network with the most of these connections, in this network the address with the most, and of
-// this address the oldest connection. Between equal numbers, the oldest connection decides. A few
-// addresses of one network that use up the limit therefore displace only each other: other networks
-// and the other addresses of the same network keep their connections.
+// victimLocked returns the connection without a certificate that Accept closes next. It selects the
+// network with the most of these connections, then the address with the most in this network, and
+// then the oldest connection of this address. If networks or addresses have equal numbers, the
+// oldest connection decides. A few addresses of one network that use up the limit therefore
+// displace only each other: other networks and the other addresses of the same network keep their
+// connections.
 func (l *limitListener) victimLocked() *limitedConn {
 	networks, addresses := map[netip.Prefix]int{}, map[netip.Addr]int{}
 	for _, c := range l.waiting {
@@ -205,7 +207,7 @@ func (l *limitListener) authenticate(c *limitedConn, kind int, holder string, fo
 	defer l.mu.Unlock()
 	at := slices.Index(l.waiting, c)
 	if at < 0 {
-		return net.ErrClosed // add has closed the connection, because there were too many
+		return net.ErrClosed // the connection is already closed, for example as a victim of Accept
 	}
 	if l.openByKind[kind] >= l.maxByKind[kind] {
 		return fmt.Errorf("%d connections are open, which is the limit", l.openByKind[kind])
@@ -277,10 +279,10 @@ type limitedConn struct {
 	kind          int    // kind of the client; authenticate sets it
 	holder        string // holder of the certificate; authenticate sets it
 	left          int    // bytes that the client may still send without a certificate
-	authenticated bool   // set before another goroutine reads from the connection
+	authenticated bool   // needs no lock: set before another goroutine reads from the connection
 	received      atomic.Bool
-	forget        func() // called when the connection is closed; authenticate sets it
-	since         time.Time
+	forget        func()    // called when the connection is closed; authenticate sets it
+	since         time.Time // start of the connection
 }
 
 // RemoteAddr implements net.Conn. The address contains the start time of the connection, because
@@ -293,8 +295,8 @@ type agedAddr struct {
 	since time.Time
 }
 
-// ageOf returns the age of the connection of an address, in milliseconds as text; "" if the age is
-// unknown.
+// ageOf returns the age of the connection with this remote address, in milliseconds as text. It
+// returns "" if the address is no agedAddr.
 func ageOf(a net.Addr) string {
 	if aged, ok := a.(agedAddr); ok {
 		return strconv.FormatInt(time.Since(aged.since).Milliseconds(), 10)

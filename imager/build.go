@@ -42,7 +42,7 @@ type Options struct {
 	// it.
 	Cache string
 	Log   io.Writer
-	// Programs maps names of executables to ready files. The build takes these files instead of
+	// Programs maps names of executables to compiled files. The build uses these files instead of
 	// compiling the executables.
 	Programs map[string]string
 	// Inputs are files of the source that the manifest lists with their digests, in addition to the
@@ -360,9 +360,9 @@ func (b *Build) compressDisk() error {
 	return compress(b.out(outputRaw), b.out(outputZst), forDownload)
 }
 
-// writeSBOM writes the bill of materials, and adds it to the root. The archive knows all packages
-// of the image at this stage. The package of the boot loader is among them, because readInputs has
-// read it.
+// writeSBOM writes the bill of materials, and adds it to the root. At this stage, the archive has
+// recorded all packages of the image. The package of the boot loader is among them, because
+// readInputs has read the loader stub.
 func (b *Build) writeSBOM() error {
 	var images []HashedFile
 	for _, h := range b.inputs {
@@ -408,15 +408,16 @@ func (b *Build) makeBundle() error {
 	return f.Close()
 }
 
-// tellSignatures prints a note if machines with this version could not serve it to peers. A machine
-// verifies the bundle before it serves it, and trusts only the release keys of its own image.
+// tellSignatures prints a note if machines with this version could not serve the version to peers.
+// A machine verifies the bundle before it serves it, and trusts only the release keys of its own
+// image.
 func (b *Build) tellSignatures() {
 	_, trust, err := b.Profile.trust()
 	if err == nil {
 		_, err = bundle.Verify(b.statement, trust)
 	}
 	if err != nil {
-		fmt.Fprintf(b.Log, "          note: by its own releaseKeys this version could not be given from machine to machine: %v\n", err)
+		fmt.Fprintf(b.Log, "          note: machines with this version cannot serve it to peers, because its releaseKeys do not verify its bundle: %v\n", err)
 	}
 }
 

@@ -112,17 +112,19 @@ func ReadExtension(file string) (*Extension, error) {
 // read them rarely.
 var extensionRoot = RootProfile{Compression: "lz4hc", ClusterSize: 64 << 10}
 
-// ExtensionBuild makes the artifacts of an extension for one version and profile of the system:
-// NAME.img, NAME.json (the statement), NAME.dsse.json (signed), NAME.oci.tar and NAME.digest.
+// ExtensionBuild makes the artifacts of an extension for a single version and profile of the
+// system: NAME.img, NAME.json (the statement), NAME.dsse.json (the signed statement), NAME.oci.tar
+// and NAME.digest.
 type ExtensionBuild struct {
 	Definition *Extension
 	Dir        string // of the definition
 	Profile    *Profile
 	Release    buildinfo.Release
 	Keys       []bundle.Key
-	Name       string // of the artifact, with a tag; if empty, made from name and versions
+	Name       string // of the artifact, with a tag; empty: write makes it from the statement
 	Out, Cache string
-	// Programs are ready executables, by path in the extension. The build does not compile them.
+	// Programs maps paths in the extension to compiled files. The build uses these files instead of
+	// compiling the programs.
 	Programs map[string]string
 	Log      io.Writer
 
@@ -278,7 +280,8 @@ func (b *ExtensionBuild) addModules() error {
 	return nil
 }
 
-// linesOf returns the lines that describe these module files in an index of depmod.
+// linesOf returns the lines of an index of depmod that describe these module files. text is the
+// content of the index.
 func linesOf(index string, text []byte, files []string) []byte {
 	names := map[string]bool{}
 	for _, file := range files {
@@ -393,8 +396,9 @@ func (b *ExtensionBuild) write(s extension.Statement) (string, error) {
 	return digest, os.WriteFile(b.out(".digest"), []byte(reference+"\n"), 0o644)
 }
 
-// cutTag splits the name of an artifact into its repository and its tag. ok is false without a tag.
-func cutTag(name string) (place, tag string, ok bool) {
+// cutTag splits the name of an artifact into its repository and its tag. ok is false if the name
+// has no tag.
+func cutTag(name string) (repository, tag string, ok bool) {
 	i := strings.LastIndex(name, ":")
 	if i < 0 || strings.Contains(name[i:], "/") {
 		return name, "", false

@@ -51,10 +51,10 @@ const sampleProfile = "profiles/qemu.yaml"
 // sampleDisk has smaller partitions than the profile, because the test reads them several times.
 var sampleDisk = DiskProfile{ESP: 64 << 20, Root: 64 << 20}
 
-// buildSample builds the image of the qemu profile in a copy of the source tree, the working
-// directory. It makes all outputs; with sampleKeys, it makes only some outputs. The program fake,
-// which does nothing, replaces each executable that is built from source. All other inputs are
-// real.
+// buildSample builds the image of the qemu profile. The working directory must be a copy of the
+// source tree (sampleTree). It makes all outputs; with sampleKeys, it makes only some outputs. The
+// program fake, which does nothing, replaces each executable that is built from source. All other
+// inputs are real.
 func buildSample(out string) error {
 	p, err := ReadProfile(sampleProfile)
 	if err != nil {
@@ -99,9 +99,9 @@ func sampleTree(t *testing.T) string {
 	return dir
 }
 
-// runSample builds the sample in a child process with the working directory tree. how can change
-// the process before its start. runSample returns the directory of the artifacts.
-func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
+// runSample builds the sample in a child process with the working directory tree. The function
+// change can modify the process before its start. runSample returns the directory of the artifacts.
+func runSample(t *testing.T, tree string, change func(*exec.Cmd)) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -117,7 +117,7 @@ func runSample(t *testing.T, tree string, how func(*exec.Cmd)) string {
 	c := exec.Command(filepath.Join(tree, "imager.test"))
 	c.Dir = tree
 	c.Env = append(os.Environ(), sampleOut+"=out")
-	how(c)
+	change(c)
 	if msg, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the sample: %v\n%s", err, msg)
 	}
@@ -193,7 +193,8 @@ func section(t *testing.T, out, file, name string) []byte {
 	return content[:s.VirtualSize]
 }
 
-// unpackNetboot returns the second archive in the network boot image.
+// unpackNetboot returns the second archive in the network boot image, decompressed. It checks that
+// the first archive is the initramfs of the disk's boot image.
 func unpackNetboot(t *testing.T, out string) []byte {
 	t.Helper()
 	packed, same := bytes.CutPrefix(section(t, out, outputNetboot, ".initrd"), section(t, out, "orlop.efi", ".initrd"))
@@ -312,8 +313,9 @@ func checkManifest(t *testing.T, out string, files map[string]HashedFile) {
 		Relationships []struct{ RelatedSpdxElement string }
 	}
 	readJSON(t, filepath.Join(out, "sbom.spdx.json"), &bill)
-	// The image itself, its Debian packages (without the packages of extensions and of the
-	// sysroot), its programs, pause, the static C libraries, and Go's own library.
+	// The SBOM lists the image itself, its Debian packages, its programs, pause, the static C
+	// libraries, and Go's own library. The image has a single kernel, and no package of the
+	// extensions or the sysroot.
 	debs := len(wantedPackages()) - len(extensionPackages) - len(sysrootPackages) - len(kernelPackages) + 1
 	if want := 1 + debs + len(programs) + 1 + len(staticLibraries) + 1; len(bill.Packages) != want {
 		t.Errorf("%d packages in the SBOM, want %d", len(bill.Packages), want)
@@ -337,7 +339,7 @@ func checkRoot(t *testing.T, root string) {
 		}
 		libraries, err := needed(data)
 		for _, l := range libraries {
-			if _, err := os.Stat(filepath.Join(root, libraryDir, l)); err != nil && l != filepath.Base(loader) {
+			if _, err := os.Stat(filepath.Join(root, libraryDir, l)); err != nil && l != filepath.Base(dynamicLoader) {
 				missing = append(missing, name+" needs "+l)
 			}
 		}

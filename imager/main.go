@@ -120,9 +120,9 @@ func checkLock() error {
 	return fmt.Errorf("%s: is behind:\n%s\n`make lock` takes the newest", lockFile, strings.Join(behind, "\n"))
 }
 
-// makeKeys is the command `imager keys`. It makes the private keys that sign upgrades, each for
-// another holder, and a file with the public keys. If a file exists already, makeKeys fails and
-// replaces nothing.
+// makeKeys is the command `imager keys`. It makes the private keys that sign upgrades, and a file
+// with the public keys. Each private key is for a different holder. If a file exists already,
+// makeKeys fails and replaces nothing.
 func makeKeys(args []string) error {
 	flags := flag.NewFlagSet("imager keys", flag.ContinueOnError)
 	out := flags.String("out", "", "`directory` for signing.key and keys.pem")
@@ -142,7 +142,8 @@ func makeKeys(args []string) error {
 		private = append(private, filepath.Join(*out, name))
 	}
 	public := filepath.Join(*out, "keys.pem")
-	// The loop also checks the public file, because an operator can have moved the private keys.
+	// The loop also checks the public file, because an operator can have moved the private keys
+	// away.
 	for _, file := range append(slices.Clone(private), public) {
 		if _, err := os.Lstat(file); err == nil {
 			return fmt.Errorf("%s: is there already; a new key would make every machine whose image trusts it impossible to upgrade: put the private key back, or remove all files if there are no such machines", file)
@@ -323,8 +324,8 @@ func sourceRelease(profilePath, profile, version string, epoch int) (buildinfo.R
 //	1.4.0
 //	epoch 2
 //
-// If a version fixes a fault because of which earlier versions must not run any more, its epoch is
-// higher by 1.
+// A version has a higher epoch (by 1) if earlier versions must not run any more, because of a fault
+// that this version fixes.
 func parseVersion(text string) (version string, epoch int, err error) {
 	version, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
 	if !more {

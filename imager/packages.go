@@ -21,13 +21,13 @@ const lockFile = "imager/packages.lock"
 // libraryDir is the directory of the shared libraries. The dynamic loader searches it by default.
 const libraryDir = "/usr/lib/x86_64-linux-gnu"
 
-// loader is the path of the dynamic loader in the ELF headers of C programs.
-const loader = "/lib64/ld-linux-x86-64.so.2"
+// dynamicLoader is the path of the dynamic loader in the ELF headers of C programs.
+const dynamicLoader = "/lib64/ld-linux-x86-64.so.2"
 
-// taken are the files that the image takes from Debian packages by name. Shared libraries are not
-// in this table: addLibraries finds them in libraryPackages by the dependencies of the programs
-// (DT_NEEDED).
-var taken = []struct {
+// packageFiles are the files that the image takes from Debian packages by their paths. Shared
+// libraries are not in this table: addLibraries finds them in libraryPackages by the dependencies
+// of the programs (DT_NEEDED).
+var packageFiles = []struct {
 	Package, From, To string
 	Mode              fs.FileMode
 }{
@@ -43,8 +43,8 @@ var taken = []struct {
 	{"mount", "/usr/bin/mount", "/usr/bin/mount", 0o755},
 	{"mount", "/usr/bin/umount", "/usr/bin/umount", 0o755},
 	// For pods with appArmorProfile RuntimeDefault, containerd runs the parser to load its own
-	// default profile. Without the parser, containerd assumes that AppArmor is missing. Its default
-	// profile is for the interface abi/3.0.
+	// default profile. Without the parser, containerd assumes that AppArmor is missing. The default
+	// profile of containerd uses the policy interface abi/3.0.
 	{"apparmor", "/usr/sbin/apparmor_parser", "/usr/sbin/apparmor_parser", 0o755},
 	{"apparmor", "/etc/apparmor/parser.conf", "/etc/apparmor/parser.conf", 0o644},
 	{"apparmor", "/etc/apparmor.d/abi/3.0", "/etc/apparmor.d/abi/3.0", 0o644},
@@ -66,9 +66,10 @@ var libraryPackages = []string{
 
 const (
 	certificatesPackage = "ca-certificates"
-	loaderPackage       = "systemd-boot-efi"
-	loaderStub          = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
-	loaderProgram       = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+	// the boot loader and its stub
+	loaderPackage = "systemd-boot-efi"
+	loaderStub    = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+	loaderProgram = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi"
 )
 
 // kernelPackages are the kernels that profiles can name.
@@ -84,7 +85,7 @@ var extensionPackages = []string{
 // wantedPackages returns the sorted names of the packages that the lock file has to contain.
 func wantedPackages() []string {
 	all := slices.Concat(kernelPackages, libraryPackages, extensionPackages, sysrootPackages, []string{certificatesPackage, loaderPackage})
-	for _, f := range taken {
+	for _, f := range packageFiles {
 		all = append(all, f.Package)
 	}
 	slices.Sort(all)
@@ -95,7 +96,7 @@ func wantedPackages() []string {
 type Archive struct {
 	Lock  debian.Lock
 	Cache string // directory for downloads
-	// source is the archive of the lock's suite.
+	// source is Debian's archive of the suite in the lock.
 	source *debian.Archive
 	// used are the packages from which the image has files, by name, for the SBOM.
 	used map[string]debian.Package
@@ -188,11 +189,11 @@ func (a *Archive) file(want, name string) ([]byte, error) {
 	return n.Data, nil
 }
 
-// addDebian adds the files in taken, the shared libraries that the programs need, and the CA
-// certificates.
+// addDebian adds the files in the table packageFiles, the shared libraries that the programs need,
+// and the CA certificates.
 func addDebian(t Tree, a *Archive) error {
 	var programs []string
-	for _, f := range taken {
+	for _, f := range packageFiles {
 		data, err := a.file(f.Package, f.From)
 		if err != nil {
 			return err
@@ -238,10 +239,10 @@ func addLibraries(t Tree, a *Archive, programs []string) error {
 	return addLibrariesOf(t, nil, a, programs, libraryPackages)
 }
 
-// addLibrariesOf adds the shared libraries that the programs and the libraries themselves need,
-// from these packages. It omits libraries that the tree base has. It fails if a needed library is
-// in no package, and if a package has no needed library. The libraries are not executable, because
-// the dynamic loader only maps them.
+// addLibrariesOf adds the shared libraries that the programs and these libraries need. It takes
+// them from packages. It omits libraries that the tree base has. It fails if a needed library is in
+// no package, and if a package has no needed library. The libraries are not executable, because the
+// dynamic loader only maps them.
 func addLibrariesOf(t, base Tree, a *Archive, programs, packages []string) error {
 	available := map[string]Node{}
 	for _, want := range packages {
@@ -259,7 +260,7 @@ func addLibrariesOf(t, base Tree, a *Archive, programs, packages []string) error
 		for _, lib := range needs {
 			name := path.Join(libraryDir, lib)
 			_, there := t[name]
-			if _, ours := base[name]; ours || there || lib == path.Base(loader) {
+			if _, ours := base[name]; ours || there || lib == path.Base(dynamicLoader) {
 				continue
 			}
 			n, ok := available[lib]

@@ -42,7 +42,7 @@ type Profile struct {
 	SigningKey  string   `yaml:"signingKey"`
 	SigningKeys []string `yaml:"signingKeys"`
 	// SupportDays is the number of days after the source's time in which this version gets fixes.
-	// After these days, a machine with this version warns. With 0, the image has no last day.
+	// After these days, a machine with this version warns. With 0, it never warns.
 	SupportDays int `yaml:"supportDays"`
 	// MinimumVersion is the oldest version that can be upgraded to this version. If it is empty,
 	// all versions can be upgraded.
@@ -62,13 +62,14 @@ type Profile struct {
 type KernelProfile struct {
 	Package   string   `yaml:"package"`   // name in the lock file
 	Arguments []string `yaml:"arguments"` // of the command line; the build appends the root hash
-	// Modules are patterns of modules in the root (kernel.Select). The root also has their
+	// Modules are patterns of the modules in the root (kernel.Select). The root also has their
 	// dependencies.
 	Modules []string `yaml:"modules"`
-	// Initramfs are names of modules in root and initramfs. init loads all of them, in this order.
+	// Initramfs are names of modules. The root and the initramfs contain them, and init loads all
+	// of them in this order.
 	Initramfs []string `yaml:"initramfs"`
-	// Drivers are patterns of modules in root and initramfs. init loads the drivers of the devices
-	// that it finds, if it does not find the root without them.
+	// Drivers are patterns of modules, which the root and the initramfs also contain. If init does
+	// not find the root without them, it loads the modules for the devices of the machine.
 	Drivers []string `yaml:"drivers"`
 }
 

@@ -126,8 +126,8 @@ func readCertificate(file string) (*x509.Certificate, error) {
 	return c, nil
 }
 
-// sign signs a boot loader or a boot image. Without a key for Secure Boot, it returns the image
-// unchanged.
+// sign returns a boot loader or a boot image with a signature. Without a key for Secure Boot, it
+// returns the image unchanged.
 func (b *Build) sign(image []byte) ([]byte, error) {
 	if b.signer == nil {
 		return image, nil
@@ -199,7 +199,7 @@ func (b *Build) checkEnrollment(files map[string][]byte) error {
 	return nil
 }
 
-// addEnrollment adds the enrollment files and the settings of the boot loader to files. An
+// addEnrollment adds the enrollment files and the settings of the boot loader to the map files. An
 // installation from a boot image copies them to the disk.
 func (b *Build) addEnrollment(files map[string][]byte) error {
 	keys, settings, err := b.enrollment()

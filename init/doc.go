@@ -1,5 +1,5 @@
-// Command init is the first process. The initramfs contains it. It opens the verified root and
-// replaces itself by machined.
+// Command init is the first process, in the initramfs. It opens the verified root and replaces
+// itself by machined.
 //
 // init performs these steps in order:
 //
@@ -27,7 +27,7 @@
 // init has no configuration, uses no network, starts no other process and never returns. After a
 // fatal error, it writes the reason in one line to the kernel log, which appears on every console
 // and in the firmware's log, and resets the machine. The boot loader counts tries, so after some
-// resets it starts the previous version. There is no prompt.
+// resets it starts the previous version. init never asks for input.
 //
 // The environment of machined:
 //

@@ -95,7 +95,7 @@ func (d blockDevice) mayBeRoot() bool {
 	return d.number > 0 && strings.HasPrefix(d.label, "ROOT-")
 }
 
-// choice is the partition with the root that init opens.
+// choice is the device with the root that init opens.
 type choice struct {
 	device string // "/dev/vda2"
 	slot   string // "A" or "B"; empty for a root in memory
@@ -135,8 +135,8 @@ func (r *refusal) Error() string { return r.reason }
 
 // choose returns the partition with the GUID want on the disk from which the firmware booted. Other
 // disks may have a partition with this GUID, too, because the image is public. The device of the
-// choice is empty while no disk has the root. If the system disk is ambiguous, the error is a
-// *refusal. The names of the disks never decide, because they depend on the order in which the
+// choice is empty while no disk has the root. If the system disk is ambiguous or missing, the error
+// is a *refusal. The names of the disks never decide, because they depend on the order in which the
 // kernel finds the disks.
 func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	roots := map[string]blockDevice{} // by disk; if both slots have the same root, the first
@@ -171,7 +171,8 @@ func choose(devices []blockDevice, want uuid.UUID, f firmware) (choice, error) {
 	return c, nil
 }
 
-// bootedDisk returns the one of disks from which the firmware booted. The error is a *refusal.
+// bootedDisk returns the element of disks from which the firmware booted. Without UEFI firmware, it
+// returns the only element. The error is a *refusal.
 func bootedDisk(disks []string, devices []blockDevice, f firmware) (string, error) {
 	if !f.uefi && len(disks) == 1 {
 		return disks[0], nil
@@ -247,7 +248,7 @@ func deviceSummary(devices []blockDevice) string {
 	return sanitize.Text("seen: " + strings.Join(names, ", "))
 }
 
-// deviceEvent has the parts of a device event of the kernel that init uses (lib/kobject_uevent.c).
+// deviceEvent has the fields that init uses of a device event of the kernel (lib/kobject_uevent.c).
 type deviceEvent struct {
 	block    bool   // the event is about a disk or partition
 	modalias string // module alias of an added device; empty for other events

@@ -26,8 +26,8 @@ import (
 
 const (
 	// pollInterval is the polling interval of the version, which has no watch. It is also the delay
-	// before the dashboard opens a stream again that the machine has ended: the stream of health
-	// ends when the cluster is healthy.
+	// before the dashboard opens a stream again after the machine has ended it. For example, the
+	// machine ends the stream of health when the cluster is healthy.
 	pollInterval = 5 * time.Second
 	// The interval between two attempts to connect to an unreachable machine doubles from the first
 	// value to the second.
@@ -73,9 +73,9 @@ func dashboardCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Co
 type feed struct {
 	index  int
 	known  dashboard.Machine
-	conn   *connect.Connector // with the flags that select the machine
-	files  *sync.Mutex        // of all feeds; held during each use of the file of contexts
-	wanted *latest.Cell[dashboard.Log]
+	conn   *connect.Connector          // with the flags that select the machine
+	files  *sync.Mutex                 // shared by all feeds; locks the file of contexts
+	wanted *latest.Cell[dashboard.Log] // the log that the screen shows (State.Wants)
 	send   func(dashboard.Message)
 }
 
@@ -199,8 +199,9 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// connect makes a single attempt to connect. It calls connected after success, and then reports
-// messages until the connection is lost. It returns the reason of the failure or the loss.
+// connect makes a single attempt to connect. After success, it calls the function connected, and
+// then reports messages until the connection is lost. It returns the reason of the failure or the
+// loss.
 func (f *feed) connect(ctx context.Context, connected func()) error {
 	// Each attempt reads the context again, because another command may have renewed the
 	// certificate.
@@ -253,7 +254,7 @@ func (f *feed) follow(ctx context.Context, c *client.Client) error {
 }
 
 // pass reports the messages of a stream until the stream ends. err is the error of the call that
-// opened the stream.
+// opened the stream; if it is not nil, pass only returns it.
 func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, err error) error {
 	if err != nil {
 		return err
@@ -265,10 +266,11 @@ func pass[T any](f *feed, source string, stream interface{ Recv() (T, error) }, 
 	})
 }
 
-// again sends a request, and repeats it pollInterval after each end of the stream by the machine.
-// It returns an error if the connection is lost. If the machine rejects the request, again reports
-// the rejection and returns nil, because the machine would also reject a repeated request and
-// record each rejection in its audit log.
+// again calls the function ask, which sends a request and reads the answers. When the machine has
+// ended the stream, again waits for pollInterval and calls ask again. It returns an error if the
+// connection is lost. If the machine rejects the request, again reports the rejection and returns
+// nil, because the machine would also reject a repeated request and record each rejection in its
+// audit log.
 func (f *feed) again(ctx context.Context, source string, ask func(context.Context) error) error {
 	for {
 		err := ask(ctx)
@@ -346,7 +348,7 @@ func (n named) Recv() (dashboard.LogLine, error) {
 }
 
 // keepFresh checks at each renewInterval whether the caller's certificate is due for renewal, and
-// renews it. Every other command checks once.
+// renews it. A command that ends soon needs only a single check.
 func (f *feed) keepFresh(ctx context.Context, c *client.Client) {
 	for {
 		f.renew(ctx, c)

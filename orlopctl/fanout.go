@@ -115,7 +115,7 @@ type round struct {
 	relay  *connect.Relay
 	nodes  []string
 	codes  []int      // exit status per machine
-	called int        // number of called machines, from the first on
+	called int        // number of called machines; they are the first of nodes
 	mu     sync.Mutex // serializes writes to the terminal
 }
 
@@ -133,8 +133,8 @@ func (r *round) run(i int, stdout io.Writer) {
 	stderr.end()
 }
 
-// runParallel runs the command on all machines at the same time, up to a limit. It prints the
-// output of each machine as a whole, in the order of the machines.
+// runParallel runs the command on all machines, on at most connect.MaxParallel of them at the same
+// time. It prints the output of each machine as a whole, in the order of the machines.
 func (r *round) runParallel() {
 	texts, done := make([]bytes.Buffer, len(r.nodes)), make([]chan struct{}, len(r.nodes))
 	running := make(chan struct{}, connect.MaxParallel)
@@ -144,7 +144,7 @@ func (r *round) runParallel() {
 			defer close(done[i])
 			running <- struct{}{}
 			defer func() { <-running }()
-			r.to(i, &texts[i], "  ")
+			r.runPrefixed(i, &texts[i], "  ")
 		}()
 	}
 	for i, node := range r.nodes {
@@ -163,7 +163,7 @@ func (r *round) runParallel() {
 func (r *round) runStreaming() {
 	var all sync.WaitGroup
 	for i, node := range r.nodes {
-		all.Go(func() { r.to(i, locked{&r.mu, r.tool.ios.Out}, node+": ") })
+		all.Go(func() { r.runPrefixed(i, locked{&r.mu, r.tool.ios.Out}, node+": ") })
 	}
 	all.Wait()
 }
@@ -174,7 +174,7 @@ func (r *round) runSequential() {
 		if r.tool.ios.Human() {
 			r.tool.ios.Println(node + ":")
 		}
-		r.to(i, locked{&r.mu, r.tool.ios.Out}, "  ")
+		r.runPrefixed(i, locked{&r.mu, r.tool.ios.Out}, "  ")
 		if r.codes[i] != exit.OK {
 			r.called = i + 1
 			return
@@ -182,9 +182,9 @@ func (r *round) runSequential() {
 	}
 }
 
-// to runs the command on machine i. Each line of a human-readable format gets the prefix. Documents
-// in JSON and YAML get none, because each of them contains the name of its machine.
-func (r *round) to(i int, stdout io.Writer, prefix string) {
+// runPrefixed runs the command on machine i. Each line of a human-readable format gets the prefix.
+// Documents in JSON and YAML get none, because each of them contains the name of its machine.
+func (r *round) runPrefixed(i int, stdout io.Writer, prefix string) {
 	if !r.tool.ios.Human() {
 		r.run(i, stdout)
 		return

@@ -36,11 +36,12 @@ const (
 	// collection of each part.
 	supportTimeout = 10 * time.Minute
 	partTimeout    = 30 * time.Second
-	// maxPartLines and maxPartBytes bound a part that is a log. Only the newest lines are retained.
-	// Machines retain fewer lines.
+	// maxPartLines and maxPartBytes bound a part that is a log. A longer log loses its oldest
+	// lines; a normal machine has fewer lines.
 	maxPartLines = 20000
 	maxPartBytes = 8 << 20
-	// maxSupportBytes bounds the whole bundle, because a machine could send any amount of data.
+	// maxSupportBytes bounds the whole support bundle, because a machine could send any amount of
+	// data.
 	maxSupportBytes = 256 << 20
 )
 
@@ -86,8 +87,8 @@ func supportCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 	return c
 }
 
-// collectSupport writes a bundle to a file, encrypted if there are recipients, and prints the
-// reasons for missing or incomplete parts.
+// collectSupport writes a support bundle to a file, encrypted if there are recipients. It prints
+// the reasons for missing or incomplete parts.
 func collectSupport(ctx context.Context, ios *iostreams.Streams, c *client.Client, out string, readers []agecrypt.Recipient) error {
 	directory, _, _ := strings.Cut(filepath.Base(out), ".")
 	b := &supportBundle{directory: directory, timeout: partTimeout, index: supportIndex{Tool: toolVersion(), Began: time.Now().UTC().Truncate(time.Second)}}
@@ -153,14 +154,15 @@ type supportIndex struct {
 
 type supportPart struct {
 	Name     string `json:"name"` // its file in the bundle
-	Had      bool   `json:"had"`
+	Had      bool   `json:"had"`  // whether the bundle contains the part, perhaps incomplete
 	Bytes    int    `json:"bytes"`
 	Older    int    `json:"older,omitempty"`    // number of older lines that were dropped
 	Redacted int    `json:"redacted,omitempty"` // number of probable secrets that were replaced
 	Problem  string `json:"problem,omitempty"`  // why the part is missing or incomplete
 }
 
-// supportBundle is a bundle during its creation. It has only a single part in memory at a time.
+// supportBundle is a support bundle during its creation. It has only a single part in memory at a
+// time.
 type supportBundle struct {
 	tar       *tar.Writer
 	directory string        // top directory in the tar
@@ -229,7 +231,7 @@ func (b *supportBundle) collect(ctx context.Context, c *client.Client) error {
 	return b.write("index.json", append(index, '\n'))
 }
 
-// add reads a part and writes it. If the part breaks off, it writes the beginning. It returns an
+// add reads a part and writes it. If the part breaks off, add writes its beginning. It returns an
 // error only if the file cannot be written or the user cancels.
 func (b *supportBundle) add(ctx context.Context, name string, read reading) error {
 	patience, cancel := context.WithTimeout(ctx, b.timeout)
@@ -388,8 +390,8 @@ func jsonContent(a proto.Message) (content, error) {
 // maxRecipients is the maximum size in bytes of a file with recipients.
 const maxRecipients = 1 << 20
 
-// recipients parses the recipients of a bundle. Each element is a public key, or a file with a key
-// per line.
+// recipients parses the recipients of a support bundle. Each element is a public key, or a file
+// with a key per line.
 func recipients(to []string) ([]agecrypt.Recipient, error) {
 	var all []agecrypt.Recipient
 	for _, name := range to {

@@ -152,7 +152,7 @@ func numbered(from, to int) (texts []string) {
 }
 
 // rotate renames the present file and compresses the file of the previous rotation, like the
-// kubelet.
+// kubelet. The new name has a time with this second.
 func (b *bench) rotate(second int) {
 	b.t.Helper()
 	at := filepath.Join(b.dir, container)
@@ -249,7 +249,7 @@ func TestPartial(t *testing.T) {
 	r.budget.limit = 10
 	b.write(container, "1.log", "stdout P 123456", "stderr P 123456", "stderr F 7")
 	b.deliver(r)
-	b.want("more than the memory for all", "123456", "7")
+	b.want("more than the limit for all incomplete lines", "123456", "7")
 	if r.budget.used != 6 {
 		t.Errorf("%d bytes are used; want 6", r.budget.used)
 	}
@@ -303,8 +303,8 @@ func TestTooManyEntries(t *testing.T) {
 }
 
 // TestLongLine checks a huge line without an end, which a pod with a volume in the directory of
-// logs can create by a file with holes. One turn reads only a part of it, and the end of the line
-// is no record.
+// logs can create as a sparse file. A pass reads only a part of the line, and no part of it becomes
+// a record.
 func TestLongLine(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -327,7 +327,7 @@ func TestLongLine(t *testing.T) {
 }
 
 // TestManyRemoved checks that the records of many removed containers are delivered in several
-// batches. machined rejects a larger batch, and the reader would stop.
+// batches. machined would reject a larger batch, and the reader would stop.
 func TestManyRemoved(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{})
@@ -406,7 +406,8 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	got := b.texts()
-	// a burst of five seconds, then two seconds of lines, and the reports about dropped lines
+	// 500 lines of the burst (five seconds of the limit), 200 lines in the two seconds, and the
+	// reports about dropped lines
 	if n := len(got["app/p/c"]); n < 690 || n > 710 || len(got["app/q/c"]) != 50 {
 		t.Errorf("%d and %d lines", n, len(got["app/q/c"]))
 	}
@@ -426,8 +427,9 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestOutage checks that a reader holds one batch while the receiver accepts nothing. After a
-// restart, no line is lost, and no line that the receiver has accepted is repeated.
+// TestOutage checks that a reader holds at most a single batch while the receiver accepts no
+// records. After a restart, no line is lost, and no line that the receiver has accepted is
+// repeated.
 func TestOutage(t *testing.T) {
 	b := newBench(t)
 	r := b.reader(nodespec.PodLogs{LinesPerSecond: 1e6})

@@ -42,7 +42,7 @@ type stream struct {
 type log struct {
 	position Position
 	streams  [2]stream // stdout, stderr
-	begun    uint64
+	begun    uint64    // number of lines that have begun (stream.begun)
 	limit    limiter
 	// within is true if the position is inside a line that is longer than the buffer of readLine.
 	// The rest of the line is skipped.
@@ -66,13 +66,14 @@ func (l *log) safe() Position {
 	return at
 }
 
-// turnBytes is the number of bytes of an uncompressed file that one turn reads. Then the next
-// container has its turn. A compressed file is read to its end, because each turn would decompress
-// it from the beginning.
+// turnBytes is the number of bytes of an uncompressed file after which a call of log.turn ends.
+// Then the reader calls log.turn for the next container. A compressed file is read to its end,
+// because each turn would decompress it from the beginning.
 const turnBytes = 256 << 10
 
-// budget counts the memory for the incomplete lines of all containers of a reader, in bytes. If
-// more than limit is in use, an incomplete line becomes a record before its end has arrived.
+// budget counts the memory for the incomplete lines of all containers of a reader, in bytes. While
+// more than the limit is in use, the next incomplete line becomes a record without waiting for its
+// end.
 type budget struct{ used, limit int }
 
 // turn reads new lines of a container. It passes every record to the function each. After each
@@ -165,7 +166,8 @@ func (l *log) locate(root *os.Root, dir string, list []logFile, each func(record
 	return begin, nil
 }
 
-// later reports whether the time a is later than the time b; both are text.
+// later reports whether the time a is later than the time b. Both are texts; it returns false if a
+// text is no time.
 func later(a, b string) bool {
 	x, errX := time.Parse(time.RFC3339Nano, a)
 	y, errY := time.Parse(time.RFC3339Nano, b)
@@ -214,10 +216,11 @@ type nextError struct{ error }
 
 func (e *nextError) Unwrap() error { return e.error }
 
-// lines reads lines, and stops after limit bytes. done is true at the end of the file.
-func (l *log) lines(from io.Reader, limit int64, b *budget, each func(record), next func() error) (done bool, err error) {
+// lines reads lines until it has read at least stopAfter bytes. done is true at the end of the
+// file.
+func (l *log) lines(from io.Reader, stopAfter int64, b *budget, each func(record), next func() error) (done bool, err error) {
 	r := bufio.NewReaderSize(from, 64<<10)
-	for read := int64(0); read < limit; {
+	for read := int64(0); read < stopAfter; {
 		line, whole, err := readLine(r)
 		if errors.Is(err, io.EOF) {
 			return true, nil
@@ -240,10 +243,10 @@ func (l *log) lines(from io.Reader, limit int64, b *budget, each func(record), n
 }
 
 // readLine returns the next line with its line end. If a line is longer than the buffer of r,
-// readLine returns a part of it, and whole is false. containerd writes shorter lines, but a pod
-// that can write to the directory of logs can create a sparse file, whose zeros are one huge line.
-// Because readLine returns such a line in parts, a turn ends in time for the other containers. For
-// an incomplete line at the end of the file, the error is io.EOF.
+// readLine returns a part of it, and whole is false. containerd writes shorter lines. But a pod
+// with a volume in the directory of logs can create a sparse file, whose zeros are a single huge
+// line. Because readLine returns this line in parts, a turn can end in time for the other
+// containers. For an incomplete line at the end of the file, the error is io.EOF.
 func readLine(r *bufio.Reader) (line []byte, whole bool, err error) {
 	line, err = r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

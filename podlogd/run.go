@@ -83,14 +83,14 @@ type reader struct {
 	logs   map[Container]*log
 	budget budget
 	batch  otlp.Batch
-	bytes  int
+	bytes  int       // of the texts in the batch
 	begun  time.Time // time of the first record of the batch
 
 	// delivered has the positions behind the delivered records, by the directory of the container.
 	// touched has the containers that were read since the last delivery.
 	delivered map[string]Position
 	touched   map[Container]bool
-	stored    []byte // delivered in the form that was last stored
+	stored    []byte // the last stored form of delivered, in JSON
 	storedAt  time.Time
 	problem   string // last logged problem; "" if the last report had none
 }
@@ -110,7 +110,7 @@ func (r *reader) run(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		more, err := r.pass(ctx)
-		if r.due() { // also after a problem of one log: the other logs have lines
+		if r.due() { // also after a problem of one log, because the batch has lines of other logs
 			err = errors.Join(err, r.flush(ctx))
 		}
 		r.report(err)
@@ -216,8 +216,8 @@ func (r *reader) room(ctx context.Context) error {
 	return r.flush(ctx)
 }
 
-// forget drops the containers whose logs the kubelet has deleted, and delivers their incomplete
-// lines.
+// forget drops the containers without logs, because the kubelet has deleted them. It adds their
+// incomplete lines to the batch as records.
 func (r *reader) forget(ctx context.Context, present []Container) error {
 	is := map[Container]bool{}
 	names := map[string]bool{}

@@ -65,8 +65,8 @@ type Status struct {
 	Dir    string       `json:"dir"`
 	PID    int          `json:"pid"`
 	Subnet netip.Prefix `json:"subnet"`
-	// Clock is the clock of the network. PoweredOn and Exit.Ran of a machine are in the time
-	// outside.
+	// Clock is the clock of the network. PoweredOn and Exit.Ran of a machine are in the time of
+	// this computer.
 	Clock    Clock           `json:"clock,omitzero"`
 	Gateway  netip.Addr      `json:"gateway"`
 	Capture  string          `json:"capture,omitempty"`
@@ -75,7 +75,7 @@ type Status struct {
 	Redfish  *RedfishStatus  `json:"redfish,omitempty"`
 }
 
-// MachineStatus is the state of one machine.
+// MachineStatus is the state of a machine.
 type MachineStatus struct {
 	Name    string     `json:"name"`
 	Addr    netip.Addr `json:"addr,omitzero"`
@@ -83,7 +83,7 @@ type MachineStatus struct {
 	PID     int        `json:"pid,omitempty"`
 	// PoweredOn is the time of the last power-on.
 	PoweredOn time.Time `json:"poweredOn"`
-	// Exit describes the end of the last power-on; nil: the machine is running.
+	// Exit describes the end of the last power-on. It is nil while the machine is running.
 	Exit *Exit `json:"exit,omitempty"`
 	// Console is the file with the whole output of the serial port.
 	Console string  `json:"console"`
@@ -126,6 +126,7 @@ var ErrNotRunning = errors.New("the cluster is not running")
 // ErrExists is the error for a directory that already holds a cluster.
 var ErrExists = errors.New("there is a cluster already")
 
+// writeSpec stores the specification of a cluster in its directory.
 func writeSpec(dir string, spec ClusterSpec) error {
 	data, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {

@@ -25,8 +25,7 @@
 // and has no handler that opens connections of the host. Only Network.Forward uses the host's
 // network: it listens on 127.0.0.1 and opens connections into the closed network, never in the
 // other direction. The DNS server answers from a table and has no upstream. The gateway drops a
-// packet for an address outside the network. The packet is in the capture, where AnalyseCapture
-// finds it.
+// packet for an address outside the network. AnalyseCapture finds the packet in the capture.
 //
 // After ServeBoot, the gateway also serves a boot image by TFTP and HTTP, for machines that boot
 // from the network.

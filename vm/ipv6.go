@@ -27,10 +27,11 @@ const (
 	// IPv6Advertised gives addresses, resolvers (RDNSS) and search domains (DNSSL) by router
 	// advertisements.
 	IPv6Advertised IPv6Mode = "advertised"
-	// IPv6Stateless gives addresses by router advertisements with the flag O, and settings by
-	// DHCPv6.
+	// IPv6Stateless gives addresses by router advertisements, which have the flag O, and settings
+	// by DHCPv6.
 	IPv6Stateless IPv6Mode = "stateless"
-	// IPv6Stateful gives addresses and settings by DHCPv6: the advertisements have the flag M.
+	// IPv6Stateful gives addresses and settings by DHCPv6. The router advertisements have the flags
+	// M and O.
 	IPv6Stateful IPv6Mode = "stateful"
 )
 
@@ -107,7 +108,8 @@ func macOfEUI64(a netip.Addr) (mac macAddr, ok bool) {
 	return macAddr{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}, true
 }
 
-// names returns the addresses in DNS of a machine or host with the given IPv4 and IPv6 addresses.
+// names returns the addresses that DNS has for a machine or host with these IPv4 and IPv6
+// addresses.
 func (s IPv6Spec) names(four, six netip.Addr) []netip.Addr {
 	switch {
 	case !s.on():
@@ -167,8 +169,8 @@ func protocols6() ([]stack.NetworkProtocolFactory, []stack.TransportProtocolFact
 	return []stack.NetworkProtocolFactory{ipv6.NewProtocol}, []stack.TransportProtocolFactory{icmp.NewProtocol6}
 }
 
-// The router lifetime in the advertisements, and the interval between advertisements. Both are in
-// the time of the network (Clock).
+// routerLifetime is in the router advertisements, and advertiseInterval is the interval between two
+// of them. Both are in the time of the network (Clock).
 const (
 	routerLifetime    = 30 * time.Minute
 	advertiseInterval = time.Minute
@@ -177,8 +179,8 @@ const (
 // router is the IPv6 router of a network. It is a part of the gateway.
 type router struct{ n *Network }
 
-// start sends router advertisements in intervals, and as answers to solicitations. The returned
-// function ends them.
+// start sends router advertisements at intervals, and as answers to solicitations. The returned
+// function ends the advertisements.
 func (r router) start() (func(), error) {
 	n := r.n
 	frame, err := r.advertisement()
@@ -207,12 +209,12 @@ func (r router) advertisement() ([]byte, error) {
 	if !n.spec.NoRouter {
 		ra.RouterLifetime = uint16(routerLifetime / time.Second)
 	}
-	prefix := append([]byte{64, 0xc0}, make([]byte, 12)...) // the flags L and A
+	prefix := append([]byte{64, 0xc0}, make([]byte, 12)...) // length 64, flags L and A
 	switch six.Mode {
 	case IPv6Stateless:
-		ra.Flags = 0x40
+		ra.Flags = 0x40 // O
 	case IPv6Stateful:
-		ra.Flags, prefix[1] = 0xc0, 0x80
+		ra.Flags, prefix[1] = 0xc0, 0x80 // M and O; L only
 	}
 	binary.BigEndian.PutUint32(prefix[2:], 86400)
 	binary.BigEndian.PutUint32(prefix[6:], 86400)

@@ -28,7 +28,7 @@ type Machine struct {
 	mu     sync.Mutex
 	power  *power // the current or last power-on
 	closed bool
-	setup  setup // of the next power-on
+	setup  setup // changes of the specification at the next power-on
 }
 
 // Start creates a machine and switches it on. ctx bounds only the start; Close ends the machine.
@@ -110,6 +110,7 @@ func (m *Machine) WaitConsoleFrom(ctx context.Context, offset int64, re *regexp.
 	return m.waitConsole(ctx, m.current(), offset, re)
 }
 
+// waitConsole is WaitConsoleFrom for the power-on p.
 func (m *Machine) waitConsole(ctx context.Context, p *power, offset int64, re *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -125,11 +126,12 @@ func (m *Machine) waitConsole(ctx context.Context, p *power, offset int64, re *r
 		return match, nil
 	}
 	if match, _, _ := m.console.search(next, re); match != nil {
-		return match, nil // the last output of the machine matches
+		return match, nil // the line arrived directly before the end of the machine
 	}
 	return nil, fmt.Errorf("machine %s: %w; end of the console:\n%s", m.spec.Name, err, m.console.Tail(40))
 }
 
+// current returns the current or last power-on.
 func (m *Machine) current() *power {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -242,6 +244,7 @@ func (m *Machine) PowerOn(ctx context.Context) error {
 		p.kill("start failed")
 		return fmt.Errorf("machine %s: cannot power on: %w: %s", m.spec.Name, err, p.exit)
 	}
+	// An override for one boot applies to this power-on. continueAfter boots with the usual order.
 	if m.setup.override.Enabled() && m.setup.override.Once {
 		m.setup.override = redfish.Override{}
 		if !m.spec.QEMU.NoReboot {
@@ -370,6 +373,6 @@ func readTail(path string, size int64) string {
 	return string(data)
 }
 
-// exitTime bounds the time for reading the last output after the end of QEMU. The output is already
-// in the sockets.
+// exitTime bounds the time for reading the last output after the end of QEMU. A short time is
+// sufficient, because the output is already in the sockets.
 const exitTime = 5 * time.Second

@@ -39,8 +39,8 @@ type NetworkSpec struct {
 	NoRouter bool `json:"noRouter,omitempty"`
 	// ClockOffset is added to the time of the NTP server.
 	ClockOffset time.Duration `json:"clockOffset,omitempty"`
-	// Dilation is the factor by which time passes more slowly on the network than outside (Clock);
-	// 0 means 1.
+	// Dilation is the factor by which time passes more slowly on the network than on this computer
+	// (Clock); 0 means 1.
 	Dilation int `json:"dilation,omitempty"`
 	// Names are additional DNS names (without a trailing dot) and their addresses.
 	Names map[string][]netip.Addr `json:"names,omitempty"`
@@ -120,6 +120,7 @@ func NewNetwork(spec NetworkSpec) (*Network, error) {
 	return n, nil
 }
 
+// startGateway starts the gateway, and its services in order. Close stops the services.
 func (n *Network) startGateway() error {
 	addr := netip.PrefixFrom(n.spec.Subnet.Addr().Next(), n.spec.Subnet.Bits())
 	var err error
@@ -150,8 +151,8 @@ func (n *Network) macOf(addr netip.Addr) macAddr {
 	return macAddr{0x52, 0x54, 0x4f, a[1], a[2], a[3]}
 }
 
-// repeat calls do at once, after each interval, and after each signal of wake; wake may be nil. The
-// returned function ends the calls.
+// repeat calls the function do at once, after each interval, and after each signal of wake; wake
+// may be nil. The returned function ends the calls.
 func repeat(interval time.Duration, wake cell.Signal, do func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -189,7 +190,7 @@ func (n *Network) Gateway() netip.Addr {
 // Domain returns the DNS domain of the machines.
 func (n *Network) Domain() string { return n.spec.Domain }
 
-// CaptureFile flushes the capture and returns its path; empty without a capture.
+// CaptureFile flushes the capture and returns its path. The path is empty if there is no capture.
 func (n *Network) CaptureFile() (string, error) {
 	return n.spec.Capture, n.capture.flush()
 }
@@ -205,7 +206,7 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return n.gateway.DialContext(ctx, network, address)
 }
 
-// Listen opens a TCP port on the gateway (0: a free port), for services that machines use.
+// Listen opens a TCP port on the gateway (0: a free port), on which the caller can serve machines.
 func (n *Network) Listen(port uint16) (net.Listener, error) { return n.gateway.Listen(port) }
 
 // ListenPacket opens a UDP port on the gateway (0: a free port).
@@ -323,8 +324,8 @@ func (n *Network) SetVLANs(name string, v PortVLANs) error {
 	return nil
 }
 
-// Bundle aggregates ports by LACP (IEEE 802.1AX): the switch answers LACPDUs on these ports. Other
-// frames pass a port only while it is in sync.
+// Bundle aggregates ports of the switch to one link by LACP (IEEE 802.1AX). The switch answers
+// LACPDUs on these ports. Other frames pass a port only while the port is in sync.
 func (n *Network) Bundle(names ...string) error {
 	if !n.sw.addBundle(names) {
 		return fmt.Errorf("network: cannot aggregate %v: there is no port, or a port is aggregated already", names)

@@ -38,7 +38,7 @@ type MachineSpec struct {
 	NIC   NIC    `json:"nic,omitzero"`
 
 	Firmware Firmware `json:"firmware,omitzero"`
-	// Kernel, if set, is booted by QEMU without the firmware and the boot loader.
+	// If Kernel is set, QEMU boots it directly, without the firmware and the boot loader.
 	Kernel Kernel `json:"kernel,omitzero"`
 
 	// Watchdog adds an i6300esb watchdog that resets the machine.
@@ -62,7 +62,7 @@ type MachineSpec struct {
 type NIC struct {
 	// Network is the network of the NICs; nil: no NIC.
 	Network *Network `json:"-"`
-	// Omit leaves the machine without a NIC even if Network is set. The machine then only uses the
+	// Omit leaves the machine without a NIC even if Network is set. The machine then uses only the
 	// clock of the network.
 	Omit bool `json:"omit,omitempty"`
 	// Addr is the machine's IPv4 address; default: the next free address.
@@ -144,8 +144,8 @@ type Disk struct {
 	Image string `json:"image,omitempty"`
 	// SizeMiB is the size of a new disk, default 8192. A disk is never smaller than its image.
 	SizeMiB int64 `json:"sizeMiB,omitempty"`
-	// ReadOnly protects the disk from writes of the machine, for example a medium with a
-	// configuration.
+	// ReadOnly protects the disk from writes of the machine. For example, it is set for a medium
+	// with a configuration.
 	ReadOnly bool `json:"readOnly,omitempty"`
 	// Record makes QEMU record all writes and flushes of the machine, in order. The record is the
 	// file NAME.log in the machine's directory, for package writelog. Each power-on starts a new
@@ -159,7 +159,7 @@ type Disk struct {
 }
 
 // BootDisk returns a list of a single disk, "disk0", with a size of sizeMiB (0: 8 GiB). The disk is
-// a copy of image; empty: it is blank.
+// a copy of image, or blank if image is empty.
 func BootDisk(image string, sizeMiB int64) []Disk {
 	return []Disk{{Name: "disk0", Image: image, SizeMiB: sizeMiB}}
 }
@@ -249,6 +249,7 @@ func (f Firmware) withDefaults() Firmware {
 	return f
 }
 
+// checkFiles returns an error if a file of the kernel or of the firmware does not exist.
 func (s MachineSpec) checkFiles() error {
 	files := []string{s.Kernel.Image, s.Kernel.Initrd}
 	if s.Kernel.Image == "" {

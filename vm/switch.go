@@ -12,8 +12,8 @@ import (
 
 const (
 	// frameHeader is the size in bytes of the length (big endian) that QEMU's stream backend puts
-	// before each frame. A frame in the switch includes this length, so the switch writes it
-	// without a copy.
+	// before each frame. A frame in the switch includes this length, so the switch can write the
+	// frame without a copy.
 	frameHeader = 4
 	// maxFrame is the maximum size of a frame in bytes. Frames of guests are smaller, even jumbo
 	// frames.
@@ -51,18 +51,19 @@ type Faults struct {
 	// Down drops every frame. The guest still has a carrier; Machine.SetCable removes the carrier,
 	// too.
 	Down bool
-	// Latency is the delay of each frame to and from the port, in time outside (Clock).
+	// Latency is the delay of each frame to and from the port, in the time of this computer and not
+	// of the guests (Clock).
 	Latency time.Duration
 	// Loss is the share of frames that are dropped, 0 to 1.
 	Loss float64
 }
 
 // ethSwitch is a learning Ethernet switch with VLANs. It floods broadcast, multicast and unknown
-// unicast frames, like real switches. A frame for a bundle leaves through a single port of the
-// bundle.
+// unicast frames, like real switches. A bundle is a set of ports that work as a single link (LACP).
+// A frame for a bundle leaves through a single port of the bundle.
 type ethSwitch struct {
 	capture *capture
-	timeout time.Duration // lacpTimeout in time outside
+	timeout time.Duration // lacpTimeout in the time of this computer
 
 	mu      sync.RWMutex
 	ports   map[*port]struct{}
@@ -92,7 +93,7 @@ type port struct {
 	faultMu   sync.Mutex
 	faults    Faults
 	random    *rand.Rand
-	dropped   uint64
+	dropped   uint64 // number of frames that were dropped because queue was full
 }
 
 type queued struct {
@@ -104,8 +105,8 @@ func newSwitch(c *capture) *ethSwitch {
 	return &ethSwitch{capture: c, timeout: lacpTimeout, ports: map[*port]struct{}{}, table: map[station]*port{}, cut: map[[2]string]bool{}, vlans: map[string]PortVLANs{}}
 }
 
-// attach adds a port. A single goroutine calls write with batches of frames; an error of write
-// closes the port.
+// attach adds a port. A goroutine of the port calls the function write with batches of frames. An
+// error of write closes the port.
 func (s *ethSwitch) attach(name string, write func([]frame) error) *port {
 	var seed uint64
 	for _, c := range []byte(name) {
@@ -251,8 +252,8 @@ func (s *ethSwitch) carries(p *port, now time.Time) bool {
 	return b == nil || slices.Contains(b.active(now, s.timeout), p.name)
 }
 
-// member returns the port of a bundle for a frame; nil if no port is active. All frames between two
-// stations use the same port, as with the hash policy layer2 of a bond.
+// member returns the port through which a frame leaves for a bundle; nil if no port is active. All
+// frames between two stations use the same port, as with the hash policy layer2 of a bond.
 func (s *ethSwitch) member(b *bundle, f frame) *port {
 	active := b.active(time.Now(), s.timeout)
 	if len(active) == 0 {
@@ -287,6 +288,7 @@ func (s *ethSwitch) addBundle(names []string) bool {
 	return true
 }
 
+// learn records that a station is behind p.
 func (s *ethSwitch) learn(m station, p *port) {
 	s.mu.RLock()
 	known := s.table[m] == p
@@ -370,8 +372,8 @@ func (p *port) drain() {
 	}
 }
 
-// more adds queued frames to a batch. A frame with a due time is the last frame of the batch, and
-// is written without its delay.
+// more adds queued frames to a batch. A frame with a due time ends the batch. This frame is written
+// early, which happens only if frames without a delay are directly before it in the queue.
 func (p *port) more(batch []frame) []frame {
 	for len(batch) < cap(batch) {
 		select {

@@ -27,14 +27,15 @@ const packageCache = "build/cache/deb"
 // publicKeys are the files in shared that become part of an image.
 var publicKeys = []string{"build/operator/ca.crt", "build/release/keys.pem"}
 
-// kept are the files of a profile that go into the result. A release does not make all of them.
+// kept are the files of a profile that go into the result. The build of a release can omit some of
+// them.
 var kept = []string{"disk.raw", "disk.raw.zst", "netboot.efi", "orlop.bundle", "manifest.json", "sbom.spdx.json", "provenance.intoto.jsonl"}
 
 // required are the files that a complete result has.
 var required = []string{"disk.raw", "disk.raw.zst", "orlop.bundle", "manifest.json", "bin/orlopctl", nextBundle}
 
-// nextBundle is an upgrade from the release to the same programs with a higher version. `make
-// bench` measures upgrades of the release with it.
+// nextBundle is a bundle with the programs of the release and a higher version. `make bench`
+// measures the upgrade from the release to it.
 const nextBundle = "next/orlop.bundle"
 
 // nextVersion is the version of nextBundle. `make versions` uses the same version.
@@ -96,7 +97,8 @@ func verify(dir string) error {
 	}
 	for _, name := range required {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("is incomplete: %v", err) // this error must not wrap fs.ErrNotExist
+			// The error does not wrap err, because fs.ErrNotExist would mean that dir is missing.
+			return fmt.Errorf("is incomplete: %v", err)
 		}
 	}
 	return nil
@@ -177,9 +179,9 @@ func (b *builder) run(tree, program string, args ...string) error {
 	return c.Run()
 }
 
-// checkOut makes a clone of the repository with the commit and its tag in the directory tree. The
-// clone shares the objects of the repository. checkOut returns an error if the commit has another
-// version than the release.
+// checkOut clones the repository to the directory tree, checks the commit out, and sets the tag of
+// the release. The clone shares the objects of the repository. checkOut returns an error if the
+// commit has another version than the release.
 func (b *builder) checkOut(tree string) error {
 	for _, step := range [][]string{
 		{"clone", "--quiet", "--shared", "--no-checkout", b.repository, tree},
@@ -200,8 +202,8 @@ func (b *builder) checkOut(tree string) error {
 	return nil
 }
 
-// share links the shared directories into the tree. A link is used because no copy of a private key
-// may leave the working tree.
+// share makes symbolic links to the shared directories in the tree. It does not copy them, because
+// no copy of a private key may leave the working tree.
 func (b *builder) share(tree string) error {
 	for _, name := range shared {
 		from, to := filepath.Join(b.repository, name), filepath.Join(tree, name)

@@ -36,9 +36,9 @@ type Pin struct {
 // String returns MODULE@VERSION, the form of the go command.
 func (p Pin) String() string { return p.Module + "@" + p.Version }
 
-// Pins returns the pinned versions in a go.mod file. A replacement by another module is the pinned
-// version. A module that is replaced by a directory is omitted. The module of a tool is not
-// indirect.
+// Pins returns the pinned versions in a go.mod file. If another module replaces a module, the other
+// module is pinned. A module that is replaced by a directory is omitted. The module of a tool is
+// not indirect.
 func Pins(file string, text []byte) ([]Pin, error) {
 	f, err := modfile.Parse(file, text, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func owner(pkg string, all []*modfile.Require) string {
 	return longest
 }
 
-// markFollowers sets Follows in the pins.
+// markFollowers sets Follows in the pins of a go.mod file.
 func markFollowers(pins []Pin) {
 	i := slices.IndexFunc(pins, func(p Pin) bool { return p.Module == kubernetes })
 	if i < 0 {
@@ -130,8 +130,8 @@ func ParseFacts(r io.Reader) ([]Facts, error) {
 var refused = regexp.MustCompile(`/@(v/\S+|latest): (\d{3} [A-Z][A-Za-z ]*)`)
 
 // refusal returns the reason for which the go command has no answer, without the address of the
-// proxy. The reason is empty if there is an answer. list is true if only the list of versions is
-// missing.
+// proxy. The reason is empty if there is an answer. The result list is true if only the list of
+// versions is missing.
 func (f Facts) refusal() (reason string, list bool) {
 	if f.Error == nil {
 		return "", false
@@ -193,7 +193,8 @@ func (f Facts) patches(pinned string) []string {
 	return later[:min(len(later), checkedPatches)]
 }
 
-// Probes returns the versions after the pinned version that must be requested by name.
+// Probes returns the versions after the pinned version that must be requested from the proxy by
+// name.
 func Probes(p Pin, f Facts) []string {
 	if _, list := f.refusal(); list {
 		return candidates(p.Version)

@@ -18,8 +18,8 @@ const (
 	KindSuite  = "suite"  // the Debian suite of the packages
 )
 
-// components are the parts of the system with a well-known name, by Go module or by the wanted name
-// of a Debian package.
+// components are the parts of the system with a well-known name, by Go module or by the name of a
+// Debian package that the imager requests.
 var components = map[string]string{
 	kubernetes:                               "Kubernetes",
 	"go.etcd.io/etcd/server/v3":              "etcd",
@@ -69,7 +69,7 @@ type Item struct {
 	Deprecated string   `json:"deprecated,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
 
-	unanswered string // why the source has no answer
+	unanswered string // why its source has no answer; empty if there is an answer
 }
 
 // Security reports whether a security update of the image is missing. It is missing if a fix exists
@@ -89,7 +89,7 @@ type Report struct {
 	Failed []string `json:"failed,omitempty"`
 	// Unneeded are the acceptances without effect: they have ended, or match no finding.
 	Unneeded []string `json:"unneeded,omitempty"`
-	// Unknown are the limits of the sources.
+	// Unknown are the facts that the sources cannot show (limits).
 	Unknown []string `json:"unknown"`
 }
 
@@ -103,7 +103,7 @@ var limits = []string{
 // Exit statuses of the command.
 const (
 	ExitCurrent  = 0 // no security update is missing
-	ExitFailed   = 1 // a source has no answer, and the other sources know no security update
+	ExitFailed   = 1 // a source has no answer, and the others know no missing security update
 	ExitSecurity = 3 // a security update is missing
 )
 
@@ -135,7 +135,7 @@ type Answers struct {
 	Lock     debian.Lock
 	Offers   []debian.Offer
 	Archive  *time.Time
-	Suite    *Item
+	Suite    *Item // the Debian suite; nil if its source has failed
 
 	Failed []string
 }

@@ -54,8 +54,8 @@ type Credentials struct{ Cert, Key, Operator string }
 // builder holds the inputs and the generated keys of a build.
 type builder struct {
 	ios     *iostreams.Streams
-	name    string // of the context
-	dir     string
+	name    string // of the new context
+	dir     string // for the secrets and the configurations
 	file    *clusterfile.File
 	secrets *gen.Secrets
 	admin   Credentials
@@ -89,7 +89,8 @@ func Run(ctx context.Context, ios *iostreams.Streams, name string, o Options, ad
 	return b.finish()
 }
 
-// read reads the file, and performs all checks that need no call to a machine.
+// read reads the file and checks it, without a call to a machine. The documents of the machines are
+// checked later, by configurations.
 func (b *builder) read(o Options) error {
 	text, err := b.ios.ReadFile(o.File)
 	if err != nil {
@@ -258,13 +259,14 @@ func (b *builder) known(m clusterfile.Machine) contexts.Context {
 }
 
 // isElsewhere reports whether the tool reaches a machine at another host than its address. The
-// certificate of the machine does not contain that host.
+// certificate of the machine does not contain this host, so the tool checks the name of the
+// machine.
 func isElsewhere(m clusterfile.Machine) bool {
 	host, _, err := net.SplitHostPort(m.Endpoint)
 	return m.Endpoint != "" && (err != nil || host != m.Address)
 }
 
-// store writes the secrets and the configurations to files, before a machine gets its
+// store writes the secrets and the configurations to files. It runs before any machine gets its
 // configuration.
 func (b *builder) store(files []secretfile.File) error {
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
@@ -374,6 +376,8 @@ func (b *builder) finish() error {
 	planes := b.file.Role(config.RoleControlPlane)
 	stored := b.known(planes[0])
 	for _, m := range planes[1:] {
+		// A server name is the name of a single machine, so a context with a server name has no
+		// fallback. The certificate of a fallback must contain its host.
 		if stored.ServerName == "" && !isElsewhere(m) {
 			stored.Fallback = append(stored.Fallback, endpointOf(m))
 		}

@@ -37,8 +37,8 @@ type File struct {
 type Machine struct {
 	Name string `json:"name"`
 	Role string `json:"role"` // "controlplane" or "worker"
-	// Address is the IP address by which other machines reach this machine. ${NAME} stands for the
-	// address.
+	// Address is the IP address by which other machines reach this machine. In the documents,
+	// ${NAME} with the name of the machine stands for its address.
 	Address string `json:"address"`
 	// Endpoint is the address by which the tool calls the machine. If it is empty, the tool calls
 	// Address.
@@ -46,8 +46,8 @@ type Machine struct {
 	// Fingerprint is the fingerprint of the machine's key, which the console shows. Only `cluster
 	// create` needs it.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Machine and Network have the fields of spec of the documents Machine and Network. They lack
-	// the fields with their default value, and the role and the ticket.
+	// Machine and Network are the specs of the documents Machine and Network, without fields with
+	// their default value, the role and the ticket.
 	Machine map[string]any `json:"machine,omitempty"`
 	Network map[string]any `json:"network,omitempty"`
 	// Volumes are the Volume documents, sorted by name.
@@ -161,7 +161,7 @@ func specOf(documents []kinded, kind string) map[string]any {
 	return map[string]any{}
 }
 
-// without returns the fields of spec that differ from the defaults.
+// without returns the fields of spec that differ from the defaults, also in nested fields.
 func without(spec, defaults map[string]any) map[string]any {
 	out := map[string]any{}
 	for key, value := range spec {
@@ -308,7 +308,7 @@ func (f *File) clone() *File {
 		err = json.Unmarshal(text, out)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("cluster: cannot copy: %v", err)) // the file has only values of JSON
+		panic(fmt.Sprintf("cluster: cannot copy: %v", err)) // impossible: all values come from JSON
 	}
 	return out
 }

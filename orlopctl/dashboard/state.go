@@ -191,8 +191,8 @@ func (s State) Wants() Log {
 	return Log{Machine: s.chosen, Service: m.services[m.service].Name}
 }
 
-// settled returns the state without the lines of log `before`, if that log is not on the screen any
-// more.
+// settled compares the log on the screen with the log before a change. If the two logs differ,
+// settled returns the state without the lines and the problem of the former log.
 func (s State) settled(before Log) State {
 	if s.Wants() != before {
 		s.log = lines{}
@@ -239,6 +239,7 @@ func (s State) Apply(message Message) State {
 	return s.with(message.Machine, func(m *machine) { m.take(message.Body) }).settled(before)
 }
 
+// take stores the content of a message.
 func (m *machine) take(body any) {
 	switch body := body.(type) {
 	case Connected:
@@ -344,15 +345,15 @@ func (s State) Key(key string) State {
 	case "pgup", "b":
 		s = s.move(-s.page())
 	case "g", "home":
-		s = s.move(-most)
+		s = s.move(-pastEnd)
 	case "G", "end":
-		s = s.move(most)
+		s = s.move(pastEnd)
 	}
 	return s.settled(before)
 }
 
-// most is greater than the length of any list.
-const most = 1 << 30
+// pastEnd is greater than the length of any list, so a move by pastEnd rows ends at the last row.
+const pastEnd = 1 << 30
 
 // page returns the number of rows for a log or for events on the screen. The page keys move by this
 // number.
@@ -373,6 +374,7 @@ func (s State) move(by int) State {
 	return s
 }
 
+// chooseService moves the selection of a service, on the screens with a service.
 func (s State) chooseService(by int) State {
 	if s.screen != services && s.screen != logs {
 		return s

@@ -51,21 +51,23 @@ type Machine struct {
 		applied time.Time
 		past    []*config.Config // earlier configurations; number 1 is the first
 	}
-	// Slips are secrets that programs of the machine have leaked: lines of every log, events, and
-	// texts in topic "memory".
+	// Slips are secrets that programs of the machine have leaked. They appear as lines in every
+	// log, as events, and as texts in topic "memory".
 	Slips   []string
 	install struct {
-		name    string // name of a machine that runs from memory and installs itself
-		watched int    // number of watches of the installation
+		// name in the configuration with which the machine, which runs from memory, installs itself
+		name    string
+		watched int // number of watches of the installation
 	}
 	trial struct {
 		name     string // name of the current trial
 		confirms int    // number of calls that confirm the trial
-		boots    int    // number of Confirm calls that still come before the reboot
+		// number of Confirm calls that still fail, because the machine has not rebooted yet
+		boots int
 	}
 	calls struct {
 		ticket bool // a ticket was requested
-		// left maps SERVICE/METHOD to the remaining time limit of its last call.
+		// left maps SERVICE/METHOD to the time until the deadline of its last call (Left).
 		left map[string]time.Duration
 	}
 }
@@ -130,15 +132,16 @@ func Start(operatorCA []byte) (*Machine, error) {
 	return f, nil
 }
 
-// Left returns the time limit that the last call of a method (for example Machine/Reset) had when
-// the machine received it. It returns zero if there was no call, or no limit.
+// Left returns the time that was left until the deadline of the last call of a method (for example
+// Machine/Reset) when the machine received the call. It returns zero if there was no call, or if
+// the call had no deadline.
 func (f *Machine) Left(method string) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls.left[method]
 }
 
-// note records the time limit of a call of method.
+// note records the time until the deadline of a call of method.
 func (f *Machine) note(ctx context.Context, method string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,6 +195,7 @@ func (s *internalService) Pair(_ context.Context, r *api.PairRequest) (*api.Pair
 	return &api.PairResponse{Proof: s.f.Code.NewAnswer(r.ChannelBinding, claim).Proof}, nil
 }
 
+// slipped returns Slips, under the lock.
 func (f *Machine) slipped() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,8 +209,8 @@ func (f *Machine) Current() *config.Config {
 	return f.configs.present
 }
 
-// Configure makes a configuration active, and issues a server certificate with the cluster's
-// machine CA, like machined.
+// Configure makes a configuration active. If it has a Cluster document, Configure also issues a
+// server certificate with the cluster's machine CA, like machined.
 func (f *Machine) Configure(c *config.Config) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -397,9 +401,10 @@ func (s *machineService) Get(_ context.Context, r *api.GetRequest) (*api.TopicVa
 	return &api.TopicValue{Topic: r.Topic, Revision: 7, Value: v}, nil
 }
 
-// watchInstall simulates an installation. The connection is lost once. The installation of the
-// machine with name "worn" fails, and the machine with name "restless" boots from its boot medium
-// again.
+// watchInstall simulates an installation. The first watch ends with a lost connection, and the
+// second watch shows the end of the installation. It fails if the machine has the name "worn". A
+// machine with the name "restless" seems to boot from its boot medium again: the second watch shows
+// no installation.
 func (s *machineService) watchInstall(stream grpc.ServerStreamingServer[api.TopicValue]) error {
 	s.f.mu.Lock()
 	s.f.install.watched++
@@ -449,7 +454,7 @@ func (s *machineService) Watch(r *api.GetRequest, stream grpc.ServerStreamingSer
 	if r.Topic == "install" {
 		return s.watchInstall(stream)
 	}
-	if r.Topic == "configuration" { // the first value shows a service that restarts
+	if r.Topic == "configuration" { // the first value says that the machine waits for a service
 		waiting, err := structpb.NewValue(map[string]any{"waitingFor": []any{"orchestrator-api"}})
 		if err != nil {
 			return err
@@ -662,7 +667,7 @@ type clusterService struct {
 	api.UnimplementedClusterServer
 	f         *Machine
 	suspended *api.SuspendedObject // suspend.go
-	// answers is the number of answers of ClusterHealth.
+	// answers is the number of calls of ClusterHealth that were answered.
 	answers int
 }
 

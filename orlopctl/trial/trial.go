@@ -36,12 +36,12 @@ const (
 	confirmCall = 25 * time.Second
 )
 
-// NewName returns a random name for a trial. With this name, the command cannot confirm the trial
-// of another command.
+// NewName returns a random name for a trial. A command confirms its trial by this name, so it
+// cannot confirm the trial of another command.
 func NewName() string { return rand.Text() }
 
-// IsAutomatic reports whether in this mode the machine itself decides whether a change starts a
-// trial.
+// IsAutomatic reports whether m is a mode in which the machine itself decides whether a change
+// starts a trial.
 func IsAutomatic(m api.ApplyRequest_Mode) bool {
 	return m == api.ApplyRequest_MODE_UNSPECIFIED || m == api.ApplyRequest_MODE_AUTO || m == api.ApplyRequest_MODE_NO_REBOOT || m == api.ApplyRequest_MODE_REBOOT
 }
@@ -52,6 +52,7 @@ func Needed(answer *api.ApplyResponse) bool {
 	return answer.TrialDeadline != nil || afterBoot(answer)
 }
 
+// afterBoot reports whether the trial begins after a reboot of the machine.
 func afterBoot(answer *api.ApplyResponse) bool {
 	return answer.Reboot && answer.TrialDuration != nil
 }
@@ -80,7 +81,8 @@ func EndpointsOf(e client.Endpoint, addresses []string) []client.Endpoint {
 
 // Run confirms the trial over a new connection. It tries again until a call succeeds, the machine
 // reports that there is no trial, or ctx ends. After the end of ctx it returns the last error of
-// the first endpoint, and prefers an error from before the end, which says more about the cause.
+// the first endpoint. An error from before the end of ctx has precedence, because it says more
+// about the cause.
 func (c *Confirmation) Run(ctx context.Context) error {
 	var last error
 	for {
@@ -103,6 +105,7 @@ func (c *Confirmation) Run(ctx context.Context) error {
 	}
 }
 
+// attempt tries once to confirm the trial at an endpoint.
 func (c *Confirmation) attempt(ctx context.Context, endpoint client.Endpoint) error {
 	if c.BeforeDial != nil {
 		c.BeforeDial()
@@ -215,7 +218,7 @@ func NotConfirmed(err error, left time.Duration) error {
 
 // ConfirmLost tries to confirm a trial after the loss of a machine's answer. A change that cuts off
 // its caller can cause the loss, and the machine may have started a trial then. err is the error of
-// the lost call.
+// the lost call, and r its request. ConfirmLost returns an error if the confirmation fails, too.
 func ConfirmLost(ios *iostreams.Streams, conn *connect.Connector, err error, r *api.ApplyRequest) (*api.ApplyResponse, error) {
 	left := lostTrial
 	if r.Mode == api.ApplyRequest_MODE_REBOOT {

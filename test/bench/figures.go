@@ -15,7 +15,8 @@ import (
 const mib = 1 << 20
 
 // figures are the measured values of a boot, or the medians of several boots. A value is nil if it
-// was not measured or if that side does not have it. A nil value is omitted from the JSON file.
+// was not measured, or if it does not exist on a side of the comparison. A nil value is omitted
+// from the JSON file.
 type figures struct {
 	startFigures
 	memoryFigures
@@ -37,6 +38,7 @@ type startFigures struct {
 	PoweronToUserspace *float64 `json:"poweron_to_userspace_s,omitempty"`
 	// from the start of init to the first authenticated answer
 	APIAfterInit *float64 `json:"api_after_init_s,omitempty"`
+	// from the start of init until the Kubernetes API is ready, the node is Ready, a pod is Running
 	ToKubeAPI    *float64 `json:"userspace_to_kube_api_s,omitempty"`
 	ToNodeReady  *float64 `json:"userspace_to_node_ready_s,omitempty"`
 	ToPodRunning *float64 `json:"userspace_to_pod_running_s,omitempty"`
@@ -44,8 +46,8 @@ type startFigures struct {
 
 // memoryFigures are amounts of memory in use.
 type memoryFigures struct {
-	// MemTotal − MemAvailable. For the baseline, its tmpfs is subtracted, because the baseline has
-	// its files in memory.
+	// MachineUsedMiB is MemTotal − MemAvailable. For the baseline, the size of its tmpfs is
+	// subtracted, because the baseline has its files in memory.
 	MachineUsedMiB *float64 `json:"machine_used_mib,omitempty"`
 	AnonTotalMiB   *float64 `json:"anon_total_mib,omitempty"` // sum of AnonMiB
 	PID1AnonMiB    *float64 `json:"pid1_anon_mib,omitempty"`
@@ -90,9 +92,9 @@ type floodFigures struct {
 
 // figure describes a field of figures that has a median.
 type figure struct {
-	what, unit string // label in tables
-	ratio      string // name in the maps of ratios; empty for a figure without a ratio
-	at         **float64
+	what, unit string    // label in tables
+	ratio      string    // name in the maps of ratios; empty for a figure without a ratio
+	at         **float64 // the field
 }
 
 // numbers returns a description of each field that has a median.
@@ -140,14 +142,14 @@ type imageFacts struct {
 	Executables []string
 }
 
-// comparison holds the quotients of our figures and the figures of the other side: for each pair of
-// runs, and the median over all pairs. The keys are the names in figure.ratio.
+// comparison holds our figures divided by the figures of the other side: the ratios of each pair of
+// runs, and their medians over all pairs. The keys are the names in figure.ratio.
 type comparison struct {
 	Ratio      map[string]float64   `json:"ratio,omitempty"`
 	PairRatios []map[string]float64 `json:"pair_ratios,omitempty"`
 }
 
-// side is the part of the baseline in the report.
+// side is the section about the baseline in the report.
 type side struct {
 	figures               // medians
 	Runs    []baselineRun `json:"runs"`
@@ -155,7 +157,7 @@ type side struct {
 	EarlyEnds int `json:"early_ends"`
 }
 
-// formerReport is the part of a former release in the report.
+// formerReport is the section about a former release in the report.
 type formerReport struct {
 	Version   string       `json:"version"`
 	figures                // medians
@@ -181,6 +183,8 @@ type report struct {
 	Targets     []targets.Result `json:"targets,omitempty"`
 }
 
+// addOurs adds the result of a boot of our machine. early is the number of its attempts that ended
+// early (again). addFormer and addBaseline do the same for the other sides.
 func (r *report) addOurs(run machineRun, early int, err error) {
 	r.EarlyEnds += early
 	if err == nil {
@@ -274,6 +278,7 @@ func (r *report) typical() machineRun {
 	return sorted[(len(sorted)-1)/2]
 }
 
+// medians returns the medians of the figures over all runs.
 func medians(runs []*figures) figures {
 	var out figures
 	for i, n := range out.numbers() {
@@ -307,6 +312,7 @@ func medianOfNames(runs []*figures, of func(*figures) map[string]float64) map[st
 	return out
 }
 
+// add appends *v, if v is not nil.
 func add(to []float64, v *float64) []float64 {
 	if v == nil {
 		return to

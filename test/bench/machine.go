@@ -57,7 +57,7 @@ type boot struct {
 	network *vm.Network
 	machine *vm.Machine
 	poweron time.Time
-	pinned  client.Endpoint
+	pinned  client.Endpoint // address, fingerprint and client certificate of the connection
 	client  *client.Client
 	record  *record
 }
@@ -217,10 +217,12 @@ func (b *boot) documents(ctx context.Context) ([]byte, error) {
 // address is the machine's address in the closed network of its boot.
 const address = "10.77.0.11"
 
+// endpoint returns the URL of the Kubernetes API.
 func (b *boot) endpoint() string {
 	return "https://" + net.JoinHostPort(address, strconv.Itoa(paths.PortKubernetes))
 }
 
+// powerOn creates the machine and switches it on. It sets b.poweron to the time before.
 func (b *boot) powerOn(ctx context.Context) error {
 	b.poweron = time.Now()
 	var err error
@@ -261,8 +263,8 @@ func (b *boot) measure(ctx context.Context, documents []byte, podImage string) (
 	if err != nil {
 		return run, err
 	}
-	// The machine reaches its last moments after the pod runs; complete reads them later. The
-	// watches end here, because an idle machine must serve no stream.
+	// The timeline gets further moments after the pod runs; complete reads them later. The watches
+	// end here, because their streams would add to the use of processors of the idle machine.
 	stop()
 	if err := backoff.Sleep(ctx, b.idle); err != nil {
 		return run, err
@@ -363,6 +365,7 @@ func (b *boot) dialUntilOpen(ctx context.Context, to string) (net.Conn, error) {
 	}
 }
 
+// apply applies the configuration, and returns the time of the answer.
 func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -376,8 +379,8 @@ func (b *boot) apply(ctx context.Context, documents []byte) (time.Time, error) {
 	return time.Now(), nil
 }
 
-// importImage imports the pod's image as soon as containerd runs. The baseline also imports its
-// image before it starts its kubelet.
+// importImage imports the pod's image as soon as containerd runs. The baseline does the same before
+// it starts its kubelet, so neither side pulls the image.
 func (b *boot) importImage(ctx context.Context, file string) error {
 	if err := b.record.wait(ctx, "containerd"); err != nil {
 		return err

@@ -73,7 +73,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.bootFiles, "baseline", filepath.Join("build", "baseline"), "`directory` for the programs of the baseline; empty: no baseline, and no ratio with it in the file")
 	against := f.String("against", "", "`directory` or bundle of a former release to compare with, such as build/previous; empty: none")
 	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` to write; logs of each boot go to a directory beside it")
-	f.IntVar(&o.pairs, "pairs", 3, "how many times all are booted, in turn and in reverse")
+	f.IntVar(&o.pairs, "pairs", 3, "how many times each side is booted; the order changes each time")
 	f.IntVar(&o.memoryMiB, "memory", 6144, "memory of each machine in MiB; each has two processors")
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long our machine idles before its memory is read, and then its use of processors")
 	if err := f.Parse(args); err != nil {
@@ -108,7 +108,8 @@ func (o options) releaseOf() system {
 	return s
 }
 
-// subject is a side of the comparison, with the function that measures its machine once.
+// subject is a side of the comparison (our machine, the former release, the baseline), with the
+// function that measures its machine once.
 type subject struct {
 	dir     string // name of the directory for its logs, below the directory of the pair
 	measure func(ctx context.Context, pair, dir string) error
@@ -232,8 +233,8 @@ func measureSystem(ctx context.Context, o options, s system, podImage, pair, dir
 	return run, early + more, err
 }
 
-// errEarly is the error of a boot whose emulator ended before the measurement did, although nothing
-// requested it. Such a boot is repeated.
+// errEarly is the error of a boot with an emulator that ended before the end of the measurement,
+// without a request. The boot is then repeated.
 var errEarly = errors.New("the machine ended early")
 
 // again runs a boot, and repeats it after errEarly, up to the number of tries. It returns how many

@@ -57,7 +57,7 @@ func (r *record) follow(ctx context.Context, c *client.Client) {
 }
 
 // watchTopic watches a topic until ctx ends. It calls add with each value and its time of arrival.
-// It starts the stream again if the stream breaks.
+// If the stream breaks, it starts a new stream after retryPause.
 func watchTopic[T any](ctx context.Context, c *client.Client, topic string, add func(time.Time, T)) {
 	for ctx.Err() == nil {
 		stream, err := c.Machine.Watch(ctx, &api.GetRequest{Topic: topic})
@@ -183,11 +183,11 @@ type event struct {
 	Message string  `json:"message"`
 }
 
-// placeEvents returns the events with their times in seconds since init started. An event has the
-// time of day, and the machine sets its clock during the boot. The event of a moment also contains
-// the seconds of the moment, so it gives the start of init by the clock at that time. placeEvents
-// uses the last event of a moment up to each event. For the events before the first event of a
-// moment, it uses that first event.
+// placeEvents returns the events with their times in seconds since init started. An event has only
+// the time of the machine's clock, and the machine sets its clock during the boot. But the events
+// of moments contain both times, so each of them gives the start of init by the clock at that time.
+// For each event, placeEvents uses the latest event of a moment that is not later; for the events
+// before the first event of a moment, it uses this first event.
 func placeEvents(list []*api.Event) []event {
 	var began time.Time
 	find := func(e *api.Event) bool {

@@ -65,13 +65,13 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.out, "out", filepath.Join("build", "bench.json"), "`file` whose field cluster is written; consoles and events go to the directory bench-cluster beside it")
 	only := f.String("only", "", "only these `parts`, with commas: "+strings.Join(names(), ", "))
 	f.DurationVar(&o.idle, "idle", time.Minute, "how long the machines idle before their memory is read")
-	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for machines of which several share this computer's processors")
-	f.IntVar(&o.scaleDilation, "scale-time-dilation", 8, "the same for the one machine with simulated nodes")
+	f.IntVar(&o.dilation, "time-dilation", 4, "how many times more slowly time passes for the machines of a cluster of several machines")
+	f.IntVar(&o.scaleDilation, "scale-time-dilation", 8, "how many times more slowly time passes for the machine with simulated nodes")
 	f.IntVar(&o.cuts, "cuts", 2, "how often the machine that answers for the virtual address loses its power")
-	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, each with what is there of the one before")
+	nodes := f.String("nodes", "200,1000", "`numbers` of simulated nodes, ascending; each number adds nodes and pods to those of the number before")
 	f.DurationVar(&o.load, "load", 90*time.Second, "how long the pods of simulated nodes may take to be created, and to be rolled")
-	former := f.String("against", "", "`directory` or bundle of a former release, such as build/previous, of which the same parts but "+strings.Join(notComparable(), " and ")+" are measured; empty: none")
-	f.IntVar(&o.pairs, "pairs", 1, "how many times all is measured, in turn and in reverse")
+	former := f.String("against", "", "`directory` or bundle of a former release, such as build/previous, for a comparison in all parts except "+strings.Join(notComparable(), " and ")+"; empty: no comparison")
+	f.IntVar(&o.pairs, "pairs", 1, "how many times each version is measured; the order changes each time")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -156,6 +156,7 @@ func scaleLimit(o options) time.Duration {
 
 func parts(o options) []part { return slices.Concat(onFive(), onTwo(), onOne(o)) }
 
+// names returns the names of all parts.
 func names() []string {
 	var all []string
 	for _, p := range parts(options{}) {
@@ -194,7 +195,7 @@ type side struct {
 	dir        string // name of the directory for its logs, below the directory of the pair
 	image, bin string
 	former     bool
-	only       []string // parts
+	only       []string // names of the parts to measure
 }
 
 // sides returns our version and, if a former release is given, the former release with its
@@ -232,6 +233,7 @@ type kind struct {
 	parts   []part
 }
 
+// kinds returns the kinds of clusters, in the order of the measurements.
 func (o options) kinds() []kind {
 	five := localcluster.Cluster{Name: "bench", ControlPlanes: controlPlanes, Workers: workers, MemoryMiB: controlPlaneMemoryMiB, WorkerMemoryMiB: workerMemoryMiB, CPUs: cpus, Dilation: o.dilation}
 	two := localcluster.Cluster{Name: "pods", ControlPlanes: 1, Workers: 1, MemoryMiB: controlPlaneMemoryMiB, CPUs: cpus, Dilation: o.dilation}
@@ -239,8 +241,9 @@ func (o options) kinds() []kind {
 	return []kind{{five, clusterPatch(), onFive()}, {two, "kind: Cluster\nspec: {}\n", onTwo()}, {one, scalePatch(), onOne(o)}}
 }
 
-// run measures all kinds of clusters, and prints the report. For each kind, it measures both
-// versions directly after each other, because the conditions on the computer can change over time.
+// run measures all kinds of clusters, and prints the report. For each kind, it measures this
+// version and the former release directly after each other, because the conditions on the computer
+// can change over time.
 func run(ctx context.Context, o options) error {
 	dir, err := filepath.Abs(filepath.Join(filepath.Dir(o.out), "bench-cluster"))
 	if err != nil {

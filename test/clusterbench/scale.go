@@ -32,7 +32,8 @@ const (
 	// registerEvery is the minimum interval between the registrations of two nodes. An emulated
 	// machine cannot process more registrations.
 	registerEvery = 100 * time.Millisecond
-	// quietTime is the time in which the nodes only renew their Leases and report their status.
+	// quietTime is the duration of the measurement without load, while the nodes only renew their
+	// Leases and report their status.
 	quietTime = 20 * time.Second
 	// readyLimit is the deadline for all nodes to report Ready.
 	readyLimit = time.Minute
@@ -51,21 +52,23 @@ type scaleFigures struct {
 	outcome
 	MemoryMiB   int        `json:"memory_mib"`
 	PodsPerNode int        `json:"pods_per_node"`
-	LoadS       float64    `json:"load_limit_s"` // deadline of each half of the load
+	LoadS       float64    `json:"load_limit_s"` // of each half of the load (loadDeployment)
 	Runs        []scaleRun `json:"runs,omitempty"`
 }
 
 // scaleRun holds the figures with a given number of nodes.
 type scaleRun struct {
 	Nodes int `json:"nodes"`
-	// from the first registration of this run until the last node has reported Ready
+	// RegisterS is the time from the first registration of this run until the last node has
+	// reported Ready.
 	RegisterS *float64 `json:"register_s,omitempty"`
 	// QuietBusy is the share of the processors' time in which they are busy while the nodes only
 	// renew their Leases and report their status.
 	QuietBusy *float64 `json:"quiet_busy,omitempty"`
 	Pods      int      `json:"pods"`
-	// CreateS and RollS are nil if the load exceeded its deadline. Running is the number of running
-	// pods at the end of the creation.
+	// CreateS and RollS are the durations of the creation and of the replacement of the pods, or
+	// nil after their deadline. Running is the number of running pods at the end of the creation,
+	// and Rolled the number of replaced pods at the end of the replacement.
 	CreateS     *float64      `json:"create_s,omitempty"`
 	Running     int           `json:"running"`
 	RollS       *float64      `json:"roll_s,omitempty"`
@@ -102,6 +105,7 @@ func (r scaleRun) rows() []row {
 	return append(rows, row{"  processor time under load, s", shares(r.ProcessorS), ""})
 }
 
+// share formats a share as a percentage; "-" for nil.
 func share(v *float64) string {
 	if v == nil {
 		return "-"
@@ -184,7 +188,8 @@ func (b *bench) loadWith(ctx context.Context, fleet *simulation.Fleet, r *scaleR
 	return errors.Join(loaded, b.sumUp(ctx, r, fleet, after, requests))
 }
 
-// sumUp reads the figures after the load and stores the differences since before the load in r.
+// sumUp reads the figures after the load, and stores in r the differences from the figures before
+// the load.
 func (b *bench) sumUp(ctx context.Context, r *scaleRun, fleet *simulation.Fleet, before machineLook, requests latencies) error {
 	after, err := b.lookAtMachine(ctx)
 	if err != nil {
@@ -266,9 +271,9 @@ func (b *bench) patchLoad(ctx context.Context, patch string) error {
 // sumUpTime is the time that is reserved for reading the figures after the load.
 const sumUpTime = 45 * time.Second
 
-// half returns the deadline for a half of the load, by the clock of this computer. The parameter
-// left is the number of halves that are not finished. The deadline is shorter than configured if
-// the deadline of ctx would otherwise leave too little time to read the figures.
+// half returns the time limit for a half of the load, in the time of this computer. The parameter
+// left is the number of halves that are not finished. The limit is shorter than configured if the
+// deadline of ctx would otherwise leave too little time to read the figures.
 func (b *bench) half(ctx context.Context, left int) time.Duration {
 	wanted := b.clock.Outside(b.load)
 	end, ok := ctx.Deadline()
@@ -295,9 +300,9 @@ func loadObject(pods int32) *apps.Deployment {
 	}
 }
 
-// until waits until all pods of the Deployment are updated and available, or until the deadline
-// limit by the clock of this computer. It returns the number of updated pods, and whether the wait
-// ended before the deadline. It fails only if ctx ends.
+// until waits until all pods of the Deployment are updated and available, at most for the duration
+// limit in the time of this computer. It returns the number of updated pods. done is true if all
+// pods were updated and available in time. until fails only if ctx ends.
 func (b *bench) until(ctx context.Context, pods int, limit time.Duration) (updated int, done bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -359,6 +364,7 @@ type machineLook struct {
 	machinestate.Use
 }
 
+// lookAtMachine reads the use of memory and of processors from the control-plane machine.
 func (b *bench) lookAtMachine(ctx context.Context) (machineLook, error) {
 	var l machineLook
 	err := b.with(ctx, b.cluster.Name, func(c *client.Client) (err error) {

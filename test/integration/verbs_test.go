@@ -31,18 +31,21 @@ import (
 
 // The verbs of the stories, in addition to the verbs of testscript (stdout, stderr, cmp, grep, …).
 //
-// All times in a story are in the time of the machines. This time differs from the time of this
+// An argument PATCH is a file that the verb writes: a patch for the configuration of a machine. All
+// times in a story are in the time of the machines. This time differs from the time of this
 // computer after
 //
 //	dilate N
-//	    first verb of a story: time passes N times more slowly for the machines (vm.Clock)
+//	    comes before the first machine of a story: time passes N times more slowly for the
+//	    machines (vm.Clock)
 //
 // The other verbs are
 //
 //	router MODE
-//	    first verb of a story: the network has IPv6 and no IPv4, and its router configures
-//	    machines by MODE: advertised (by router advertisements), stateless (further settings by
-//	    DHCPv6), stateful (addresses by DHCPv6)
+//	    comes before the first machine of a story: the network has IPv6 and no IPv4. MODE says how
+//	    its router configures machines: advertised (all settings by router advertisements),
+//	    stateless (addresses by router advertisements, other settings by DHCPv6), stateful
+//	    (addresses and other settings by DHCPv6)
 //	machine NAME [key=value…]
 //	    make a machine and switch it on; machineVerb lists the keys
 //	console NAME REGEXP [DEADLINE]
@@ -62,18 +65,19 @@ import (
 //	    check that the management API of the machine rejects unauthorized calls, and measure
 //	    authorized calls; the results are in build/api.json
 //	nocert NAME
-//	    try to connect without a certificate; with a !, the API must reject the connection
+//	    connect to the machine without a certificate; the API must accept the connection, or with
+//	    a ! reject it
 //	image FILE [NAME]
 //	    build the test image as an OCI archive; the default NAME is test.orlop.dev/testpod:1
 //	addon-archive FILE NAME YAML
 //	    write an OCI archive of artifact NAME (with a tag) that holds the file YAML, in the form
 //	    of `flux push artifact`; $ARTIFACT becomes the name of the artifact with the digest
 //	cluster NAME [KEY=VALUE… | KIND.FIELD YAML]
-//	    make a machine with keys of the verb machine, and a cluster on it with the test image.
-//	    KIND.FIELD YAML changes the machine's configuration like the verb set. orlopctl and
-//	    kubectl use the cluster
+//	    make a machine with keys of the verb machine, create a cluster on it, and import the test
+//	    image. KIND.FIELD YAML changes the machine's configuration like the verb set. orlopctl and
+//	    kubectl use the cluster from then on
 //	portforward TARGET PORT PATH
-//	    kubectl port-forward with one HTTP request; prints the answer
+//	    run kubectl port-forward, send one HTTP request through it, and print the answer
 //	outside DEADLINE REGEXP URL
 //	    fetch the URL repeatedly from a host in the network until the answer matches, or with a !
 //	    until it does not match
@@ -86,15 +90,17 @@ import (
 //	    kill services of the machine with SIGKILL through the API (default: all); the process of
 //	    each service must run again within 10 s, and then become ready
 //	follow POD WATCHER
-//	    kubectl logs -f while the pod writes, until its log was rotated twice: each line occurs
-//	    once and in order; the pod WATCHER in kube-system has the log files in its directory /logs
+//	    read the log of POD with kubectl logs -f while the pod writes, until the kubelet has
+//	    rotated the log twice; each line must occur once and in order. WATCHER is a pod in
+//	    kube-system that mounts the log files at /logs, so the verb sees the rotations
 //	issuer DOCUMENTS EXPRESSION KUBECONFIG
-//	    start an issuer of tokens in the network. The Cluster document trusts the issuer, and
-//	    derives user names by EXPRESSION; KUBECONFIG is for the user dora of the issuer
+//	    start an issuer of tokens in the network. The verb changes the Cluster document in
+//	    DOCUMENTS, so the cluster trusts the issuer and derives user names by EXPRESSION. The verb
+//	    writes KUBECONFIG for the user dora of the issuer
 //	pod-token NODE KUBECONFIG
-//	    KUBECONFIG has the token of a pod of the default namespace on NODE
+//	    write KUBECONFIG with the token of a pod of the default namespace on NODE
 //	refused-calls N
-//	    make N failing calls as the operator, with sixteen concurrent calls
+//	    make N calls as the operator, which must fail, sixteen at a time
 //	cut-stream NAME
 //	    cut the power of the machine during a packet capture on the machine
 //	kubelet NAME PATH STATUS [KUBECONFIG]
@@ -104,18 +110,19 @@ import (
 //	    add a disk to the SCSI controller of the machine, or remove the disk
 //	disk NAME FROM
 //	    while the machine is off, replace the content of its first disk. FROM is the name of a
-//	    machine that is off (the content becomes a copy of its system disk), image, or blank
+//	    machine that is off (the content becomes a copy of its system disk), "image" or "blank"
 //	swap NAME DISK
 //	    while the machine is off, exchange the disk with a blank disk of the same size; the next
 //	    swap restores the first disk
 //	settled SERVICE DURATION
 //	    wait until the service has run for this duration
 //	writes start|check, writes stop [resumed]
-//	    write ConfigMaps, at most 20 a second; check: all writes that were acknowledged since the
-//	    first start exist; resumed: fail if no write has failed, or if no later write was
-//	    acknowledged
+//	    start: write ConfigMaps, at most 20 a second. check: all writes that were acknowledged
+//	    since the first start must exist. stop: end the writes; with resumed, some write must have
+//	    failed, and a later write must have been acknowledged
 //	reads KUBECONFIG, reads stop
-//	    read from the API repeatedly, each time over a new connection; stop: no read has failed
+//	    read from the API repeatedly, each time over a new connection. stop: end the reads; none
+//	    may have failed
 //	history start MACHINE…, history next, history stop
 //	    run clients that read and write registers at these API servers; next gives the clients new
 //	    registers; stop checks that the history is linearizable: no acknowledged write is lost
@@ -123,8 +130,8 @@ import (
 //	    use the orlopctl and the kubectl of a directory below ${VERSIONS}; without DIRECTORY, use
 //	    those of this version again
 //	client start ADDRESS, client stop
-//	    write and read at ADDRESS, five requests a second; stop: no request has failed twice, and
-//	    every acknowledged write exists
+//	    write and read at ADDRESS, five requests a second. stop: end the requests; none may have
+//	    failed twice, and every acknowledged write must exist
 //	network cut|join NAME
 //	    disconnect a machine from the network, or connect it again
 //	cable pull|plug NAME N
@@ -161,9 +168,10 @@ import (
 //	forge-ticket DOCUMENTS NAME
 //	    replace the ticket in DOCUMENTS by a ticket for NAME with the signature of an unknown CA
 //	operators PATCH CA…
-//	    PATCH makes a machine trust exactly the operators with these CA files
+//	    PATCH makes a machine trust exactly the operators of the CAs in these files
 //	leaks SECRETS FILE…
-//	    a file contains a private key or another secret of SECRETS; with a ! no file does
+//	    at least one file must contain a private key or another secret of SECRETS; with a !, no
+//	    file may contain one
 //	set DOCUMENTS KIND.FIELD[.FIELD…] YAML
 //	    set a field of the spec in the document of this kind; null removes the field
 //	cut-install NAME DOCUMENTS OPERATION
@@ -174,7 +182,8 @@ import (
 //	    run orlopctl upgrade -f, and kill orlopctl when the machine has done MIB of this operation
 //	at-once NAME NAME orlopctl ARGS
 //	    call two machines at the same time. Exactly one call must succeed: $FIRST becomes the
-//	    machine of this call, $SECOND the other machine. The error of $SECOND goes to stderr
+//	    machine of this call, and $SECOND the other machine. The error of the other call goes to
+//	    stderr
 //	registry BUNDLE CA
 //	    start a registry ($REGISTRY) with a bundle as orlop/test:1; the file CA gets the CA of the
 //	    registry
@@ -187,8 +196,8 @@ import (
 //	    as gvisor/gvisor; $EXTENSION_1, $EXTENSION_2 and so on are their references; PATCH makes a
 //	    machine use the registry
 //	mirror PATCH NAME
-//	    start a registry with the test image as NAME (REGISTRY/…), below a path and for one user;
-//	    PATCH makes the registry a mirror of REGISTRY
+//	    start a registry with the test image as NAME (REGISTRY/…). The registry has the image
+//	    below a path, and serves a single user. PATCH makes the registry a mirror of REGISTRY
 //	signed PATCH RULES ARCHIVE NAME
 //	    start a registry with the test image as NAME:unsigned, NAME:wrong (signed by another key)
 //	    and NAME:good; ARCHIVE has NAME:imported with its signature. PATCH makes the registry a
@@ -198,7 +207,7 @@ import (
 //	    start a host in the network that resolves the host's name, secure.site.example, by DNS
 //	    over TLS, and is a time server with NTS; PATCH makes a machine use both
 //	secure silent, secure honest
-//	    the DNS server of the host answers no query, or works again
+//	    silent: the DNS server of the host answers no query; honest: it answers again
 //	bucket start PATCH KEY
 //	    start an object store (S3); PATCH makes a machine upload its snapshots to the store,
 //	    encrypted for KEY
@@ -230,8 +239,8 @@ import (
 //	    start a host in the network that is a key manager (Transit of Vault); PATCH makes the API
 //	    server use the key manager
 //	transit rotate, transit seal, transit unseal
-//	    the key of the key manager gets a new version; the key manager answers no request; it
-//	    works again
+//	    rotate: the key of the key manager gets a new version; seal: the key manager answers no
+//	    request; unseal: it answers requests again
 //	down NAME [DEADLINE [REASON]]
 //	    wait until the machine has powered off; REASON is the reason that QEMU must report
 //	    (guest-shutdown, guest-reset)
@@ -342,7 +351,7 @@ func need(ts *testscript.TestScript, neg bool, args []string, least, most int, u
 	}
 }
 
-// lasts converts a duration of the machines to the duration on this computer.
+// lasts converts a duration in the time of the machines to the time of this computer.
 func (s *story) lasts(d time.Duration) time.Duration { return s.network.Clock().Outside(d) }
 
 // timeouts returns the arguments of a program, with the value of --timeout converted to the time of
@@ -383,8 +392,8 @@ func deadlineOf(ts *testscript.TestScript, text string) time.Duration {
 //	netboot=HOW   the machine boots netboot.efi over the network: pxe or http
 //	kernel=FILE   QEMU passes this boot image to the firmware, which has no other boot option
 //	loader=NAME   the firmware boots another boot loader, ipxe or grub, which boots netboot.efi
-//	first=MIB     a further blank disk, before the others in the kernel's order; the firmware can
-//	              ignore the disk
+//	first=MIB     a further blank disk, before the others in the kernel's order; it is not in the
+//	              boot order of the firmware
 //	foreign       a foreign partition takes all the space after the partitions of the image
 //	flip          one byte of ROOT-A is changed
 //	rtc=TIME      time of the hardware clock at power-on (RFC 3339)
@@ -407,7 +416,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 	var overNetwork, kernel, loader string
 	var first []vm.Disk
 	var damage func(file string) error
-	var others []vm.Disk // the firmware can ignore them
+	var others []vm.Disk // not in the boot order of the firmware
 	for _, a := range args[1:] {
 		key, value, _ := strings.Cut(a, "=")
 		var err error
@@ -493,7 +502,7 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 		spec.QEMU.Args = append(spec.QEMU.Args, "-kernel", filepath.Join(dir, kernel))
 	case loader != "":
 		media = append(media, s.otherLoader(ts, spec.Name, dir, loader))
-	case len(blank)+len(media) == 0 && overNetwork == "": // the system is already on a disk
+	case len(blank)+len(media) == 0 && overNetwork == "": // a disk has the image
 		spec.Disks = vm.BootDisk(filepath.Join(dir, "disk.raw"), size)
 		if damage != nil {
 			spec.Disks[0].Image = filepath.Join(s.dir, spec.Name+"-image.raw")
@@ -519,8 +528,9 @@ func (s *story) machineVerb(ts *testscript.TestScript, neg bool, args []string) 
 }
 
 // toolsVerb selects the orlopctl and the kubectl of a directory below ${VERSIONS}. Without an
-// argument it selects the programs of this version again. A machine with a former release accepts
-// the configurations of the orlopctl of that release.
+// argument it selects the programs of this version again. A story needs them for a machine with a
+// former release, because the orlopctl of this release writes configurations that the machine
+// accepts.
 func (s *story) toolsVerb(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 0, 1, "tools [DIRECTORY]")
 	s.tools = *binDir
@@ -631,7 +641,8 @@ func (s *story) program(name string) func(ts *testscript.TestScript, neg bool, a
 	}
 }
 
-// kubectl returns a kubectl command. The verb can work while the command runs.
+// kubectl returns a kubectl command that is not started yet, so a verb can do other work while the
+// command runs.
 func kubectl(ctx context.Context, ts *testscript.TestScript, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, filepath.Join(*binDir, "kubectl"), append([]string{"--kubeconfig", ts.Getenv("KUBECONFIG")}, args...)...)
 }

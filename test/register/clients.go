@@ -92,7 +92,7 @@ func Clients(kubeconfig string, addresses []string, clock vm.Clock) ([]kubernete
 }
 
 // prepareLimit is the deadline for the registers of a round, in the time of the machines. It is
-// long, because a client closes a connection that a fault has broken only after a while.
+// long, because a client needs some time to notice and close a broken connection.
 const prepareLimit = 2 * time.Minute
 
 // NextRound creates empty registers at any API server that answers, and switches the clients to
@@ -105,8 +105,8 @@ func (r *Record) NextRound(ctx context.Context, servers []kubernetes.Interface) 
 		name := registerName(round, n)
 		for i := 0; ; i++ {
 			_, err := servers[i%len(servers)].CoreV1().ConfigMaps(namespace).Create(ctx, register(name, "", ""), meta.CreateOptions{})
-			// An earlier attempt created the register, but its answer was lost. No other client
-			// creates registers.
+			// If the register exists already, an earlier attempt created it and the answer was
+			// lost, because no other client creates registers.
 			if err == nil || i > 0 && apierrors.IsAlreadyExists(err) {
 				break
 			}
@@ -126,10 +126,11 @@ const readLimit = 5 * time.Minute
 
 // ReadAll reads every register from every API server, and repeats a read without an answer. If the
 // cluster has lost the last write of a register, only these reads show it. In the history, the
-// numbers of the readers follow the given number of clients.
+// reader of the first server has the number clients, and the next readers have the following
+// numbers.
 //
 // ReadAll fails if a server does not answer for all registers within five minutes, in the time of
-// the machines. The successful reads are in the history even then.
+// the machines. Even then, the history has the successful reads.
 func (r *Record) ReadAll(ctx context.Context, servers []kubernetes.Interface, clients int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.clock.Outside(readLimit))
 	defer cancel()

@@ -50,7 +50,7 @@ type Options struct {
 	// Files maps paths in the guest to files or directories of the host. A relative path is below
 	// the working directory of the program in the guest.
 	Files map[string]string
-	// Init is the file of a built init of the guest; empty: Run builds it.
+	// Init is the executable of the guest's init; empty: Run builds it.
 	Init string
 	// Machine describes the machine: memory, CPUs, disks and NIC. Run sets its directory, its
 	// kernel and its channels. Its network may be nil.
@@ -129,8 +129,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	spec.Dir, spec.Kernel.Image, spec.Kernel.Initrd = filepath.Join(dir, "machine"), k.image, initrd
 	// panic=-1: after a panic, the kernel resets the machine at once, which ends QEMU (NoReboot).
-	// oops=panic: an oops ends the kernel at once, as in the product (pkg/kernel/sysctl). So
-	// no test waits until its deadline for the dead thread of the kernel.
+	//
+	// oops=panic: an oops ends the kernel at once, as in the product (pkg/kernel/sysctl).
+	// Otherwise, an oops would end only a thread of the kernel, and a test could wait for this
+	// thread until its deadline.
+	//
 	// no_timer_check: on a busy host, timer interrupts are late. Without this option, the kernel
 	// would treat the timer as broken.
 	spec.Kernel.Append, spec.QEMU.NoReboot = strings.TrimSpace("console=ttyS0 quiet loglevel=4 panic=-1 oops=panic no_timer_check rdinit=/init net.ifnames=0 cgroup_no_v1=all "+o.Append), true
@@ -138,8 +141,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return repeat(ctx, o, func(ctx context.Context) (Result, error) { return once(ctx, spec, o) })
 }
 
-// once boots a machine and returns the result of this boot. It removes the disks of an earlier boot
-// first, so all disks are blank.
+// once boots a machine and returns the result of this boot. First, it removes the disks of an
+// earlier boot, so the new boot has new disks.
 func once(ctx context.Context, spec vm.MachineSpec, o Options) (Result, error) {
 	if err := os.RemoveAll(spec.Dir); err != nil {
 		return Result{}, fmt.Errorf("kernel test: cannot remove the disks of the earlier run: %w", err)
@@ -252,6 +255,7 @@ func pack(path string, k *kernel, o Options) (err error) {
 	return a.data(protocol.JobFile, data)
 }
 
+// packTools adds the tools with their libraries.
 func packTools(a *archive, tools []string) error {
 	if tools == nil {
 		tools = DefaultTools

@@ -25,6 +25,7 @@ import (
 	"github.com/miekg/dns"
 )
 
+// deadline is the time limit of a command that does not serve until it is stopped.
 const deadline = 20 * time.Second
 
 func main() {
@@ -71,7 +72,7 @@ type command struct {
 var commands = []command{
 	{"serve", "", func(context.Context, []string) error { return serve(":8080") }},
 	{"serve", "ADDRESS", func(_ context.Context, args []string) error { return serve(args[0]) }},
-	// do nothing; fail after SIGTERM
+	// wait for SIGTERM, and then fail
 	{"stay", "", func(context.Context, []string) error {
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
@@ -96,8 +97,9 @@ var commands = []command{
 		}
 		return copies(n)
 	}},
+	// keep a processor busy until the deadline; the command copies runs this command
 	{"copy", "", func(ctx context.Context, _ []string) error {
-		for ctx.Err() == nil { // until the deadline of run
+		for ctx.Err() == nil {
 		}
 		return ctx.Err()
 	}},
@@ -115,14 +117,16 @@ var commands = []command{
 		fmt.Println(strings.Join(addrs, "\n"))
 		return err
 	}},
+	// connect to a TCP address
 	{"dial", "ADDRESS", dial},
 	// run a DNS server that answers each query with ADDRESS
 	{"dns", "ADDRESS", func(_ context.Context, args []string) error { return answer(args[0]) }},
-	// install a pod network: RANGE has the addresses of pods; PLUGINS and CONFIGURATIONS are
-	// directories of the machine
+	// install a pod network: RANGE has the addresses of pods; PLUGINS and CONFIGURATIONS are the
+	// directories of the machine for CNI plugins and their configurations
 	{"network", "RANGE PLUGINS CONFIGURATIONS", func(_ context.Context, args []string) error {
 		return bring(args[0], args[1], args[2])
 	}},
+	// run as a CNI plugin
 	{"connect", "", func(context.Context, []string) error { return connect() }},
 	// serve clients that authenticate with the certificates of their pods
 	{"serve-peers", "ADDRESS", func(_ context.Context, args []string) error { return servePeers(args[0]) }},
@@ -176,6 +180,7 @@ var commands = []command{
 		}
 		return crowd(args[0], percent)
 	}},
+	// print each file below a directory, with its size in KiB
 	{"sizes", "DIR", sizes},
 }
 
@@ -297,7 +302,8 @@ func serve(address string) error {
 		fmt.Fprintln(w, "spins for", d)
 	})
 	counted := 0
-	// print this number of lines of 15 kB; the numbers continue over all requests
+	// print this number of lines of 15 kB; each line begins with its number, counted over all
+	// requests
 	http.HandleFunc("/count/{lines}", func(w http.ResponseWriter, r *http.Request) {
 		lines, err := strconv.Atoi(r.PathValue("lines"))
 		if err != nil {
