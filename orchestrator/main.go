@@ -161,8 +161,8 @@ func main() {
 	}
 }
 
-// checkAccess writes the problems that the API server finds in the configuration that it reads from
-// in, and returns the status of the process.
+// checkAccess reads a configuration from the reader in, writes the problems that the API server
+// would find in it, and returns the exit status.
 func checkAccess(in io.Reader, out io.Writer) int {
 	problems, err := kubeapiserver.CheckAccess(in)
 	if err != nil {
@@ -319,10 +319,10 @@ func run(ctx context.Context, name string, dirs dirs.Dirs) error {
 	// All components of a process configure the same global logging. The settings of the first
 	// component remain; every component has the default settings.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
-	// Logs go to the standard error, each line at once. The log of the standard library stays
-	// separate from klog, the log of Kubernetes. logs.InitLogs would redirect the standard log to
-	// klog, and CoreDNS redirects klog to the standard log. With both, each log could wait for the
-	// lock of the other: a deadlock.
+	// There is deliberately no call of logs.InitLogs here: logs go to the standard error, each line
+	// at once, and the log of the standard library stays separate from klog, the log of Kubernetes.
+	// logs.InitLogs would redirect the standard log to klog, and CoreDNS redirects klog to the
+	// standard log. With both, each log could wait for the lock of the other: a deadlock.
 	powerDown := make(chan os.Signal, 1)
 	if name == component.Node {
 		signal.Notify(powerDown, syscall.SIGPWR)

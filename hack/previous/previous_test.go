@@ -160,7 +160,7 @@ func TestProvide(t *testing.T) {
 		"a changed file":   func() error { return os.WriteFile(filepath.Join(dir, "disk.raw"), []byte("else"), 0o600) },
 		"a missing file":   func() error { return os.Remove(filepath.Join(dir, "orlop.bundle")) },
 		"no list of files": func() error { return os.Remove(filepath.Join(dir, sumsFile)) },
-		"no bundle, of a former version of this program": func() error {
+		"a result of a former version of this program, without next/": func() error {
 			return errors.Join(os.RemoveAll(filepath.Join(dir, "next")), writeSums(dir))
 		},
 	} {

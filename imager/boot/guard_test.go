@@ -8,8 +8,9 @@ import (
 )
 
 // TestGuard runs the bytes of the guard on this processor, in a program that acts as the firmware.
-// If the firmware answers, the guard clears the load options, and the stub gets the firmware's
-// arguments. If the firmware fails, the guard does not start the stub.
+// If HandleProtocol succeeds, the guard clears the load options and jumps to the stub, with the
+// image handle and the system table unchanged. If HandleProtocol fails, the guard does not start
+// the stub.
 func TestGuard(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, args ...string) error {
@@ -31,11 +32,11 @@ func TestGuard(t *testing.T) {
 		code   []byte
 		passes bool
 	}{
-		"the firmware answers":        {"0", guard(at, entry), true},
-		"the firmware fails":          {"14", guard(at, entry), true},
-		"a guard that does nothing":   {"0", append([]byte{0xe9, 251, 0, 0, 0}, make([]byte, 20)...), false},
-		"a guard that leads astray":   {"0", guard(at, entry+21), false},
-		"a guard that never comes on": {"0", []byte{0xc3}, false},
+		"the firmware answers":                               {"0", guard(at, entry), true},
+		"the firmware fails":                                 {"14", guard(at, entry), true},
+		"a guard that does nothing":                          {"0", append([]byte{0xe9, 251, 0, 0, 0}, make([]byte, 20)...), false},
+		"a guard that leads astray":                          {"0", guard(at, entry+21), false},
+		"a guard that returns and does not jump to the stub": {"0", []byte{0xc3}, false},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "guard.bin"), c.code, 0o600); err != nil {
 			t.Fatal(err)

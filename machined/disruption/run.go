@@ -21,9 +21,9 @@ import (
 // retryInterval is the delay after a failed return or renewal of the turn.
 const retryInterval = 15 * time.Second
 
-// Run returns the turn that the machine took before this boot, as soon as the machine is healthy.
-// It renews the turn of a version on trial. Any other turn ends by itself if the machine does not
-// become healthy.
+// Run gives the turn that the machine took before this boot back to the cluster, as soon as the
+// machine is healthy. It renews the turn of a version on trial. Any other turn ends by itself if
+// the machine does not become healthy.
 func (g *Guard) Run(ctx context.Context) {
 	for g.state().Booted && !g.awaitHealthy(ctx) {
 		if ctx.Err() != nil {
@@ -44,7 +44,9 @@ func (g *Guard) keepBooted(ctx context.Context) {
 	defer g.mu.Unlock()
 	t := g.state()
 	switch {
-	case !t.Booted || g.operations > 0: // the upkeep renews the turn
+	case !t.Booted || g.operations > 0:
+		// upkeep (guard.go) renews the turn while an operation needs it; a turn of this boot is not
+		// handled here
 	case g.deps.Undecided():
 		asking, cancel := context.WithTimeout(ctx, renewTimeout)
 		defer cancel()
@@ -131,8 +133,8 @@ func (g *Guard) removeTurn() error {
 	return nil
 }
 
-// change changes File within writeTimeout. If a change ends only later, File has an old turn at
-// worst, which the next boot returns.
+// change changes File within writeTimeout. If the disk completes a change after this time, File may
+// still have an old turn. The next boot then gives it back.
 func (g *Guard) change(do func() error) error {
 	_, err := limits.Read(context.Background(), &g.writes, "record of the turn", writeTimeout, func(context.Context) (struct{}, error) { return struct{}{}, do() })
 	return err

@@ -42,5 +42,6 @@ func NICs(s network.State, neighbors []lldp.Neighbor, speed func(link string) in
 	return out
 }
 
-// physical reports whether a link is a device.
+// physical reports whether a link is hardware, not virtual (bridge, bond, VLAN) and not the
+// loopback.
 func physical(l network.LinkState) bool { return l.Kind == "" && l.Name != "lo" }

@@ -12,10 +12,11 @@ import (
 	"github.com/orlop-os/orlop/pkg/safefile"
 )
 
-// maxStored bounds the stored labels in bytes: 64 labels with keys of up to 317 bytes.
+// maxStored bounds the file of stored labels in bytes. 64 labels, with keys of up to 317 bytes and
+// their values, need less than half of it.
 const maxStored = 64 << 10
 
-// load reads the last labels; none if file is empty or does not exist.
+// load reads the last labels. It returns none if the path is empty or the file does not exist.
 func load(file string) (map[string]string, error) {
 	if file == "" {
 		return nil, nil

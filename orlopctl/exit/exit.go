@@ -50,7 +50,7 @@ func Usagef(format string, args ...any) error {
 	return &Error{Code: Usage, Err: fmt.Errorf(format, args...)}
 }
 
-// WithHint adds a hint to an error. A hint that the error already has stays.
+// WithHint adds a hint to an error. If the error already has a hint, that hint is preserved.
 func WithHint(err error, hint string) error {
 	if err == nil {
 		return nil
@@ -165,8 +165,9 @@ func IsTemporary(err error) bool {
 	return ok && s.Code() == codes.Unavailable
 }
 
-// TimedOut reports whether the deadline of a call has expired. The machine knows the deadline too,
-// so its answer may arrive shortly before the local deadline.
+// TimedOut reports whether the deadline of a call has expired. The result can be true although the
+// local context has not expired yet: the machine enforces the same deadline, and its answer can
+// arrive first.
 func TimedOut(err error) bool {
 	s, ok := StatusOf(err)
 	return ok && s.Code() == codes.DeadlineExceeded

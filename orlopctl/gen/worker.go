@@ -12,8 +12,9 @@ import (
 )
 
 // WorkerConfig creates a ticket at a machine. It returns the worker's configuration with the
-// ticket, and with the labels and taints of the node. ticket has the key for the CSR in r. If
-// ticket is nil, the configuration has no ticket.
+// ticket, and with the labels and taints of the node. The parameter ticket has the private key for
+// the CSR in r; WorkerConfig adds the certificate that the machine returns. If the parameter is
+// nil, r has no CSR: the machine's answer has no ticket, and neither has the configuration.
 func WorkerConfig(ctx context.Context, c *client.Client, r *api.CreateTicketRequest, ticket *pki.Leaf, node config.Node) ([]byte, error) {
 	answer, err := c.Cluster.CreateTicket(ctx, r)
 	if err != nil {

@@ -91,7 +91,8 @@ func TestRead(t *testing.T) {
 	if n := l.Flushed(4); n != 2 {
 		t.Errorf("%d operations are flushed", n)
 	}
-	// Two logs with an incomplete last operation: its data is missing, or its description.
+	// Two incomplete logs. In the first, the data of the last write is missing. In the second, a
+	// header is zero; Read ignores everything from there.
 	short, err := Read(bytes.NewReader(w.Bytes()), int64(half+SectorSize))
 	if err != nil || len(short.Ops) != 3 {
 		t.Errorf("a log that ends early: %+v, %v", short, err)
@@ -113,8 +114,9 @@ func TestReadDamaged(t *testing.T) {
 	}
 }
 
-// TestSurvivors checks many draws. Flushed data is always on the disk. Later data is on the disk
-// completely, in part or not at all, and the disk has no other data.
+// TestSurvivors simulates many power cuts, each with a random choice of the unflushed writes that
+// survive. Flushed data is always on the disk. Later data is on the disk completely, in part or not
+// at all, and the disk has no other data.
 func TestSurvivors(t *testing.T) {
 	w := newLog()
 	w.write(0, 4, 0, "a")

@@ -153,15 +153,15 @@ func TestThrough(t *testing.T) {
 		t.Errorf("the header is %v, %d bytes", response.Header, response.ContentLength)
 	}
 	if response, _ := f.ask("GET", "/through/m/v2/private/manifests/1"); response.Header.Get("WWW-Authenticate") == "" {
-		t.Error("who has no user does not learn whom to ask for a token")
+		t.Error("the answer 401 has no WWW-Authenticate, so a client without credentials cannot find the token server")
 	}
 	if got := f.reasons(); got != "" {
 		t.Errorf("failures: %s", got)
 	}
 }
 
-// TestSilent: a mirror that accepts connections and does not answer times out once for all
-// requests.
+// TestSilent: only the first request to a mirror that does not answer waits for the timeout; the
+// next requests fail at once.
 func TestSilent(t *testing.T) {
 	f := before(t, "http://"+silent(t), quick)
 	for range 20 {
@@ -208,7 +208,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestSlow: a mirror that fetches an image first is tried again as soon as it answers any request.
+// TestSlow: a mirror that is paused because it was slow (it had to fetch the image itself) is used
+// again as soon as it answers a probe.
 func TestSlow(t *testing.T) {
 	release := make(chan struct{})
 	var probes atomic.Int32
@@ -456,7 +457,8 @@ func TestTrickle(t *testing.T) {
 	}
 }
 
-// TestReasons: an error does not repeat the request, because the query may contain secrets.
+// TestReasons: the text of an error does not contain the URL of the request, because its query may
+// contain secrets.
 func TestReasons(t *testing.T) {
 	f := before(t, "http://127.0.0.1:1", patient)
 	if _, content := f.ask("GET", "/through/m/v2/web/manifests/1?secret=x"); strings.Contains(content, "secret") {

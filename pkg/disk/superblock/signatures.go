@@ -89,7 +89,7 @@ var tailSignatures = []tail{
 	{"Linux RAID member", func(size uint64) uint64 { return size&^0xffff - 0x10000 }, "\xa9\x2b\x4e\xfc"},
 	// metadata version 1.0
 	{"Linux RAID member", func(size uint64) uint64 { return (size/sector - 16) &^ 7 * sector }, mdMagic},
-	// also for 512-byte sectors
+	// for 512-byte sectors
 	{"Intel RAID member", beforeEnd(2 * sector), "Intel Raid ISM Cfg Sig. "},
 	// for 4096-byte sectors
 	{"Intel RAID member", beforeEnd(2 * 4096), "Intel Raid ISM Cfg Sig. "},
