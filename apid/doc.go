@@ -8,8 +8,8 @@
 // and of the cluster's machines. It issues no session tickets, so no connection skips the
 // verification. For every call, apid
 //
-//  1. compares the role of the certificate (its organization, limited by its CA) with the role that
-//     the .proto file requires for the method,
+//  1. compares the role in the certificate (the O of its subject; each CA can give only certain
+//     roles) with the role that the .proto file requires for the method,
 //  2. forwards the call to machined's Unix socket byte for byte, without decoding it, and
 //  3. writes a log line for each mutating call and each rejected call.
 //

@@ -40,12 +40,12 @@ var guardCode = []byte{
 	0xa1, 0x31, 0x1b, 0x5b, 0x62, 0x95, 0xd2, 0x11, 0x8e, 0x3f, 0x00, 0xa0, 0xc9, 0x69, 0x72, 0x3b,
 }
 
-// guardJump is the offset in guardCode of the distance of the jump to the stub. The distance has 4
-// bytes, and counts from the end of these bytes.
+// guardJump is the index in guardCode of the operand of `jmp stub`: 4 bytes with the distance from
+// the end of the operand to the stub.
 const guardJump = 52
 
-// guard returns the guard for the address at, with a jump to the address entry, which is the entry
-// point of the stub. Both addresses are relative to the beginning of the image.
+// guard returns the code for a guard at address `at` that jumps to address `entry`, the entry point
+// of the stub. Both addresses are relative to the beginning of the image.
 func guard(at, entry uint32) []byte {
 	code := append([]byte{}, guardCode...)
 	binary.LittleEndian.PutUint32(code[guardJump:], entry-(at+guardJump+4))

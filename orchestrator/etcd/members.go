@@ -118,7 +118,8 @@ func (l members) check(ctx context.Context, local *clientv3.Client, m *etcdserve
 	return err
 }
 
-// countVotes counts the voting members, the answering and the waiting members among them.
+// countVotes returns the number of voting members, and how many of them answer and how many wait
+// for a quorum.
 func countVotes(all []*api.EtcdMember) (voters, answering, waiting int) {
 	for _, m := range all {
 		if !m.Learner && m.Problem == waitsForQuorum {
@@ -196,7 +197,7 @@ func removeByID(ctx context.Context, c *clientv3.Client, id uint64) error {
 // leave removes the member of this machine from etcd before the data of the machine are deleted,
 // and returns the removed member. It does nothing if there is no other member, or no reachable
 // member with a quorum. It returns an error if the others would lose their quorum. It also returns
-// an error if it cannot find out whether they would: the etcd of this machine runs without an
+// an error if it cannot check their quorum, because the etcd of this machine runs but does not
 // answer, and no other member serves.
 func (l members) leave(ctx context.Context) (left *api.EtcdMember, err error) {
 	s := &api.EtcdStatusResponse{}
@@ -341,12 +342,14 @@ func (l members) listKnown(ctx context.Context) ([]*api.EtcdMember, error) {
 func (l members) prober() joiner { return joiner{l.spec, l.dirs, func(string) {}} }
 
 // forcesNewCluster reports whether etcd starts as the only member, because the operator requested a
-// recovery. It drops the request in three cases. If the others have a quorum by now, or will have a
-// quorum with this machine, a recovery would stop the others, and the writes that they have
-// acknowledged would be lost. If the machine has rebooted since the request, the request is out of
-// date. If the data give this machine no vote, they may be incomplete. Only the database shows
-// whether this machine has a vote: the etcd of a new member reports a vote until it hears from the
-// others.
+// recovery. It drops the request if
+//
+//  1. the others have a quorum, or will have a quorum with this machine: a recovery would stop them
+//     and lose acknowledged writes;
+//  2. the machine has rebooted since the request: the request is out of date; or
+//  3. the data give this machine no vote: the data may be incomplete. Only the database shows
+//     whether this machine has a vote: the etcd of a new member reports a vote until it hears from
+//     the others.
 func (l members) forcesNewCluster(ctx context.Context) (bool, error) {
 	if !exists(l.at(nodespec.ForceNewClusterFile)) {
 		return false, nil
@@ -456,8 +459,8 @@ func (l members) dropForRejoin() error {
 	if err := l.recovered(); err != nil {
 		return err
 	}
-	// Data without a database, from an interrupted join, must not replace the undo file of earlier
-	// data.
+	// An interrupted join leaves files but no database. Then there is nothing to save, and the undo
+	// file of earlier data must stay.
 	if l.hasData() && exists(l.database()) {
 		if err := l.removeAll(undoFile); err != nil {
 			return err

@@ -23,8 +23,8 @@ import (
 // Its second snapshot breaks off, and its third snapshot is damaged in transit. It restores the
 // snapshot that it has sent, or the stored snapshot `kept`, and it can undo a restore. It has two
 // stored snapshots as soon as a client has taken a snapshot. Stored snapshot `sealed` is encrypted
-// for `reader`. The S3 target rejects the first upload and accepts later uploads. The alarm NOSPACE
-// can be disarmed after a defragmentation, and etcd does not run after that.
+// for `reader`. The S3 target rejects the first upload and accepts later uploads. A client can
+// disarm the alarm NOSPACE only after a defragmentation. After the disarming, etcd does not run.
 type etcdService struct {
 	api.UnimplementedEtcdServer
 	mu                            sync.Mutex
@@ -243,8 +243,8 @@ func (s *etcdService) Disarm(context.Context, *api.EtcdDisarmRequest) (*api.Etcd
 	return &api.EtcdDisarmResponse{Alarms: []string{"NOSPACE"}}, nil
 }
 
-// RemoveMember removes m3, which does not answer. It rejects the removal of any other member, like
-// a machine that would lose the quorum.
+// RemoveMember removes m3, which does not answer. It rejects the removal of any other member, as a
+// real machine does if the removal would cost the quorum.
 func (s *etcdService) RemoveMember(_ context.Context, r *api.EtcdRemoveMemberRequest) (*api.EtcdRemoveMemberResponse, error) {
 	if r.Member != "m3" {
 		return nil, status.Errorf(codes.FailedPrecondition, "etcd: cannot remove %s, nothing was changed: 2 of 3 members answer; without it there would be 2 members, of which 2 are required, and only 1 would answer", r.Member)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start runs the examining process until it exits, and returns its standard output of at most most
-// bytes. question is the standard input; files are inherited from descriptor 3 on.
-type Start func(ctx context.Context, question []byte, files []*os.File, most int) ([]byte, error)
+// Start runs the examining process until it exits, and returns at most limit bytes of its standard
+// output. question is the standard input; files are inherited from descriptor 3 on.
+type Start func(ctx context.Context, question []byte, files []*os.File, limit int) ([]byte, error)
 
 // Probe opens a disk and its partitions read-only, runs the examining process, and validates its
 // result. The opening can block, too, if a disk does not answer; Prober bounds the time of the
@@ -40,11 +40,11 @@ func Probe(ctx context.Context, d Device, f *File, start Start) (Result, error) 
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot encode the request: %w", err)
 	}
-	most := MaxResult
+	limit := MaxResult
 	if f != nil {
-		most += 2 * int(f.MaxSize) // in Base64
+		limit += 2 * int(f.MaxSize) // in Base64
 	}
-	text, err := start(ctx, question, files, most)
+	text, err := start(ctx, question, files, limit)
 	if err != nil {
 		return Result{}, fmt.Errorf("the examination failed: %w", err)
 	}
