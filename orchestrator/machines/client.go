@@ -2,7 +2,10 @@ package machines
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"reflect"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -143,14 +146,8 @@ func (c *clients) do(ctx context.Context, change Change) error {
 	case *clusterv1.MachineHealthCheck:
 		return write(ctx, c.checks, o, change.Verb)
 	case *machineapi.OrlopMachine:
-		field := map[string]any{"permit": o.Spec.Permit}
-		switch change.Verb {
-		case Permit:
-		case Repair:
-			field = map[string]any{"repair": o.Spec.Repair}
-		case Fence:
-			field = map[string]any{"fence": o.Spec.Fence}
-		default:
+		field := ownField(change.Verb, o)
+		if field == nil {
 			return write(ctx, c.own, o, change.Verb)
 		}
 		return patchObject(ctx, c.own, o, map[string]any{"spec": field})
@@ -164,6 +161,43 @@ func (c *clients) do(ctx context.Context, change Change) error {
 		return patchObject(ctx, c.nodes.CoreV1().Nodes(), o, map[string]any{"spec": spec})
 	}
 	return fmt.Errorf("%s %T: unknown change", change.Verb, change.Object)
+}
+
+// ownField returns the field of the spec of an OrlopMachine that a change writes; nil if the change
+// writes another part of the object.
+func ownField(verb Verb, o *machineapi.OrlopMachine) map[string]any {
+	switch verb {
+	case Permit:
+		return map[string]any{"permit": whole(reflect.ValueOf(o.Spec.Permit))}
+	case Repair:
+		return map[string]any{"repair": whole(reflect.ValueOf(o.Spec.Repair))}
+	case Fence:
+		return map[string]any{"fence": whole(reflect.ValueOf(o.Spec.Fence))}
+	}
+	return nil
+}
+
+// whole returns a value for a merge patch that replaces the former value. A merge patch keeps each
+// member that it does not name, and JSON omits empty members with the option omitempty. Without
+// the explicit null, a second power cycle would have the phase Done of the first power cycle.
+func whole(v reflect.Value) any {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return nil
+		}
+		return whole(v.Elem())
+	}
+	if _, encodes := v.Interface().(json.Marshaler); encodes || v.Kind() != reflect.Struct {
+		return v.Interface()
+	}
+	members := map[string]any{}
+	for field, value := range v.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if members[name] = whole(value); options == "omitempty" && value.IsZero() {
+			members[name] = nil
+		}
+	}
+	return members
 }
 
 // newOfClaims returns the clients of the kinds that only claims need.

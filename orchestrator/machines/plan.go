@@ -9,6 +9,7 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,6 +55,10 @@ type Snapshot struct {
 	Checks []*clusterv1.MachineHealthCheck
 	// Power has the facts about the machines whose power switch a decision needs, by name.
 	Power map[string]power.Facts
+	// Leases are the Leases of all kubelets, by the names of their Nodes; nil if no decision needs
+	// the Leases. LeasesRead is the time before they were read.
+	Leases     map[string]*coordinationv1.Lease
+	LeasesRead time.Time
 }
 
 // Verb is the kind of a change.

@@ -83,6 +83,9 @@ func (w *world) apply(c Change) {
 	case *clusterv1.Machine:
 		w.Machines = append(slices.DeleteFunc(slices.Clone(w.Machines), func(m *clusterv1.Machine) bool { return same(m) }), o)
 	case *machineapi.OrlopMachine:
+		if field := ownField(c.Verb, o); field != nil {
+			o = w.patched(o, field)
+		}
 		w.Own = append(slices.DeleteFunc(slices.Clone(w.Own), func(m *machineapi.OrlopMachine) bool { return same(m) }), o)
 	case *batchv1.Job:
 		w.Jobs = append(w.Jobs, o)
@@ -92,6 +95,46 @@ func (w *world) apply(c Change) {
 		w.Nodes = append(slices.DeleteFunc(slices.Clone(w.Nodes), func(n *corev1.Node) bool { return same(n) }), o)
 	default:
 		w.t.Fatalf("%T: unknown object", o)
+	}
+}
+
+// patched returns the stored OrlopMachine with the merge patch of its specification that the
+// controllers send.
+func (w *world) patched(o *machineapi.OrlopMachine, spec map[string]any) *machineapi.OrlopMachine {
+	w.t.Helper()
+	decode := func(from, into any) {
+		raw, err := json.Marshal(from)
+		if err == nil {
+			err = json.Unmarshal(raw, into)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var stored, patch map[string]any
+	decode(find(w.t, w.Own, o.Name), &stored)
+	decode(map[string]any{"metadata": map[string]any{"generation": o.Generation}, "spec": spec}, &patch)
+	merge(stored, patch)
+	out := &machineapi.OrlopMachine{}
+	decode(stored, out)
+	return out
+}
+
+// merge applies a JSON merge patch (RFC 7396).
+func merge(object, patch map[string]any) {
+	for key, value := range patch {
+		child, isObject := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(object, key)
+		case isObject:
+			if _, there := object[key].(map[string]any); !there {
+				object[key] = map[string]any{}
+			}
+			merge(object[key].(map[string]any), child)
+		default:
+			object[key] = value
+		}
 	}
 }
 
@@ -179,7 +222,7 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 
 // TestScripts runs the scripts in testdata. These are the commands:
 //
-//	node NAME IP                 adds a Node
+//	node NAME IP [plane]         adds a Node, with plane that of a control-plane machine
 //	lost NAME                    deletes a Node
 //	notready NAME                makes a Node unready
 //	report NAME VERSION [WORD…]  the machine reports its release (kubernetes v1.37.2) and health;
@@ -204,6 +247,7 @@ func conditions(all []metav1.Condition, kinds ...string) string {
 //	pods NAME NUMBER             the pods of its Node
 //	lease NAME AGE               the kubelet renewed its Lease before this time
 //	boot NAME ID                 the kubelet reports another boot ID
+//	hardware NAME UUID           the kubelet reports another UUID of its hardware
 //	wait DURATION                the time passes
 //	settle                       the output is all changes until there are none
 //	show KIND NAME               the output is an object
@@ -225,6 +269,9 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	switch d.Cmd {
 	case "node":
 		w.node(args[0], args[1])
+		if len(args) > 2 {
+			w.Nodes[len(w.Nodes)-1].Labels = map[string]string{bootstrap.ControlPlaneKey: ""}
+		}
 	case "lost":
 		w.Nodes = slices.DeleteFunc(w.Nodes, func(n *corev1.Node) bool { return n.Name == args[0] })
 	case "notready":
@@ -280,6 +327,8 @@ func (w *world) command(d *datadriven.TestData, args []string) string {
 	case "boot":
 		n := find(w.t, w.Nodes, args[0])
 		n.Status.NodeInfo.BootID, n.Status.NodeInfo.SystemUUID = args[1], "uuid-of-"+args[0]
+	case "hardware":
+		find(w.t, w.Nodes, args[0]).Status.NodeInfo.SystemUUID = args[1]
 	case "wait":
 		length, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -312,14 +361,17 @@ func (w *world) facts(command string, args []string) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		f.Pods.Left = n
+		f.Pods = fence.Pods{Read: true, Left: n}
 	case "lease":
 		age, err := time.ParseDuration(args[1])
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		renewed := metav1.NewMicroTime(w.Now.Add(-age))
-		f.Lease = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
+		if w.Leases == nil {
+			w.Leases = map[string]*coordinationv1.Lease{}
+		}
+		w.Leases[args[0]] = &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
 	}
 	w.Power[args[0]] = f
 }

@@ -29,6 +29,7 @@ type care struct {
 	noLimit bool   // the check states no maximum of unhealthy machines
 	// reason and problem state why the machine is unhealthy. They are empty if it is healthy.
 	reason, problem string
+	reused          string // why its hardware is that of another machine now, or empty
 	verdict         repair.Verdict
 	fence           fence.Verdict
 }
@@ -54,8 +55,8 @@ func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 	for _, m := range all {
 		in := repair.Machine{
 			Name: m.name, ControlPlane: m.controlPlane, Checked: m.care.check != "", Unhealthy: m.care.problem, Stopped: m.care.stopped,
-			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now), Busy: cmp.Or(m.care.fence.Busy(), s.busy(m)),
-			Power: m.own != nil && m.own.Spec.Power != nil && m.name != s.Settings.Own, Silent: power.NodeOf(m.node, s.Power[m.name].Lease, s.Now).Silent,
+			Ready: m.ready.status == metav1.ConditionTrue, Since: m.readySince(s.Now), Busy: cmp.Or(m.care.fence.Busy(), m.cycles(), m.care.reused, s.busy(m)),
+			Power: m.own != nil && m.own.Spec.Power != nil && m.name != s.Settings.Own && !m.care.noLimit, Silent: s.nodeOf(m).Silent,
 		}
 		if m.own != nil && m.own.Spec.Repair != nil {
 			o := m.own.Spec.Repair
@@ -76,6 +77,15 @@ func (s Snapshot) repairs(r *Result, all []*machine, maxUnavailable int) {
 		}
 		r.Changes = append(r.Changes, Change{Repair, object})
 	}
+}
+
+// cycles returns the reason why a new order would replace a power cycle that has begun; empty if
+// none has begun. If another order replaced the power cycle, the machine would stay off.
+func (m *machine) cycles() string {
+	if o := powerCycle(m.own); o != nil && (o.Phase == string(fence.SwitchOff) || o.Phase == string(fence.SwitchOn)) {
+		return "its power cycle runs"
+	}
+	return ""
 }
 
 // check sets care of each machine that the check selects, and adds a change that writes the status

@@ -33,6 +33,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -284,21 +285,11 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		return "", nil // ctx is done
 	}
 	defer func() { c.ended = time.Now() }()
-	snapshot := c.cached()
-	if err := c.readPower(ctx, &snapshot); err != nil {
-		return "", err
-	}
-	result, err := Plan(snapshot)
+	snapshot, result, err := c.plan(ctx)
+	// Without a plan, no request is wanted, so a request that waits does not switch a machine off.
+	c.switches.Want(wanted(result.Calls))
 	if err != nil {
 		return "", err
-	}
-	if result.Permits {
-		if snapshot, err = c.fresh(ctx, snapshot); err != nil {
-			return "", fmt.Errorf("cannot read the machines: %w", err)
-		}
-		if result, err = Plan(snapshot); err != nil {
-			return "", err
-		}
 	}
 	failed := perform(result.Changes, func(change Change) error { return c.acts.do(ctx, change) })
 	for _, call := range result.Calls {
@@ -309,6 +300,34 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 		return result.Summary, cmp.Or(failed, err)
 	}
 	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
+}
+
+// plan returns the snapshot of a pass, and the result of Plan for it.
+func (c *controller) plan(ctx context.Context) (Snapshot, Result, error) {
+	snapshot := c.cached()
+	if err := c.readPower(ctx, &snapshot); err != nil {
+		return snapshot, Result{}, err
+	}
+	result, err := Plan(snapshot)
+	if err != nil || !result.Permits {
+		return snapshot, result, err
+	}
+	if snapshot, err = c.fresh(ctx, snapshot); err != nil {
+		return snapshot, Result{}, fmt.Errorf("cannot read the machines: %w", err)
+	}
+	if result, err = Plan(snapshot); err != nil {
+		return snapshot, Result{}, err
+	}
+	return snapshot, result, nil
+}
+
+// wanted returns the requests by the names of their machines.
+func wanted(calls []powerCall) map[string]fence.Action {
+	actions := map[string]fence.Action{}
+	for _, call := range calls {
+		actions[call.machine] = call.action
+	}
+	return actions
 }
 
 // passHosts performs the changes for waiting machines. pass calls it after the changes for the
@@ -360,7 +379,8 @@ func (c *controller) cached() Snapshot {
 	return s
 }
 
-// fresh returns the snapshot with the objects on which a permit depends, read from the API server.
+// fresh returns the snapshot with the objects on which a permit or a fence depends, read from the
+// API server. Its time is that after the last read: the age of a reading of the power matters.
 func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 	var err error
 	if s.Own, err = list(ctx, c.acts.own); err != nil {
@@ -371,7 +391,11 @@ func (c *controller) fresh(ctx context.Context, s Snapshot) (Snapshot, error) {
 		return s, err
 	}
 	s.Machines = c.ofCluster(all)
-	s.OrlopCluster, err = c.acts.orlopCluster.Get(ctx, c.settings.Name, metav1.GetOptions{})
+	if s.OrlopCluster, err = c.acts.orlopCluster.Get(ctx, c.settings.Name, metav1.GetOptions{}); err != nil {
+		return s, err
+	}
+	err = c.freshPower(ctx, &s)
+	s.Now = c.now()
 	return s, err
 }
 

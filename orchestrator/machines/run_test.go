@@ -151,8 +151,9 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestPowerChanges checks that a fence and a taint are written to the version of the object that
-// Plan has seen, and that they change no other field.
+// TestPowerChanges checks that a fence, an order, a permit and a taint are written to the version
+// of the object that Plan has seen, that they change no other field, and that they replace the
+// former value. An order without a phase removes the phase of the order before it.
 func TestPowerChanges(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -172,13 +173,19 @@ func TestPowerChanges(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "w1", UID: "u1", ResourceVersion: "7"}
 	own := &machineapi.OrlopMachine{ObjectMeta: meta}
 	node := &corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}, ProviderID: "x"}}
-	for _, change := range []Change{{Fence, own}, {Taint, node}} {
+	ordered := own.DeepCopy()
+	ordered.Spec.Repair = &machineapi.RepairOrder{Step: "PowerCycle", Attempt: 2, Given: metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))}
+	permitted := own.DeepCopy()
+	permitted.Spec.Permit = &machineapi.Permit{Release: machineapi.ReleaseReference{Version: "1.1.0"}, Expires: ordered.Spec.Repair.Given}
+	for _, change := range []Change{{Fence, own}, {Repair, ordered}, {Permit, permitted}, {Taint, node}} {
 		if err := c.do(t.Context(), change); err != nil {
 			t.Error(err)
 		}
 	}
 	want := []string{
 		`PATCH /apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"fence":null}}`,
+		`PATCH /apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"repair":{"attempt":2,"given":"2026-01-01T12:00:00Z","phase":null,"step":"PowerCycle"}}}`,
+		`PATCH /apis/infrastructure.cluster.x-k8s.io/v1alpha1/namespaces/orlop-machines/orlopmachines/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"permit":{"expires":"2026-01-01T12:00:00Z","peers":null,"release":{"image":null,"version":"1.1.0"}}}}`,
 		`PATCH /api/v1/nodes/w1 {"metadata":{"resourceVersion":"7","uid":"u1"},"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}`,
 	}
 	if !slices.Equal(got, want) {
@@ -215,14 +222,48 @@ func TestReadPower(t *testing.T) {
 	} {
 		s.Nodes, s.Own = append(s.Nodes, node(c.name, c.ready)), append(s.Own, own(c.name, c.spec))
 	}
-	c := &controller{switches: power.New(t.Context(), fake.NewClientset(), func() {})}
+	c := &controller{switches: power.New(t.Context(), fake.NewClientset(), func() {}), now: time.Now}
 	for _, want := range []string{"cycled fenced lost ordered", "cycled fenced ordered"} {
 		if err := c.readPower(t.Context(), &s); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(slices.Sorted(maps.Keys(s.Power)), " "); got != want || s.Power["fenced"].Lease == nil || !strings.Contains(s.Power["fenced"].Switch.Access, "set spec.power") {
+		if got := strings.Join(slices.Sorted(maps.Keys(s.Power)), " "); got != want || s.Leases == nil || !s.Power["fenced"].Pods.Read || s.Power["lost"].Pods.Read || !strings.Contains(s.Power["fenced"].Switch.Access, "set spec.power") {
 			t.Errorf("%q, want %q: %+v", got, want, s.Power)
 		}
 		s.Checks = nil // without a check, no fence begins
+	}
+}
+
+// TestFreshPower checks that a decision about a power switch uses the present Node and the present
+// Leases. A stale cache shows the Node as lost after it has returned.
+func TestFreshPower(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	client := fake.NewClientset(node("w1", corev1.ConditionTrue), node("w3", corev1.ConditionTrue))
+	c := &controller{acts: &clients{nodes: client}, switches: power.New(t.Context(), client, func() {}), now: func() time.Time { return now }}
+	own := func(name string, fence *machineapi.MachineFence) *machineapi.OrlopMachine {
+		return &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: machineapi.OrlopMachineSpec{Fence: fence}}
+	}
+	s := Snapshot{
+		Nodes: []*corev1.Node{node("w1", corev1.ConditionUnknown), node("w2", corev1.ConditionUnknown), node("w3", corev1.ConditionUnknown)},
+		Own:   []*machineapi.OrlopMachine{own("w1", &machineapi.MachineFence{Phase: "SwitchOff"}), own("w2", &machineapi.MachineFence{Phase: "Release"}), own("w3", nil)},
+		Power: map[string]power.Facts{},
+	}
+	if err := c.freshPower(t.Context(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if n := named(s.Nodes, "w1"); n == nil || nodeReady(n).Status != corev1.ConditionTrue {
+		t.Errorf("Node w1 is stale: %+v", n)
+	}
+	if n := named(s.Nodes, "w2"); n != nil {
+		t.Errorf("Node w2 does not exist: %+v", n)
+	}
+	if n := named(s.Nodes, "w3"); nodeReady(n).Status != corev1.ConditionUnknown {
+		t.Error("Node w3 was read, although nothing operates its power switch")
+	}
+	if !s.LeasesRead.Equal(now) || s.Leases == nil || !s.Power["w1"].Pods.Read {
+		t.Errorf("the Leases or the pods were not read: %+v", s)
 	}
 }

@@ -66,10 +66,10 @@ type OrlopMachineSpec struct {
 	// +optional
 	Repair *RepairOrder `json:"repair,omitempty"`
 	// power is the access of the controllers to the power switch of the machine. An operator writes
-	// it. If the field is set, a MachineHealthCheck power-cycles the machine as the last step of a
-	// repair. A MachineHealthCheck with a maximum of unhealthy machines (triggerIf) also fences the
-	// machine when its Node does not report: the controllers switch the machine off before they
-	// release its pods and volumes.
+	// it. If the field is set, a MachineHealthCheck with a maximum of unhealthy machines
+	// (triggerIf) power-cycles the machine as the last step of a repair. It also fences the machine
+	// when its Node does not report: the controllers switch the machine off before they release its
+	// pods and volumes.
 	// +optional
 	Power *MachinePower `json:"power,omitempty"`
 	// fence is the state of a fence. The controllers write it. An operator removes it to end a
@@ -99,7 +99,8 @@ type MachinePower struct {
 // MachineFence is the state of a fence.
 type MachineFence struct {
 	// phase is SwitchOff, Release (of the pods and volumes), SwitchOn or Return (until the Node is
-	// Ready). It is Failed if the power switch did not report the machine as off in time.
+	// Ready). It is Failed if the power switch did not report the machine as off in time, and
+	// Refuted if the machine ran although the power switch reported it as off.
 	// +kubebuilder:validation:MaxLength=64
 	Phase string `json:"phase"`
 	// since is the begin of the phase.

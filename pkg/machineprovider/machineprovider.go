@@ -34,6 +34,13 @@ type Machine interface {
 	InsertMedium(ctx context.Context, url string) error
 }
 
+// PowerReader is implemented by a Machine that can read its power with fewer requests than
+// Describe, for callers that need the power soon, and for users without other rights.
+type PowerReader interface {
+	// ReadPower returns the serial number, the UUID and the power. The other fields may be zero.
+	ReadPower(context.Context) (Description, error)
+}
+
 // Power is an operation of the power switch.
 type Power string
 

@@ -7,6 +7,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/orlop-os/orlop/orchestrator/offlineapi"
 	"github.com/orlop-os/orlop/pkg/disruption/fence"
@@ -23,15 +25,31 @@ const away = 30 * time.Minute
 // machine boots by itself (orchestrator/drain).
 var comingBack = []string{"OrlopReboot", "OrlopUpgrade", "OrlopRollback"}
 
+// renewed is the age of a Lease from which on its kubelet does not count as running for the quorum
+// of etcd. The kubelet renews the Lease every 10 seconds.
+const renewed = 20 * time.Second
+
+// Renewed reports whether a kubelet has renewed its Lease a moment ago; nil means that the Lease
+// does not exist, or was not read.
+func Renewed(lease *coordinationv1.Lease, now time.Time) bool {
+	return lease != nil && lease.Spec.RenewTime != nil && now.Sub(lease.Spec.RenewTime.Time).Abs() <= renewed
+}
+
 // NodeOf returns the facts about a Node; nil means that it does not exist. lease is the Lease of
-// its kubelet; nil means that the Lease was not read. A Lease without a time was never renewed.
+// its kubelet; nil means that the Lease was not read. A Lease without a time was never renewed. A
+// boot ID that cannot be the value of the taint counts as none: a stolen worker would otherwise
+// make the objects of its fence invalid.
 func NodeOf(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) fence.Node {
 	if n == nil {
 		return fence.Node{}
 	}
 	out := fence.Node{Exists: true, BootID: n.Status.NodeInfo.BootID}
+	if out.BootID != "" && len(validation.IsValidLabelValue(taintPrefix+out.BootID)) > 0 {
+		out.BootID = ""
+	}
 	ready := condition(n, corev1.NodeReady)
 	out.Ready = ready.Status == corev1.ConditionTrue
+	out.Reports = out.Ready || ready.Status == corev1.ConditionFalse
 	out.Silent = ready.Status == corev1.ConditionUnknown && lease != nil && (lease.Spec.RenewTime == nil || now.Sub(lease.Spec.RenewTime.Time) >= fence.Silence)
 	if t := taintOf(n); t != nil {
 		out.Taint = strings.TrimPrefix(t.Value, taintPrefix)
@@ -98,16 +116,18 @@ func Taints(n *corev1.Node, bootID string) []corev1.Taint {
 }
 
 // PodsOf returns the facts about the pods of a Node. A pod that tolerates the taint, has ended or
-// is static is not released.
+// is static is not released. A pod of a DaemonSet cannot start on another Node, so it does not
+// prevent that the machine is switched on.
 func PodsOf(all []corev1.Pod) fence.Pods {
-	var out fence.Pods
+	out := fence.Pods{Read: true}
 	for _, p := range all {
 		_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
 		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		if static || ended || slices.ContainsFunc(p.Spec.Tolerations, tolerates) {
 			continue
 		}
-		if out.Left++; p.Annotations[offlineapi.Annotation] == "true" {
+		owner := metav1.GetControllerOf(&p)
+		if out.Left++; p.Annotations[offlineapi.Annotation] == "true" && (owner == nil || owner.Kind != "DaemonSet") {
 			out.Offline = p.Namespace + "/" + p.Name
 		}
 	}

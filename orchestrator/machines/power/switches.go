@@ -2,6 +2,7 @@ package power
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,11 +28,13 @@ const (
 	maxInterval = time.Minute
 	// callTimeout bounds an operation with its reading.
 	callTimeout = 3 * time.Minute
+	// decisionTime is how long after its decision a machine may be switched off. Otherwise a slow
+	// switch would switch off a machine that has recovered.
+	decisionTime = 30 * time.Second
 )
 
-// Facts are what a fence needs to know about a machine, besides its objects.
+// Facts are what a fence needs to know about a machine, besides its objects and its Lease.
 type Facts struct {
-	Lease  *coordinationv1.Lease // of the kubelet; without a time if it does not exist
 	Pods   fence.Pods
 	Switch fence.Switch
 }
@@ -46,6 +49,25 @@ type Switches struct {
 
 	mu  sync.Mutex
 	all map[string]*entry // by the name of the machine
+	// calls are the requests that run, by the name of the machine. A request of a machine that was
+	// forgotten is canceled, and prevents another request until it has ended.
+	calls map[string]*call
+}
+
+// call is a request that runs.
+type call struct {
+	action  fence.Action
+	decided time.Time
+	cancel  context.CancelFunc
+	ended   bool // cancel was called
+}
+
+// end cancels the request.
+func (c *call) end() {
+	if c != nil {
+		c.ended = true
+		c.cancel()
+	}
 }
 
 // entry is the power switch of a machine.
@@ -53,7 +75,6 @@ type entry struct {
 	version  string // of the Secret from which it was made
 	provider machineprovider.Machine
 	reading  fence.Reading
-	runs     bool      // a request runs
 	next     time.Time // no request is sent before
 	failures int       // since the last success
 }
@@ -62,7 +83,7 @@ type entry struct {
 // pods. wake is called after each answer of a power switch.
 func New(ctx context.Context, read kubernetes.Interface, wake func()) *Switches {
 	open := func(c redfish.Config) (machineprovider.Machine, error) { return redfish.New(c) }
-	return &Switches{ctx: ctx, read: read, wake: wake, now: time.Now, open: open, all: map[string]*entry{}}
+	return &Switches{ctx: ctx, read: read, wake: wake, now: time.Now, open: open, all: map[string]*entry{}, calls: map[string]*call{}}
 }
 
 // Leases reads the Leases of all kubelets, by the names of their Nodes.
@@ -78,30 +99,28 @@ func (s *Switches) Leases(ctx context.Context) (map[string]*coordinationv1.Lease
 	return leases, nil
 }
 
-// Facts reads the facts about a machine, except for its Lease. It reads the pods only if pods is
-// true. A missing or wrong Secret is no error, but a fact.
-func (s *Switches) Facts(ctx context.Context, m *machineapi.OrlopMachine, pods bool) (Facts, error) {
+// Facts reads the facts about a machine. It reads the pods only if pods is true. A missing or wrong
+// Secret, and an object that cannot be read, are no errors, but facts: the other machines need this
+// pass.
+func (s *Switches) Facts(ctx context.Context, m *machineapi.OrlopMachine, pods bool) Facts {
 	var f Facts
 	if pods {
 		onNode := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", m.Name).String()}
-		all, err := s.read.CoreV1().Pods("").List(ctx, onNode)
-		if err != nil {
-			return f, fmt.Errorf("cannot read the pods of Node %s: %w", m.Name, err)
+		if all, err := s.read.CoreV1().Pods("").List(ctx, onNode); err == nil {
+			f.Pods = PodsOf(all.Items)
 		}
-		f.Pods = PodsOf(all.Items)
 	}
-	var err error
-	f.Switch, err = s.find(ctx, m)
-	return f, err
+	f.Switch = s.find(ctx, m)
+	return f
 }
 
 // find returns the facts about the power switch of a machine, and prepares its use.
-func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) (fence.Switch, error) {
-	without := func(format string, args ...any) (fence.Switch, error) {
+func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) fence.Switch {
+	without := func(format string, args ...any) fence.Switch {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.all, m.Name)
-		return fence.Switch{Access: fmt.Sprintf(format, args...)}, nil
+		s.forget(m.Name)
+		return fence.Switch{Access: fmt.Sprintf(format, args...)}
 	}
 	if m.Spec.Power == nil {
 		return without("the machine has no power switch: set spec.power of its OrlopMachine (task 133)")
@@ -110,8 +129,8 @@ func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) (fence.
 	if apierrors.IsNotFound(err) {
 		return without("Secret %s/%s does not exist: create it (task 133)", metav1.NamespaceSystem, m.Spec.Power.Secret)
 	}
-	if err != nil {
-		return fence.Switch{}, fmt.Errorf("cannot read the Secret of the power switch of machine %s: %w", m.Name, err)
+	if err != nil { // the next pass reads it again
+		return fence.Switch{Access: fmt.Sprintf("cannot read Secret %s/%s: %v", metav1.NamespaceSystem, m.Spec.Power.Secret, err)}
 	}
 	s.mu.Lock()
 	e := s.all[m.Name]
@@ -129,8 +148,17 @@ func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) (fence.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.all[m.Name] != e {
+		s.forget(m.Name)
+	}
 	s.all[m.Name] = e
-	return fence.Switch{Reading: e.reading, KeepOff: m.Spec.Power.AfterFencing == machineapi.PowerOff}, nil
+	return fence.Switch{Reading: e.reading, KeepOff: m.Spec.Power.AfterFencing == machineapi.PowerOff}
+}
+
+// forget removes a power switch, and cancels its request. The caller holds mu.
+func (s *Switches) forget(machine string) {
+	delete(s.all, machine)
+	s.calls[machine].end()
 }
 
 // Retain forgets the power switches of all other machines, with their passwords.
@@ -139,7 +167,19 @@ func (s *Switches) Retain(machines map[string]Facts) {
 	defer s.mu.Unlock()
 	for name := range s.all {
 		if _, keep := machines[name]; !keep {
-			delete(s.all, name)
+			s.forget(name)
+		}
+	}
+}
+
+// Want cancels the requests that change the power of a machine for which another action, or none,
+// is wanted now.
+func (s *Switches) Want(actions map[string]fence.Action) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for machine, c := range s.calls {
+		if c.action != fence.Read && c.action != actions[machine] {
+			c.end()
 		}
 	}
 }
@@ -151,21 +191,25 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.all[machine]
-	if e == nil || e.runs || action == fence.Nothing || s.now().Before(e.next) {
+	if e == nil || s.calls[machine] != nil || action == fence.Nothing || s.now().Before(e.next) {
 		return
 	}
-	e.runs = true
+	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+	c := &call{action: action, decided: s.now(), cancel: cancel}
+	s.calls[machine] = c
 	go func() {
-		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 		defer cancel()
-		power, at, err := s.operate(ctx, e.provider, uuid, action)
+		power, at, err := s.operate(ctx, e.provider, uuid, c)
 		s.mu.Lock()
-		e.runs = false
-		if err != nil {
-			e.reading.Problem = machineapi.ConditionMessage(err.Error())
+		delete(s.calls, machine)
+		switch {
+		case c.ended: // the reading may belong to a switch that the operator has replaced
+			e.next = s.now().Add(minInterval)
+		case err != nil:
+			e.reading.Problem = machineapi.ConditionMessage(problemOf(machine, err))
 			e.next = s.now().Add(min(minInterval<<min(e.failures, 8), maxInterval))
 			e.failures++
-		} else {
+		default:
 			e.reading, e.next, e.failures = fence.Reading{Power: power, At: at}, s.now().Add(minInterval), 0
 		}
 		s.mu.Unlock()
@@ -173,11 +217,40 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 	}()
 }
 
+// problemOf explains an error of a power switch. Readers of Machines see the text, so it contains
+// neither the address nor the user of the power switch.
+func problemOf(machine string, err error) string {
+	var e *machineprovider.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	reason := e.Reason
+	switch e.Kind {
+	case machineprovider.Unreachable:
+		reason = "the controller does not answer: check the address in the Secret, and the network of the controllers"
+	case machineprovider.Untrusted:
+		reason = "the controller has another key than the Secret states: compare the fingerprint with that on the page or console of the controller"
+	case machineprovider.Unauthorized:
+		reason = "the controller rejects the user or the password, or the user may not operate the power: correct the Secret, or the rights of the user"
+	case machineprovider.Rejected:
+		reason = "the answer of the controller is an error, or cannot be read: see the log of the controller"
+	}
+	return fmt.Sprintf("machine %s: cannot %s: %s", machine, e.Operation, reason)
+}
+
+// describe reads the power and the UUID of a machine, with as few requests as possible.
+func describe(ctx context.Context, m machineprovider.Machine) (machineprovider.Description, error) {
+	if reader, ok := m.(machineprovider.PowerReader); ok {
+		return reader.ReadPower(ctx)
+	}
+	return m.Describe(ctx)
+}
+
 // operate performs an action and returns the power after it, with the time at which it asked for
 // the power.
-func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid string, action fence.Action) (fence.Power, time.Time, error) {
+func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid string, c *call) (fence.Power, time.Time, error) {
 	at := s.now()
-	d, err := m.Describe(ctx)
+	d, err := describe(ctx, m)
 	if err != nil {
 		return "", at, err
 	}
@@ -185,9 +258,11 @@ func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid 
 		return "", at, fmt.Errorf("the controller is that of another machine: its UUID is %s, and that of the Node is %s: correct the Secret", d.UUID, uuid)
 	}
 	switch {
-	case action == fence.TurnOff && d.Power != machineprovider.StateOff:
-		err = m.SetPower(ctx, machineprovider.Off)
-	case action == fence.TurnOn && d.Power != machineprovider.StateOn:
+	case c.action == fence.TurnOff && d.Power != machineprovider.StateOff:
+		if err = s.wanted(c); err == nil {
+			err = m.SetPower(ctx, machineprovider.Off)
+		}
+	case c.action == fence.TurnOn && d.Power != machineprovider.StateOn:
 		err = m.SetPower(ctx, machineprovider.On)
 	default:
 		return powerOf(d.Power), at, nil
@@ -196,10 +271,23 @@ func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid 
 		return "", at, err
 	}
 	at = s.now()
-	if d, err = m.Describe(ctx); err != nil {
+	if d, err = describe(ctx, m); err != nil {
 		return "", at, err
 	}
 	return powerOf(d.Power), at, nil
+}
+
+// wanted returns an error if the machine must not be switched off any more.
+func (s *Switches) wanted(c *call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c.ended:
+		return errors.New("the decision to switch it off was withdrawn")
+	case s.now().Sub(c.decided) > decisionTime:
+		return fmt.Errorf("the controller has answered only after %v, and the machine may have recovered: check why the controller is slow", s.now().Sub(c.decided).Round(time.Second))
+	}
+	return nil
 }
 
 func powerOf(s machineprovider.State) fence.Power {

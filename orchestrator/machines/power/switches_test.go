@@ -3,6 +3,7 @@ package power
 import (
 	"context"
 	"encoding/pem"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +13,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/orlop-os/orlop/pkg/disruption/fence"
 	"github.com/orlop-os/orlop/pkg/machineapi"
@@ -70,9 +73,9 @@ func TestSecret(t *testing.T) {
 	} {
 		s := New(t.Context(), fake.NewClientset(secretOf(c.changes)), func() {})
 		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
-		facts, err := s.Facts(t.Context(), own, true)
-		if got := facts.Switch.Access; err != nil || (got != "") != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, password) {
-			t.Errorf("%v: %q (%v), want %q", c.changes, got, err, c.want)
+		facts := s.Facts(t.Context(), own, true)
+		if got := facts.Switch.Access; (got != "") != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, password) {
+			t.Errorf("%v: %q, want %q", c.changes, got, c.want)
 		}
 	}
 }
@@ -82,12 +85,12 @@ func TestSecret(t *testing.T) {
 func TestAccess(t *testing.T) {
 	s := New(t.Context(), fake.NewClientset(), func() {})
 	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
-	if f, err := s.Facts(t.Context(), own, true); err != nil || !strings.Contains(f.Switch.Access, "set spec.power of its OrlopMachine") {
-		t.Errorf("%+v, %v", f, err)
+	if f := s.Facts(t.Context(), own, true); !strings.Contains(f.Switch.Access, "set spec.power of its OrlopMachine") {
+		t.Errorf("%+v", f)
 	}
 	own.Spec.Power = &machineapi.MachinePower{Secret: "w1-power"}
-	if f, err := s.Facts(t.Context(), own, true); err != nil || !strings.Contains(f.Switch.Access, "Secret kube-system/w1-power does not exist: create it") {
-		t.Errorf("%+v, %v", f, err)
+	if f := s.Facts(t.Context(), own, true); !strings.Contains(f.Switch.Access, "Secret kube-system/w1-power does not exist: create it") {
+		t.Errorf("%+v", f)
 	}
 	s.Call("w1", "", fence.TurnOff) // nothing to call
 }
@@ -99,10 +102,12 @@ type board struct {
 	state machineprovider.State
 	fails error
 	slow  time.Duration // of a switch-off
+	lag   time.Duration // of a description
 	calls []string
 }
 
 func (b *board) Describe(context.Context) (machineprovider.Description, error) {
+	time.Sleep(b.lag) // a controller answers, although the caller waits no more
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls = append(b.calls, "describe")
@@ -147,9 +152,9 @@ func TestCall(t *testing.T) {
 		}
 		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power", AfterFencing: "Off"}}}
 		facts := func() fence.Switch {
-			f, err := s.Facts(t.Context(), own, true)
-			if err != nil || f.Switch.Access != "" || !f.Switch.KeepOff {
-				t.Fatalf("%+v, %v", f, err)
+			f := s.Facts(t.Context(), own, true)
+			if f.Switch.Access != "" || !f.Switch.KeepOff {
+				t.Fatalf("%+v", f)
 			}
 			return f.Switch
 		}
@@ -174,7 +179,7 @@ func TestCall(t *testing.T) {
 		time.Sleep(minInterval)
 		call(uuid, fence.Read)
 		before := time.Now().Add(-minInterval)
-		if r := facts().Reading; r.Power != fence.Off || !r.At.Equal(before) || r.Problem != "machine w1: cannot read its state: no answer: try again" {
+		if r := facts().Reading; r.Power != fence.Off || !r.At.Equal(before) || r.Problem != "machine w1: cannot read its state: the controller does not answer: check the address in the Secret, and the network of the controllers" {
 			t.Errorf("a failure must not renew the reading: %+v", r)
 		}
 		b.fails = nil
@@ -216,15 +221,15 @@ func TestRedfish(t *testing.T) {
 		action fence.Action
 		want   fence.Power
 	}{{fence.Read, fence.On}, {fence.TurnOff, fence.Off}, {fence.Read, fence.Off}, {fence.TurnOn, fence.On}} {
-		if f, err := s.Facts(t.Context(), own, true); err != nil || f.Switch.Access != "" {
-			t.Fatalf("%+v, %v", f, err)
+		if f := s.Facts(t.Context(), own, true); f.Switch.Access != "" {
+			t.Fatalf("%+v", f)
 		}
 		s.all["w1"].next = time.Time{}
 		s.Call("w1", "6F1F6C2E-0000-4000-8000-000000000001", step.action)
 		<-answers
-		f, err := s.Facts(t.Context(), own, true)
-		if r := f.Switch.Reading; err != nil || r.Power != step.want || r.Problem != "" || system.Running() != (step.want == fence.On) {
-			t.Errorf("%s: %+v, %v, want %s", step.action, r, err, step.want)
+		f := s.Facts(t.Context(), own, true)
+		if r := f.Switch.Reading; r.Power != step.want || r.Problem != "" || system.Running() != (step.want == fence.On) {
+			t.Errorf("%s: %+v, want %s", step.action, r, step.want)
 		}
 	}
 }
@@ -240,9 +245,9 @@ func TestReads(t *testing.T) {
 		t.Errorf("%v, %v", leases, err)
 	}
 	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
-	for pods, want := range map[bool]int{true: 1, false: 0} {
-		if f, err := s.Facts(t.Context(), own, pods); err != nil || f.Pods.Left != want {
-			t.Errorf("%+v, %v", f, err)
+	for pods, want := range map[bool]fence.Pods{true: {Read: true, Left: 1}, false: {}} {
+		if f := s.Facts(t.Context(), own, pods); f.Pods != want {
+			t.Errorf("%+v, want %+v", f.Pods, want)
 		}
 	}
 }
@@ -275,6 +280,11 @@ func TestFacts(t *testing.T) {
 			NodeInfo: corev1.NodeSystemInfo{BootID: "b1"}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
 		}}
 	}
+	booted := func(bootID string) *corev1.Node {
+		n := node(corev1.ConditionTrue)
+		n.Status.NodeInfo.BootID = bootID
+		return n
+	}
 	ours := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "fenced-b1", Effect: corev1.TaintEffectNoExecute}
 	theirs := corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
 	other := corev1.Taint{Key: "example.com/x", Effect: corev1.TaintEffectNoSchedule}
@@ -284,14 +294,16 @@ func TestFacts(t *testing.T) {
 		want  fence.Node
 	}{
 		"no Node":          {nil, lease(time.Hour), fence.Node{}},
-		"ready":            {node(corev1.ConditionTrue), lease(time.Second), fence.Node{Exists: true, Ready: true, BootID: "b1"}},
-		"unready":          {node(corev1.ConditionFalse), lease(time.Hour), fence.Node{Exists: true, BootID: "b1"}},
+		"ready":            {node(corev1.ConditionTrue), lease(time.Second), fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
+		"unready":          {node(corev1.ConditionFalse), lease(time.Hour), fence.Node{Exists: true, Reports: true, BootID: "b1"}},
 		"silent":           {node(corev1.ConditionUnknown), lease(time.Minute), fence.Node{Exists: true, Silent: true, BootID: "b1"}},
 		"a moment ago":     {node(corev1.ConditionUnknown), lease(time.Second), fence.Node{Exists: true, BootID: "b1"}},
 		"Lease not read":   {node(corev1.ConditionUnknown), nil, fence.Node{Exists: true, BootID: "b1"}},
 		"no Lease":         {node(corev1.ConditionUnknown), &coordinationv1.Lease{}, fence.Node{Exists: true, Silent: true, BootID: "b1"}},
-		"the taint":        {node(corev1.ConditionTrue, other, ours), nil, fence.Node{Exists: true, Ready: true, BootID: "b1", Taint: "b1"}},
-		"that of a person": {node(corev1.ConditionTrue, theirs), nil, fence.Node{Exists: true, Ready: true, BootID: "b1"}},
+		"a long boot ID":   {booted(strings.Repeat("b", 60)), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
+		"a wrong boot ID":  {booted("b 1"), nil, fence.Node{Exists: true, Ready: true, Reports: true}},
+		"the taint":        {node(corev1.ConditionTrue, other, ours), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1", Taint: "b1"}},
+		"that of a person": {node(corev1.ConditionTrue, theirs), nil, fence.Node{Exists: true, Ready: true, Reports: true, BootID: "b1"}},
 	} {
 		if got := NodeOf(c.node, c.lease, now); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
@@ -316,11 +328,15 @@ func TestFacts(t *testing.T) {
 	got := PodsOf([]corev1.Pod{
 		pod(func(*corev1.Pod) {}),
 		pod(func(p *corev1.Pod) { p.Annotations["orlop.dev/start-without-api-server"] = "true" }),
+		pod(func(p *corev1.Pod) {
+			p.Annotations["orlop.dev/start-without-api-server"], p.Name = "true", "of-a-daemon-set"
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
+		}),
 		pod(func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = "x" }),
 		pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 		pod(func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }),
 	})
-	if want := (fence.Pods{Left: 2, Offline: "shop/db-0"}); got != want {
+	if want := (fence.Pods{Read: true, Left: 3, Offline: "shop/db-0"}); got != want {
 		t.Errorf("pods: %+v, want %+v", got, want)
 	}
 }
@@ -344,5 +360,103 @@ func TestAway(t *testing.T) {
 	}
 	if Away(nil, now) != "" || Away(&corev1.Node{}, now) != "" {
 		t.Error("away without the condition")
+	}
+}
+
+// TestWithdrawn checks that a request does not switch a machine off after its decision was
+// withdrawn: the machine needs no power switch any more, another action or none is wanted, the
+// Secret was replaced or deleted, or the power switch answers too late. No second request overlaps
+// the first request.
+func TestWithdrawn(t *testing.T) {
+	for name, withdraw := range map[string]func(*testing.T, *Switches, *fake.Clientset, *machineapi.OrlopMachine){
+		"forgotten": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Retain(nil) },
+		"another action": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) {
+			s.Want(map[string]fence.Action{"w1": fence.TurnOn})
+		},
+		"no action": func(_ *testing.T, s *Switches, _ *fake.Clientset, _ *machineapi.OrlopMachine) { s.Want(nil) },
+		"replaced": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
+			next := secretOf(nil)
+			next.ResourceVersion = "2"
+			if _, err := c.CoreV1().Secrets(next.Namespace).Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
+				t.Error(err)
+			}
+			s.Facts(t.Context(), own, false)
+		},
+		"deleted": func(t *testing.T, s *Switches, c *fake.Clientset, own *machineapi.OrlopMachine) {
+			if err := c.CoreV1().Secrets(metav1.NamespaceSystem).Delete(t.Context(), "w1-power", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+			s.Facts(t.Context(), own, false)
+		},
+		"too late": func(*testing.T, *Switches, *fake.Clientset, *machineapi.OrlopMachine) { time.Sleep(decisionTime) },
+		"":         func(*testing.T, *Switches, *fake.Clientset, *machineapi.OrlopMachine) {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client := fake.NewClientset(secretOf(nil))
+			s := New(t.Context(), client, func() {})
+			b := &board{uuid: uuid, state: machineprovider.StateOn, lag: 10 * time.Second}
+			if name == "too late" {
+				b.lag = decisionTime + time.Second
+			}
+			s.open = func(redfish.Config) (machineprovider.Machine, error) { return b, nil }
+			own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+			s.Facts(t.Context(), own, false)
+			s.Call("w1", uuid, fence.TurnOff)
+			time.Sleep(time.Second)
+			withdraw(t, s, client, own)
+			s.Facts(t.Context(), own, false)
+			s.Want(map[string]fence.Action{"w1": fence.TurnOff})
+			s.Call("w1", uuid, fence.TurnOff) // the first request still runs
+			time.Sleep(time.Minute)
+			if cut := b.state == machineprovider.StateOff; cut != (name == "") {
+				t.Errorf("%q: off %t, calls %q", name, cut, b.calls)
+			}
+			if want := map[bool]int{true: 3, false: 1}[name == ""]; len(b.calls) != want {
+				t.Errorf("%q: calls %q, want %d", name, b.calls, want)
+			}
+		})
+	}
+}
+
+// TestUnreadable checks that a Secret and pods that cannot be read are facts, and that the other
+// machines of the pass do not fail with them.
+func TestUnreadable(t *testing.T) {
+	client := fake.NewClientset(secretOf(nil))
+	client.PrependReactor("*", "*", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no answer") })
+	own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+	f := New(t.Context(), client, func() {}).Facts(t.Context(), own, true)
+	if f.Pods.Read || f.Switch.Access != "cannot read Secret kube-system/w1-power: no answer" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestProblem checks that the texts for readers of Machines contain neither the address nor the
+// user of a power switch.
+func TestProblem(t *testing.T) {
+	for _, kind := range []machineprovider.Kind{
+		machineprovider.Unreachable, machineprovider.Untrusted, machineprovider.Unauthorized, machineprovider.Rejected,
+	} {
+		err := &machineprovider.Error{Kind: kind, Machine: "w1", Operation: "switch off", Reason: "Get https://192.0.2.1: no", Remedy: "check user orlop"}
+		got := problemOf("w1", err)
+		if !strings.HasPrefix(got, "machine w1: cannot switch off: the ") || strings.Contains(got, "192.0.2.1") || strings.Contains(got, "orlop") {
+			t.Errorf("%s: %q", kind, got)
+		}
+	}
+	if got := problemOf("w1", &machineprovider.Error{Kind: machineprovider.Conflict, Operation: "switch off", Reason: "it is busy"}); got != "machine w1: cannot switch off: it is busy" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestRenewed checks which kubelets count for the quorum of etcd.
+func TestRenewed(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 21 * time.Second: false, -time.Hour: false} {
+		at := metav1.NewMicroTime(now.Add(-age))
+		if got := Renewed(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &at}}, now); got != want {
+			t.Errorf("%v ago: %t", age, got)
+		}
+	}
+	if Renewed(nil, now) || Renewed(&coordinationv1.Lease{}, now) {
+		t.Error("without a time")
 	}
 }

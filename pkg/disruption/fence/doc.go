@@ -15,11 +15,16 @@
 //
 //   - A fence begins only for a machine that a health check finds unhealthy, and whose Node does
 //     not report. While the health check permits no repairs, for example because too many machines
-//     are unhealthy, no machine is switched off.
-//   - The taint is set only within the time Fresh after the power has been read as Off. If the
-//     power is later read as On in phase Release, the taint is removed and the machine is switched
-//     off again. Otherwise, the taint is removed only when the Node is Ready with a new boot ID.
+//     are unhealthy, no machine is switched off. The check must state a maximum of unhealthy
+//     machines.
+//   - The taint is set only within the time Fresh after the power has been read as Off, and only
+//     while the Node does not report and has the boot ID from before the fence. If the power is
+//     later read as On in phase Release, the taint is removed and the machine is switched off
+//     again. If the Node reports in phase Release, the taint is removed. Otherwise, the taint is
+//     removed only when the Node is Ready with a new boot ID.
 //   - The value of the taint is the boot ID that the Node had before the fence.
+//   - A machine that a fence or a power cycle may have switched off is switched on again, also if
+//     it is healthy, has no check or has no Node at that time.
 //   - A single machine is in phase SwitchOff or Release at a time.
 //   - A control-plane machine is fenced only if the other control-plane machines that are ready are
 //     a quorum of etcd.

@@ -17,6 +17,9 @@ const (
 	// RetryAfter.
 	GiveUp     = 10 * time.Minute
 	RetryAfter = 5 * time.Minute
+	// Settle is how long the controllers switch a machine on after its fence has ended early. It
+	// is longer than a request takes, so no earlier request switches the machine off later.
+	Settle = 3 * time.Minute
 )
 
 // Power is the power state of a machine.
@@ -42,13 +45,16 @@ type Reading struct {
 type Phase string
 
 // The phases. A fence has the first four phases, in this order. It changes from SwitchOff to Failed
-// if SwitchOff takes longer than GiveUp. A power cycle has the phases SwitchOff, SwitchOn and Done.
+// if SwitchOff takes longer than GiveUp. It changes to Refuted if the machine has the taint, but
+// was running all the time. Refuted ends with a reboot. A power cycle has the phases SwitchOff,
+// SwitchOn and Done.
 const (
 	SwitchOff Phase = "SwitchOff"
 	Release   Phase = "Release"
 	SwitchOn  Phase = "SwitchOn"
 	Return    Phase = "Return"
 	Failed    Phase = "Failed"
+	Refuted   Phase = "Refuted"
 	Done      Phase = "Done"
 )
 
@@ -87,6 +93,8 @@ type Machine struct {
 
 	Operation Operation
 	Cycle     Cycle
+
+	corrected bool // Decide has corrected Operation.Since
 }
 
 // Care is the result of the health check of a machine.
@@ -94,7 +102,8 @@ type Care struct {
 	Checked bool // a check covers the machine
 	// Unhealthy is the reason why the check finds the machine unhealthy; empty if it does not.
 	Unhealthy string
-	// Available means that the Node is ready and that the checks of the machine itself pass.
+	// Available means that the Node is ready, that its kubelet has renewed the Lease a moment ago,
+	// that the checks of the machine itself pass, and that it does not change its release.
 	Available bool
 	// Stopped is the reason why the check repairs no machine at present, for example because too
 	// many machines are unhealthy. Busy is the reason why an operator has excluded this machine.
@@ -109,6 +118,8 @@ type Care struct {
 type Node struct {
 	Exists bool
 	Ready  bool // condition Ready is True
+	// Reports means that condition Ready is True or False. Both values are reports of the kubelet.
+	Reports bool
 	// Silent means that condition Ready is Unknown, and that the Lease was not renewed for the time
 	// Silence.
 	Silent bool
@@ -129,6 +140,8 @@ type Switch struct {
 
 // Pods are the pods of a Node that a fence releases.
 type Pods struct {
+	// Read means that the pods were read. Otherwise the other fields have no meaning.
+	Read bool
 	Left int // number of the pods that are not deleted yet
 	// Offline is the name of one of the pods that would start after a boot even without an API
 	// server; empty if there is no such pod.

@@ -36,7 +36,7 @@ func (s *script) cluster(args []string) string {
 	for i, names := range args {
 		for name := range strings.SplitSeq(names, ",") {
 			s.world.Machines = append(s.world.Machines, Machine{
-				Name: name, ControlPlane: i == 0, Care: Care{Checked: true, Available: true}, Node: Node{Exists: true, Ready: true, BootID: "boot1"}, Pods: Pods{Left: 2},
+				Name: name, ControlPlane: i == 0, Care: Care{Checked: true, Available: true}, Node: Node{Exists: true, Ready: true, Reports: true, BootID: "boot1"}, Pods: Pods{Read: true, Left: 2},
 			})
 		}
 	}
@@ -58,11 +58,15 @@ func (s *script) machine(args []string) string {
 		key, value, _ := strings.Cut(a, "=")
 		switch key {
 		case "lost": // its kubelet does not report, and the check has noticed it
-			m.Ready, m.Silent, m.Unhealthy, m.Available = false, true, "not ready", false
+			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = false, false, true, "not ready", false
 		case "unready": // its kubelet reports that it is not ready
-			m.Ready, m.Silent, m.Unhealthy, m.Available = false, false, "not ready", false
+			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = false, true, false, "not ready", false
 		case "ready":
-			m.Ready, m.Silent, m.Unhealthy, m.Available = true, false, "", true
+			m.Ready, m.Reports, m.Silent, m.Unhealthy, m.Available = true, true, false, "", true
+		case "renewed": // its kubelet has renewed its Lease, and has not written its condition yet
+			m.Silent = false
+		case "unread": // its pods were not read
+			m.Pods = Pods{}
 		case "ailing": // a check of the machine itself fails
 			m.Available = false
 		case "boot":
@@ -71,10 +75,12 @@ func (s *script) machine(args []string) string {
 			m.Own = true
 		case "unchecked":
 			m.Checked = false
+		case "checked":
+			m.Checked = true
 		case "stopped":
 			m.Stopped = value
 		case "nolimit":
-			m.NoLimit = true
+			m.NoLimit = value != "no"
 		case "busy":
 			m.Busy = value
 		case "access":
@@ -84,13 +90,17 @@ func (s *script) machine(args []string) string {
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			m.Left = n
+			m.Pods = Pods{Read: true, Left: n, Offline: m.Offline}
 		case "offline":
 			m.Offline = value
 		case "keepoff":
 			m.KeepOff = true
 		case "deleted":
 			m.Node = Node{}
+		case "tainted":
+			m.Taint = value
+		case "future": // a leader with a wrong clock has stored this time
+			m.Operation.Since = s.world.Now.Add(scripttest.Duration(s.t, value))
 		case "forgotten": // an operator removes the stored fence
 			m.Operation = Operation{}
 		case "order": // a step PowerCycle

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,7 +11,12 @@ import (
 
 // TestSimulation fences machines in random clusters, and checks the promises of the package at each
 // tick: no pod of a StatefulSet runs twice, one machine is fenced at a time, the control plane
-// keeps its quorum, no fence begins while too many machines are unhealthy, and each fence ends.
+// keeps its quorum, nothing is switched off while too many machines are unhealthy or after it has
+// recovered, each fence ends, and each machine that was switched off is on at the end.
+//
+// The writes of an operation, a cycle and a taint fail independently. Requests take effect late.
+// Power switches report the former state for some seconds. Kubelets report before they are ready. The
+// clocks of the leaders differ.
 func TestSimulation(t *testing.T) {
 	worlds := uint64(1000)
 	if testing.Short() {
@@ -35,17 +41,58 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestUnsafe checks that the simulation finds a pod that runs twice if a taint is set without a
-// reading.
-func TestUnsafe(t *testing.T) {
-	for seed := range uint64(200) {
-		w := newWorld(seed)
-		w.unsafe = true
-		if w.run() != nil {
-			return
-		}
+// TestMutations checks that the simulation finds a broken promise if a guard of Decide is missing.
+// Each mutation hides the facts of a guard from Decide, or changes the verdict of Decide.
+func TestMutations(t *testing.T) {
+	for name, m := range map[string]mutation{
+		"the reading":     {verdict: func(m Machine, v *Verdict) { release(m, v) }},
+		"its age":         {facts: func(now time.Time, m *Machine) { m.Reading.At = now }},
+		"the silence":     {facts: func(_ time.Time, m *Machine) { m.Silent = !m.Ready }},
+		"the recovery":    {facts: func(_ time.Time, m *Machine) { m.Unhealthy = "not ready" }},
+		"the maximum":     {facts: func(_ time.Time, m *Machine) { m.Stopped = "" }},
+		"the own machine": {facts: func(_ time.Time, m *Machine) { m.Own = false }},
+		"the quorum":      {facts: func(_ time.Time, m *Machine) { m.ControlPlane = false }},
+		"one at a time": {facts: func(_ time.Time, m *Machine) {
+			if m.Operation.Phase == SwitchOff {
+				m.Operation = Operation{}
+			}
+		}},
+		"the withdrawal": {verdict: func(m Machine, v *Verdict) {
+			if m.Operation.Phase == Release || m.Operation.Phase == SwitchOff {
+				v.Taint = cmp.Or(v.Taint, m.Taint)
+			}
+		}},
+		"the return": {verdict: func(m Machine, v *Verdict) {
+			if m.Operation.Phase == SwitchOff && v.Operation.Phase == SwitchOn {
+				v.Operation = Operation{}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(1000) {
+				w := newWorld(seed)
+				w.mutation = m
+				if err := w.run(); err != nil {
+					t.Logf("world %d: %v", seed, err)
+					return
+				}
+			}
+			t.Error("the simulation finds nothing")
+		})
 	}
-	t.Error("no pod runs twice, although machines are released while they run")
+}
+
+// mutation changes the input or the output of Decide.
+type mutation struct {
+	facts   func(now time.Time, m *Machine)
+	verdict func(m Machine, v *Verdict)
+}
+
+// release releases the pods of a machine without a reading of its power.
+func release(m Machine, v *Verdict) {
+	if m.Operation.Phase == SwitchOff && v.Action == TurnOff {
+		v.Operation.Phase, v.Action, v.Taint = Release, Read, m.BootID
+	}
 }
 
 // counts are the numbers of events in a world.
@@ -106,6 +153,15 @@ type simulated struct {
 	ready  bool
 	since  time.Time // ready has its value
 	taint  string
+	// reports means that the kubelet reports, also while it is not ready.
+	reports bool
+	readyAt time.Time // the kubelet is not ready before
+
+	cached      Power // the answer of the power switch until cachedUntil
+	cachedUntil time.Time
+	ours        bool      // the controllers have switched it off, and nothing has switched it on
+	worked      time.Time // the last time at which its part of the control plane worked
+	denied      bool      // the controllers cannot operate its power switch
 
 	operation Operation
 	cycle     Cycle
@@ -117,9 +173,8 @@ type simulated struct {
 
 // call is a request to a power switch.
 type call struct {
-	action    Action
-	sent, end time.Time
-	late      bool // its leader has lost the lease, so no one reads the result
+	action          Action
+	sent, acts, end time.Time // acts is the time at which it takes effect; zero after it
 }
 
 type world struct {
@@ -135,8 +190,11 @@ type world struct {
 	leader   *simulated
 	absent   time.Time // no leader until then
 	late     []lateCall
-	unsafe   bool
-	counts   counts
+	mutation mutation
+	// unchecked means that an operator has deleted the check.
+	unchecked bool
+	skew      time.Duration // the clock of the leader minus the real time
+	counts    counts
 }
 
 // lateCall is a request of a former leader.
@@ -206,8 +264,13 @@ func (w *world) run() error {
 	}
 	facts := w.facts()
 	for i, m := range w.machines {
+		excused := facts.Machines[i].Stopped != "" || m.dead || m.operation.StayOff != "" || w.leader == nil || !w.quorum() ||
+			slices.Contains([]State{TooMany, NoQuorum, Held}, m.verdict.State)
+		if m.ours && !m.on && !excused && !(w.unchecked && !m.cycle.Given.IsZero()) {
+			return fmt.Errorf("%s: it was switched off, and stays off: %+v", m.name, m.verdict)
+		}
 		ended := facts.Machines[i].Stopped != "" || m.ready && m.operation.Phase == "" && m.taint == ""
-		if !ended && !m.dead && !slices.Contains([]State{TooMany, NoQuorum, Held, StaysOff}, m.verdict.State) && w.leader != nil && w.quorum() {
+		if !ended && !w.unchecked && !m.dead && !slices.Contains([]State{TooMany, NoQuorum, Held, StaysOff}, m.verdict.State) && w.leader != nil && w.quorum() {
 			return fmt.Errorf("%s: its fence has not ended: %+v", m.name, m.verdict)
 		}
 	}
@@ -232,10 +295,19 @@ func (w *world) disturb() {
 			m.deaf = true
 		case m.deaf && w.maybe(0.003):
 			m.deaf = false
-		case !m.on && !w.offline && w.maybe(0.004): // by another person
+		case !m.on && !w.unchecked && (!w.offline || !m.cut) && w.maybe(0.004): // by another person
 			w.powerOn(m)
-		case m.verdict.Busy() == "" && !m.cycle.Runs() && w.maybe(0.0004):
+		case w.maybe(0.0005):
+			m.denied = true
+		case m.denied && w.maybe(0.01):
+			m.denied = false
+		case m.cycle.Phase != SwitchOff && m.cycle.Phase != SwitchOn && m.verdict.Busy() == "" && w.sick(m) && w.maybe(0.01):
 			m.cycle = Cycle{Given: w.now}
+		}
+	}
+	for _, m := range w.machines {
+		if m.operation.Phase == SwitchOff && m.call != nil && w.maybe(0.02) {
+			w.unchecked = true // an operator deletes the check during the fence
 		}
 	}
 	if w.maybe(0.004) {
@@ -247,12 +319,9 @@ func (w *world) disturb() {
 // calm ends the failures that nothing else ends.
 func (w *world) calm() {
 	for _, m := range w.machines {
-		m.deaf, m.cut = false, false
+		m.deaf, m.cut, m.denied = false, false, false
 		if m.verdict.State == Missing && w.now.Sub(m.cycle.Given) > 10*time.Minute { // a repair
 			m.cycle = Cycle{Given: w.now}
-		}
-		if !m.on && m.operation.Phase == "" && w.maybe(0.01) {
-			w.powerOn(m)
 		}
 	}
 }
@@ -263,10 +332,20 @@ func (w *world) powerOn(m *simulated) {
 	}
 	m.on, m.hung, m.offlineTried = true, m.dead, false
 	m.boots++
-	m.booted, m.goesOff = w.now.Add(20*time.Second+w.within(40*time.Second)), time.Time{}
+	m.booted, m.goesOff, m.ours = w.now.Add(tick+w.within(55*time.Second)), time.Time{}, false
+	m.readyAt = m.booted.Add(w.within(time.Minute))
+	w.remember(m, Off)
+}
+
+// remember lets a power switch report the former state for some seconds.
+func (w *world) remember(m *simulated, former Power) {
+	if w.maybe(0.3) {
+		m.cached, m.cachedUntil = former, w.now.Add(w.within(15*time.Second))
+	}
 }
 
 func (w *world) powerOff(m *simulated) {
+	w.remember(m, On)
 	m.on, m.running, m.goesOff = false, map[string]int{}, time.Time{}
 }
 
@@ -287,9 +366,9 @@ func (w *world) live(m *simulated) {
 		m.offlineTried = true
 		return
 	}
-	m.seen, m.bootID, m.offlineTried = w.now, m.boot(), true
-	if !m.ready {
-		m.ready, m.since = true, w.now
+	m.seen, m.bootID, m.offlineTried, m.reports = w.now, m.boot(), true, true
+	if ready := !w.now.Before(m.readyAt); m.ready != ready {
+		m.ready, m.since = ready, w.now
 	}
 	w.kubelet(m)
 }
@@ -345,8 +424,11 @@ func (w *world) of(node string) (all []*pod) {
 func (w *world) kubernetes() {
 	released := map[string]bool{}
 	for _, m := range w.machines {
-		if m.ready && w.now.Sub(m.seen) > graceOfNode {
-			m.ready, m.since = false, w.now
+		if m.reports && w.now.Sub(m.seen) > graceOfNode {
+			if m.ready {
+				m.since = w.now
+			}
+			m.ready, m.reports = false, false
 		}
 		evicted := m.taint != "" || !m.ready && w.now.Sub(m.since) > toEviction
 		for _, p := range w.of(m.name) {
@@ -391,7 +473,7 @@ func (w *world) twice() error {
 func (w *world) loseLeader() {
 	for _, m := range w.machines {
 		if m.call != nil {
-			m.call.late, m.call.end = true, w.now.Add(w.within(2*time.Minute))
+			m.call.acts = w.now.Add(w.within(2 * time.Minute))
 			w.late = append(w.late, lateCall{m, m.call})
 		}
 		m.call, m.reading = nil, Reading{}
@@ -406,8 +488,13 @@ func (w *world) works(m *simulated) bool {
 
 // control is a pass of the controllers.
 func (w *world) control() error {
+	for _, m := range w.machines {
+		if w.works(m) {
+			m.worked = w.now
+		}
+	}
 	w.late = slices.DeleteFunc(w.late, func(l lateCall) bool {
-		if w.now.Before(l.end) {
+		if w.now.Before(l.acts) {
 			return false
 		}
 		if !l.m.deaf {
@@ -423,7 +510,7 @@ func (w *world) control() error {
 	if w.leader == nil && !w.now.Before(w.absent) {
 		for _, m := range w.machines {
 			if w.works(m) && w.quorum() {
-				w.leader = m
+				w.leader, w.skew = m, w.within(40*time.Second)-20*time.Second
 				w.counts.leaders++
 			}
 		}
@@ -450,10 +537,18 @@ func (w *world) quorum() bool {
 	return up > all/2
 }
 
-// answer ends a request to a power switch.
+// answer lets a request to a power switch take effect, and ends it.
 func (w *world) answer(m *simulated) {
 	c := m.call
-	if c == nil || w.now.Before(c.end) {
+	if c == nil {
+		return
+	}
+	if !c.acts.IsZero() && !w.now.Before(c.acts) {
+		if c.acts = (time.Time{}); !m.deaf {
+			w.operate(m, c.action)
+		}
+	}
+	if w.now.Before(c.end) {
 		return
 	}
 	m.call = nil
@@ -468,8 +563,11 @@ func (w *world) answer(m *simulated) {
 	if !m.goesOff.IsZero() {
 		power = Unclear
 	}
+	if w.now.Before(m.cachedUntil) {
+		power = m.cached
+	}
 	// The answer is older than its arrival.
-	m.reading = Reading{Power: power, At: w.now.Add(-min(tick, w.now.Sub(c.sent)))}
+	m.reading = Reading{Power: power, At: w.now.Add(w.skew - min(tick, w.now.Sub(c.sent)))}
 }
 
 // operate does what a power switch does.
@@ -478,32 +576,38 @@ func (w *world) operate(m *simulated, a Action) {
 	case a == TurnOn:
 		w.powerOn(m)
 	case a == TurnOff && m.on && m.goesOff.IsZero():
-		m.goesOff = w.now.Add(w.within(30 * time.Second))
+		m.goesOff, m.ours = w.now.Add(w.within(30*time.Second)), true
 	}
 }
 
+// sick reports whether the check finds a machine unhealthy.
+func (w *world) sick(m *simulated) bool { return !m.ready && w.now.Sub(m.since) >= toUnhealthy }
+
 // facts is the input of the decision.
 func (w *world) facts() World {
-	in := World{Now: w.now}
+	now := w.now.Add(w.skew)
+	in := World{Now: now}
 	unhealthy := 0
-	sick := func(m *simulated) bool { return !m.ready && w.now.Sub(m.since) >= toUnhealthy }
 	for _, m := range w.machines {
-		if sick(m) {
+		if w.sick(m) {
 			unhealthy++
 		}
 	}
 	for _, m := range w.machines {
 		out := Machine{Name: m.name, ControlPlane: m.plane, Own: m == w.leader, Operation: m.operation, Cycle: m.cycle}
-		out.Checked, out.Available = true, m.ready
-		if sick(m) {
+		out.Checked, out.Available = !w.unchecked, m.ready && now.Sub(m.seen).Abs() <= 20*time.Second
+		if w.sick(m) && out.Checked {
 			out.Unhealthy = "not ready"
 		}
-		if unhealthy > w.most {
+		if unhealthy > w.most && out.Checked {
 			out.Stopped = "too many"
 		}
-		out.Cycle.Valid = w.now.Sub(m.cycle.Given) < 4*time.Minute
-		out.Node = Node{Exists: true, Ready: m.ready, Silent: !m.ready && w.now.Sub(m.seen) >= Silence, BootID: m.bootID, Taint: m.taint}
+		out.Cycle.Valid = now.Sub(m.cycle.Given) < 4*time.Minute
+		out.Node = Node{Exists: true, Ready: m.ready, Reports: m.reports, Silent: !m.reports && now.Sub(m.seen) >= Silence, BootID: m.bootID, Taint: m.taint}
 		out.Reading, out.KeepOff = m.reading, m.keepOff
+		if out.Pods.Read = w.maybe(0.9); m.denied {
+			out.Access = "no Secret"
+		}
 		for _, p := range w.of(m.name) {
 			if out.Left++; p.offline {
 				out.Offline = p.name
@@ -517,31 +621,39 @@ func (w *world) facts() World {
 // decide makes a decision, checks it, stores it and acts on it.
 func (w *world) decide() error {
 	in := w.facts()
+	seen := World{Now: in.Now, Machines: slices.Clone(in.Machines)}
+	for i := range seen.Machines {
+		if w.mutation.facts != nil {
+			w.mutation.facts(in.Now, &seen.Machines[i])
+		}
+	}
 	fenced := 0
-	for i, v := range Decide(in) {
+	for i, v := range Decide(seen) {
 		m, f := w.machines[i], in.Machines[i]
-		if w.unsafe && v.Operation.Phase == SwitchOff && m.operation.Phase == SwitchOff && v.Action == TurnOff {
-			v.Operation.Phase, v.Action, v.Taint = Release, Read, m.bootID
+		if w.mutation.verdict != nil {
+			w.mutation.verdict(f, &v)
 		}
 		if v.Operation.Phase == SwitchOff || v.Operation.Phase == Release {
 			fenced++
 		}
-		if err := w.check(in, f, v); err != nil {
+		if err := w.check(f, v); err != nil {
 			return fmt.Errorf("%s: %w: %+v", m.name, err, v)
 		}
 		w.count(m, v)
 		stored := v.Operation == m.operation && v.Cycle == m.cycle.Phase
-		m.operation, m.cycle.Phase, m.taint, m.verdict = v.Operation, v.Cycle, v.Taint, v
-		if v.Action == Nothing || m.call != nil {
+		w.store(m, v)
+		// A request that is not wanted any more is canceled, if it has not been sent yet.
+		if c := m.call; c != nil && !c.acts.IsZero() && c.action != Read && c.action != v.Action && w.maybe(0.8) {
+			c.acts = time.Time{}
+		}
+		if v.Action == Nothing || m.call != nil || m.denied {
 			continue
 		}
 		if !stored && v.Action != Read {
 			return fmt.Errorf("%s: an action before its phase is stored: %+v", m.name, v)
 		}
-		if !m.deaf {
-			w.operate(m, v.Action)
-		}
-		m.call = &call{action: v.Action, sent: w.now, end: w.now.Add(w.within(3 * tick))}
+		length := w.within(3 * tick)
+		m.call = &call{action: v.Action, sent: w.now, acts: w.now.Add(w.within(length)), end: w.now.Add(length)}
 	}
 	if fenced > 1 {
 		return fmt.Errorf("%d machines are fenced", fenced)
@@ -549,35 +661,72 @@ func (w *world) decide() error {
 	return nil
 }
 
-// check checks a verdict.
-func (w *world) check(in World, f Machine, v Verdict) error {
-	if v.Taint != "" && f.Taint == "" && !w.unsafe && (f.Reading.Power != Off || w.now.Sub(f.Reading.At) > Fresh || f.Ready) {
-		return fmt.Errorf("a taint without a reading")
+// store writes the parts of a verdict in the order of the controllers. Each write can be lost: the
+// removal of the taint, the operation, the cycle, the taint. After a failure that is no conflict,
+// the writes that follow are not made.
+func (w *world) store(m *simulated, v Verdict) {
+	m.verdict = v
+	taint := func() {
+		m.taint = v.Taint
 	}
-	if v.Taint == "" && f.Taint != "" && !(f.Ready && f.BootID != f.Taint) && f.Reading.Power != On {
+	writes := []func(){func() { m.operation = v.Operation }, func() { m.cycle.Phase = v.Cycle }, taint}
+	if v.Taint == "" {
+		writes = []func(){taint, writes[0], writes[1]}
+	}
+	for _, write := range writes {
+		switch {
+		case !w.maybe(0.1):
+			write()
+		case w.maybe(0.5): // no conflict
+			return
+		}
+	}
+}
+
+// check checks a verdict with the true facts.
+func (w *world) check(f Machine, v Verdict) error {
+	now := w.now.Add(w.skew)
+	if v.Taint != "" && f.Taint == "" && (f.Reading.Power != Off || now.Sub(f.Reading.At) > Fresh || !f.Silent || f.BootID != v.Operation.BootID) {
+		return fmt.Errorf("a taint without a reading, or of a Node that reports")
+	}
+	early := f.Operation.Phase == SwitchOn || f.Operation.Phase == Return || f.Operation.Phase == Release && f.Reading.Power != On
+	if v.Taint == "" && f.Taint != "" && early && !f.Reports {
 		return fmt.Errorf("the taint is removed too early")
+	}
+	if released := v.Operation.Phase == Release && f.Reports; v.Taint != "" && (v.Operation.Phase == SwitchOff || released) {
+		return fmt.Errorf("a machine that may run keeps the taint")
 	}
 	if v.Action != TurnOff {
 		return nil
 	}
-	if f.Own {
+	switch {
+	case f.Own:
 		return fmt.Errorf("the controllers switch off their own machine")
-	}
-	if f.Stopped != "" {
+	case f.Stopped != "":
 		return fmt.Errorf("too many machines are unhealthy")
+	case f.Unhealthy == "":
+		return fmt.Errorf("a machine that has recovered is switched off")
+	case v.State != Cycling && !f.Silent:
+		return fmt.Errorf("a machine that reports is fenced")
 	}
-	all, ready := 0, 0
-	for _, o := range in.Machines {
-		if o.ControlPlane {
-			if all++; o.Name != f.Name && o.Ready {
-				ready++
+	all, up := 0, 0
+	for _, o := range w.machines {
+		if o.plane {
+			// The controllers learn of a failure from the Lease, so some seconds later.
+			if all++; o.name != f.Name && w.now.Sub(o.worked) <= time.Minute {
+				up++
 			}
 		}
 	}
-	if f.ControlPlane && ready <= all/2 {
-		return fmt.Errorf("%d of %d control-plane machines are left", ready, all)
+	if w.plane(f.Name) && up <= all/2 {
+		return fmt.Errorf("%d of %d control-plane machines are left", up, all)
 	}
 	return nil
+}
+
+// plane reports whether a machine is a control-plane machine.
+func (w *world) plane(name string) bool {
+	return slices.ContainsFunc(w.machines, func(m *simulated) bool { return m.name == name && m.plane })
 }
 
 func (w *world) count(m *simulated, v Verdict) {
@@ -589,7 +738,7 @@ func (w *world) count(m *simulated, v Verdict) {
 		w.counts.withdrawn++
 	case before == SwitchOff && now == Failed:
 		w.counts.failed++
-	case before == SwitchOff && now == "":
+	case before == SwitchOff && now == SwitchOn:
 		w.counts.aborted++
 	case before == Return && now == "":
 		w.counts.returned++

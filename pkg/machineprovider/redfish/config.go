@@ -52,7 +52,10 @@ type Machine struct {
 	transport *http.Transport
 }
 
-var _ machineprovider.Machine = (*Machine)(nil)
+var (
+	_ machineprovider.Machine     = (*Machine)(nil)
+	_ machineprovider.PowerReader = (*Machine)(nil)
+)
 
 // New returns the machine of a configuration. It makes no request. For an invalid configuration it
 // returns an error of kind Invalid.

@@ -109,6 +109,17 @@ func (m *Machine) Describe(ctx context.Context) (machineprovider.Description, er
 	return d, nil
 }
 
+// ReadPower returns the state of the machine without its CD drive. The requests for the CD drive
+// can take long, and can need rights that a user for the power does not have.
+func (m *Machine) ReadPower(ctx context.Context) (machineprovider.Description, error) {
+	var d machineprovider.Description
+	err := m.do(ctx, "read its power", func(o *operation) error {
+		d = describe(o.system)
+		return nil
+	})
+	return d, err
+}
+
 // describe returns the description of a system, without its CD drive.
 func describe(s *schemas.ComputerSystem) machineprovider.Description {
 	d := machineprovider.Description{

@@ -217,3 +217,24 @@ func TestSlowController(t *testing.T) {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 }
+
+// TestReadPower checks that the power can be read from a controller that rejects the requests for
+// the CD drive, for example because its user may only operate the power.
+func TestReadPower(t *testing.T) {
+	m := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/redfish/v1/Systems":
+			fmt.Fprint(w, `{"Members":[{"@odata.id":"/redfish/v1/Systems/1"}]}`)
+		case "/redfish/v1/Systems/1":
+			fmt.Fprint(w, `{"@odata.id":"/redfish/v1/Systems/1","UUID":"A1","PowerState":"Off","VirtualMedia":{"@odata.id":"/redfish/v1/Systems/1/VirtualMedia"}}`)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	})
+	if d, err := m.ReadPower(t.Context()); err != nil || d.Power != machineprovider.StateOff || d.UUID != "a1" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := m.Describe(t.Context()); machineprovider.KindOf(err) != machineprovider.Unauthorized {
+		t.Errorf("the controller accepts the requests for the CD drive: %v", err)
+	}
+}
