@@ -1,41 +1,47 @@
 package metrics
 
 import (
-	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/client-go/kubernetes/fake"
-	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/kubernetes"
+	clientrest "k8s.io/client-go/rest"
 )
 
 // TestAuthorizer checks that the aggregator's own requests need no answer of the API server, and
 // that the API server decides about all other users.
 func TestAuthorizer(t *testing.T) {
-	questions := 0
-	client := fake.NewClientset()
-	client.PrependReactor("create", "subjectaccessreviews", func(kubetesting.Action) (bool, runtime.Object, error) {
-		questions++
-		return true, nil, errors.New("no answer")
-	})
+	var reviews atomic.Int32
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reviews.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": {"denied": true}}`))
+	}))
+	defer api.Close()
+	client, err := kubernetes.NewForConfig(&clientrest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
 	a, err := newAuthorizer(client.AuthorizationV1())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		who       user.Info
-		want      authorizer.Decision
-		questions bool
+		who     user.Info
+		want    authorizer.Decision
+		reviews int32
 	}{
-		{&user.DefaultInfo{Name: "system:kube-aggregator", Groups: []string{"system:masters"}}, authorizer.DecisionAllow, false},
-		{&user.DefaultInfo{Name: "dora", Groups: []string{"system:authenticated"}}, authorizer.DecisionDeny, true},
+		{&user.DefaultInfo{Name: "system:kube-aggregator", Groups: []string{"system:masters"}}, authorizer.DecisionAllow, 0},
+		{&user.DefaultInfo{Name: "dora", Groups: []string{"system:authenticated"}}, authorizer.DecisionDeny, 1},
 	} {
-		questions = 0
-		got, _, _ := a.Authorize(t.Context(), authorizer.AttributesRecord{User: c.who, Verb: "get", Path: "/apis/metrics.k8s.io/v1beta1"})
-		if (got == authorizer.DecisionAllow) != (c.want == authorizer.DecisionAllow) || (questions > 0) != c.questions {
-			t.Errorf("%s: decision %v with %d questions", c.who.GetName(), got, questions)
+		reviews.Store(0)
+		got, _, err := a.Authorize(t.Context(), authorizer.AttributesRecord{User: c.who, Verb: "get", Path: "/apis/metrics.k8s.io/v1beta1"})
+		if err != nil || got != c.want || reviews.Load() != c.reviews {
+			t.Errorf("%s: decision %v with %d reviews, %v", c.who.GetName(), got, reviews.Load(), err)
 		}
 	}
 }
