@@ -25,7 +25,7 @@ func (c *controller) passClaims(ctx context.Context, s Snapshot, listing invento
 		Now: s.Now, Cluster: s.Cluster, Listing: listing, Machines: s.Machines, Own: s.Own,
 		Deployments: component.Objects[*clusterv1.MachineDeployment](c.deployments), Sets: component.Objects[*clusterv1.MachineSet](c.sets),
 		Templates: component.Objects[*machineapi.OrlopMachineTemplate](c.templates), Hosts: component.Objects[*machineapi.OrlopHost](c.hosts),
-		Rules: component.Objects[*machineapi.OrlopApprovalRule](c.rules),
+		Rules: component.Objects[*machineapi.OrlopApprovalRule](c.rules), Demand: c.demand.verdicts,
 	}
 	for _, n := range component.Objects[*corev1.Node](c.nodes) {
 		in.Nodes = append(in.Nodes, n.Name)

@@ -200,7 +200,14 @@ func (c *clients) doClaim(ctx context.Context, change claims.Change) error {
 		_, err := c.sets.Update(ctx, o, metav1.UpdateOptions{})
 		return err
 	case *machineapi.OrlopHost:
-		return patchObject(ctx, c.hosts, o, map[string]any{"spec": map[string]any{"claim": o.Spec.Claim}})
+		spec := map[string]any{"standby": o.Spec.Standby}
+		if change.Verb != claims.PowerOn {
+			spec["claim"] = o.Spec.Claim
+		}
+		if change.Verb == claims.Return {
+			spec["approval"] = o.Spec.Approval
+		}
+		return patchObject(ctx, c.hosts, o, map[string]any{"spec": spec})
 	case *clusterv1.Machine:
 		switch change.Verb {
 		case claims.Delete:
@@ -240,6 +247,12 @@ func (c *clients) doHost(ctx context.Context, change hosts.Change) error {
 		return write(ctx, c.hosts, change.Object, Status)
 	case hosts.Approve:
 		return patchObject(ctx, c.hosts, change.Object, map[string]any{"spec": map[string]any{"approval": change.Object.Spec.Approval}})
+	case hosts.Power:
+		return patchObject(ctx, c.hosts, change.Object, map[string]any{"spec": map[string]any{"standby": change.Object.Spec.Standby}})
+	case hosts.Equip:
+		return patchObject(ctx, c.hosts, change.Object, map[string]any{
+			"metadata": map[string]any{"labels": change.Object.Labels}, "spec": map[string]any{"power": change.Object.Spec.Power, "standby": change.Object.Spec.Standby},
+		})
 	}
 	return c.hosts.Delete(ctx, change.Object.Name, asSeen(change.Object))
 }

@@ -14,10 +14,12 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubeinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -33,6 +35,7 @@ import (
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
 	"github.com/orlop-os/orlop/pkg/backoff"
 	"github.com/orlop-os/orlop/pkg/cell"
+	"github.com/orlop-os/orlop/pkg/disruption/fence"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/machineapi/controlplane"
 	"github.com/orlop-os/orlop/pkg/nodespec"
@@ -122,7 +125,7 @@ func runEnabled(ctx context.Context, settings Settings, env component.Env, from 
 	if err != nil {
 		return err
 	}
-	c.switches = power.New(ctx, reads, c.changed.Wake)
+	c.switches, c.reads = power.New(ctx, reads, c.changed.Wake), reads
 	defer metrics.serve(c)()
 	return c.run(ctx, report)
 }
@@ -203,6 +206,8 @@ type controller struct {
 	claimsFile string // file for machined with the claims
 	overviews  *overviews
 	switches   *power.Switches
+	reads      kubernetes.Interface // reads any object
+	demand     demand
 }
 
 // caches are the informers of the watched objects.
@@ -276,9 +281,10 @@ func (c *controller) run(ctx context.Context, report func(string)) error {
 	}.Run(ctx)
 }
 
-// pass performs the changes that Plan computes, and those of waiting machines, claims and
-// overviews. It returns the summary of Plan. If a change contains a permit or an order, pass reads
-// the machines from the API server and calls Plan again, because the caches can be stale.
+// pass performs the changes that Plan computes, and those of waiting machines, power on demand,
+// claims and overviews. It returns the summary of Plan. If a change contains a permit or an order,
+// pass reads the machines from the API server and calls Plan again, because the caches can be
+// stale.
 func (c *controller) pass(ctx context.Context) (string, error) {
 	if err := backoff.Sleep(ctx, minInterval-time.Since(c.ended)); err != nil {
 		return "", nil // ctx is done
@@ -308,7 +314,7 @@ func (c *controller) pass(ctx context.Context) (string, error) {
 	if err != nil {
 		return result.Summary, cmp.Or(failed, err)
 	}
-	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
+	return result.Summary, cmp.Or(failed, c.passHosts(ctx, listing), c.passDemand(ctx, snapshot), c.passClaims(ctx, snapshot, listing), c.overviews.pass(ctx, c.now()))
 }
 
 // passHosts performs the changes for waiting machines. pass calls it after the changes for the
@@ -318,7 +324,43 @@ func (c *controller) passHosts(ctx context.Context, listing inventory.Listing) e
 	if c.rules != nil {
 		in.Rules = component.Objects[*machineapi.OrlopApprovalRule](c.rules)
 	}
-	return perform(hosts.Plan(in), func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
+	if in.Operate = c.sets != nil; in.Operate {
+		in.Power = map[string]fence.Switch{}
+		for _, h := range hosts.NeedPower(in) {
+			var err error
+			if in.Power[h.Name], err = c.switches.Host(ctx, h); err != nil {
+				return err
+			}
+		}
+		c.switches.RetainHosts(in.Power)
+	}
+	result := hosts.Plan(in)
+	failed := perform(result.Changes, func(change hosts.Change) error { return c.acts.doHost(ctx, change) })
+	for _, call := range result.Calls {
+		if err := c.callHost(ctx, call); err != nil {
+			return cmp.Or(failed, err)
+		}
+	}
+	return failed
+}
+
+// callHost operates the power switch of a host. Before it switches a machine on or off, it reads
+// the object from the API server: the cache can be stale, and a claim can have begun.
+func (c *controller) callHost(ctx context.Context, call hosts.Call) error {
+	if call.Action != fence.Read {
+		now, err := c.acts.hosts.Get(ctx, call.Host.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read %s: %w", describe(call.Host), err)
+		}
+		if now.UID != call.Host.UID || !equality.Semantic.DeepEqual(now.Spec, call.Host.Spec) {
+			return nil // the next pass decides on the new object
+		}
+	}
+	c.switches.CallHost(call.Host.Name, call.Host.Status.Inventory.UUID, call.Action)
+	return nil
 }
 
 // perform performs changes in order. A conflict or a missing object is no error: the cache is

@@ -71,9 +71,41 @@ const PowerSecretType = "orlop.dev/power-switch"
 // PowerOff is the value of MachinePower.AfterFencing by which a machine stays off after a fence.
 const PowerOff = "Off"
 
+// The annotations of a MachineDeployment with its minimum and maximum of machines. The controllers
+// scale it between them. Cluster-autoscaler's provider for Cluster API has the same annotations.
+const (
+	MinSizeAnnotation = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size"
+	MaxSizeAnnotation = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size"
+)
+
+// The annotations of a MachineDeployment with the properties of a machine that it would add:
+// quantities, and lists with commas of KEY=VALUE and KEY=VALUE:EFFECT. Cluster-autoscaler's provider
+// for Cluster API has the same annotations. Without them, the controllers use the properties of a
+// ready machine, or estimate them from the inventory.
+const (
+	CapacityCPUAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/cpu"
+	CapacityMemoryAnnotation = "capacity.cluster-autoscaler.kubernetes.io/memory"
+	CapacityLabelsAnnotation = "capacity.cluster-autoscaler.kubernetes.io/labels"
+	CapacityTaintsAnnotation = "capacity.cluster-autoscaler.kubernetes.io/taints"
+)
+
+// KeepAnnotation is the annotation with which a Machine or a Node is excluded from the removal by
+// power on demand. Its value is "true". Cluster-autoscaler has the same annotation for Nodes.
+const KeepAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+// MarkedOnDemand is the value of Cluster API's annotation delete-machine with which power on demand
+// marks a Machine before it removes the machine.
+const MarkedOnDemand = "orlop-power-on-demand"
+
+// ConditionOnDemand is the condition of a MachineDeployment that the controllers scale between its
+// minimum and maximum. It is False if they cannot scale it, or if pods wait that they cannot help.
+const ConditionOnDemand = "PowerOnDemand"
+
 // The types of the conditions of an OrlopHost, which the controllers write.
 const (
 	// ConditionWaiting is true while the machine waits for a configuration and sends its inventory.
+	// While it is false, its reason is Silent, or the state of a machine with a power switch, such
+	// as Off.
 	ConditionWaiting = "Waiting"
 	// ConditionApproved is true if spec.approval approves the fingerprint of the machine. If the
 	// approval comes from a rule, the rule must still approve the machine, too.

@@ -11,8 +11,11 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -37,6 +40,8 @@ type Snapshot struct {
 	Own         []*machineapi.OrlopMachine
 	Nodes       []string          // names of the Nodes
 	Listing     inventory.Listing // the list of machined
+	// Demand has the decisions of power on demand, by the names of the MachineDeployments.
+	Demand map[string]ondemand.Verdict
 }
 
 // Verb is the kind of a change.
@@ -47,7 +52,9 @@ const (
 	Create   Verb = "create"           // create the object
 	Status   Verb = "write status"     // write the status of the object
 	Adjust   Verb = "adjust"           // write spec.replicas and spec.template of a MachineSet
-	Claim    Verb = "write claim"      // write spec.claim of an OrlopHost; nil removes it
+	Claim    Verb = "write claim"      // write spec.claim and spec.standby of an OrlopHost
+	Return   Verb = "return"           // the same, and remove spec.approval
+	PowerOn  Verb = "order power-on"   // write spec.standby of an OrlopHost
 	Delete   Verb = "delete"           // a Machine
 	Finalize Verb = "remove finalizer" // write metadata.finalizers of a Machine
 )
@@ -69,9 +76,9 @@ type Result struct {
 	Changes []Change
 	// List is the list of claims and removals for machined.
 	List claim.List
-	// Decides reports whether a change claims or releases a host, or deletes a Machine. The
-	// snapshot of such a plan must not be stale, because a set could otherwise claim or delete too
-	// many machines.
+	// Decides reports whether a change claims, releases, returns or switches on a host, or deletes
+	// a Machine. The snapshot of such a plan must not be stale, because a set could otherwise claim
+	// or delete too many machines.
 	Decides bool
 }
 
@@ -82,7 +89,7 @@ type plan struct {
 	own       map[string]*machineapi.OrlopMachine
 	machines  map[string]*clusterv1.Machine
 	templates map[string]*template
-	taken     map[string]bool // names of the hosts that this plan claims
+	taken     map[string]bool // names of the hosts that this plan claims or switches on
 }
 
 // Plan returns the changes to make and the list for machined. After all changes are made, Plan
@@ -125,7 +132,7 @@ func sorted[T metav1.Object](all []T) []T {
 
 func (p *plan) change(verb Verb, o metav1.Object) {
 	p.Changes = append(p.Changes, Change{verb, o})
-	p.Decides = p.Decides || verb == Claim || verb == Delete
+	p.Decides = p.Decides || verb == Claim || verb == Return || verb == PowerOn || verb == Delete
 }
 
 // claimed returns the claim of a Machine, which is in its OrlopMachine. It returns nil if the
@@ -157,6 +164,10 @@ func (p *plan) machine(m *clusterv1.Machine) {
 			p.finalize(m)
 		}
 	case leaves && p.gone(m):
+		if h := p.hostOf(m); h != nil {
+			p.giveBack(h)
+			return // the Machine is finalized in a later pass
+		}
 		p.finalize(m)
 	case leaves:
 		if len(p.List.Removals) < claim.MaxClaims {
@@ -171,6 +182,31 @@ func (p *plan) machine(m *clusterv1.Machine) {
 // any more. Without the list of machined it returns false.
 func (p *plan) gone(m *clusterv1.Machine) bool {
 	return p.Listing.Members != nil && !slices.Contains(p.Listing.Names, m.Name) && p.Now.Sub(m.DeletionTimestamp.Time) >= settle
+}
+
+// hostOf returns the host with a power switch that is claimed for a Machine; nil if there is none.
+func (p *plan) hostOf(m *clusterv1.Machine) *machineapi.OrlopHost {
+	for _, h := range p.Hosts {
+		if c := h.Spec.Claim; c != nil && c.Machine == m.Name && h.Spec.Power != nil && h.DeletionTimestamp == nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// giveBack returns a host with a power switch to the inventory after its machine has left the
+// cluster. The machine erases itself and is switched off (package standby). Its key is erased, so
+// the approval ends, too. A machine that still waits has never got its configuration, and stays as
+// it is.
+func (p *plan) giveBack(h *machineapi.OrlopHost) {
+	if waits(h) {
+		p.release(h)
+		return
+	}
+	h = h.DeepCopy()
+	h.Spec.Claim, h.Spec.Approval = nil, nil
+	h.Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.SwitchOff, Since: p.Now})
+	p.change(Return, h)
 }
 
 func (p *plan) finalize(m *clusterv1.Machine) {

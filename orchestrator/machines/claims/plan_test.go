@@ -15,8 +15,11 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
 	"github.com/orlop-os/orlop/pkg/admission/inventory"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 	"github.com/orlop-os/orlop/pkg/pki"
 )
@@ -237,7 +240,7 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 	for _, c := range l.Claims {
 		if only(c.Name) {
 			w.members[c.Key] = c.Name
-			delete(w.hosts, machineapi.HostName(c.Key))
+			w.joined(c.Key)
 			o := w.machines[c.Name].DeepCopy()
 			for _, kind := range []string{clusterv1.MachineReadyCondition, clusterv1.MachineAvailableCondition, clusterv1.MachineUpToDateCondition} {
 				meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "Ready"})
@@ -248,8 +251,52 @@ func (w *world) machined(l claim.List, only func(name string) bool) {
 	for _, m := range l.Removals {
 		if only(m.Name) && w.members[m.Key] == m.Name {
 			delete(w.members, m.Key)
-			w.host(1000+w.uids, false)
+			if h := w.hosts[machineapi.HostName(m.Key)]; h == nil || h.Spec.Power == nil {
+				w.host(1000+w.uids, false)
+				w.uids++
+			}
+		}
+	}
+}
+
+// joined does what package hosts does with the OrlopHost of a machine that has joined.
+func (w *world) joined(key string) {
+	name := machineapi.HostName(key)
+	if h := w.hosts[name]; h == nil || h.Spec.Power == nil {
+		delete(w.hosts, name)
+		return
+	}
+	w.waits(name, false)
+}
+
+// waits changes condition Waiting of a host.
+func (w *world) waits(name string, waits bool) *machineapi.OrlopHost {
+	h := w.hosts[name].DeepCopy()
+	c := metav1.Condition{Type: machineapi.ConditionWaiting, Status: metav1.ConditionFalse, Reason: "Silent"}
+	if waits {
+		c.Status, c.Reason = metav1.ConditionTrue, "NoConfiguration"
+	}
+	meta.SetStatusCondition(&h.Status.Conditions, c)
+	w.hosts[name] = h
+	return h
+}
+
+// switches does what package hosts does with the power of hosts: a returned machine is off, and a
+// machine that is switched on reports with another key, and gets the power switch of its host.
+func (w *world) switches() {
+	for _, h := range values(w.hosts) {
+		switch o := hosts.Operation(h); o.Phase {
+		case standby.SwitchOff:
+			if w.members[h.Spec.Fingerprint] != "" || h.Spec.Claim != nil || h.Spec.Approval != nil {
+				w.t.Errorf("%s is switched off: %+v", h.Name, h.Spec)
+			}
+			h.Spec.Standby.Phase = string(standby.Off)
+		case standby.SwitchOn:
 			w.uids++
+			next := w.host(2000+w.uids, false)
+			next.Spec.Power, next.Labels, next.Status.Inventory = h.Spec.Power, h.Labels, h.Status.Inventory
+			next.Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.Reported, Since: w.now, For: o.For})
+			delete(w.hosts, h.Name)
 		}
 	}
 }
@@ -263,6 +310,7 @@ func (w *world) settleDown() {
 	for range 40 {
 		r := w.pass()
 		w.machined(r.List, all)
+		w.switches()
 		w.now = w.now.Add(settle)
 		if len(r.Changes) == 0 && len(r.List.Claims) == 0 && len(r.List.Removals) == 0 {
 			return
@@ -320,6 +368,135 @@ func TestScale(t *testing.T) {
 	w.settleDown()
 	if got := w.machinesOf(); !slices.Equal(got, []string{"rack7-00000001"}) || len(w.members) != 1 || len(w.machines) != 1 {
 		t.Errorf("%v, %v", got, w.members)
+	}
+}
+
+// TestPower scales a MachineDeployment of machines with power switches from two to none and back.
+// The machines are off in between, and are switched on for the set: one for each missing machine,
+// also while the new keys wait for an approval.
+func TestPower(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "host.labels.rack == '7'")
+	for n := 1; n <= 3; n++ {
+		h := w.host(n, true)
+		h.Labels, h.Spec.Power = map[string]string{"rack": "7"}, &machineapi.MachinePower{Secret: fmt.Sprint("power", n)}
+	}
+	w.deployment("workers", 3)
+	w.settleDown()
+	if got := w.machinesOf(); len(got) != 3 || len(w.hosts) != 3 {
+		t.Fatalf("%v, %v", got, w.hosts)
+	}
+	for _, own := range w.own {
+		if own.Spec.Power == nil || !strings.HasPrefix(own.Spec.Power.Secret, "power") {
+			t.Errorf("%s has no power switch", own.Name)
+		}
+	}
+	phases := func() (all []string) {
+		for _, h := range w.hosts {
+			all = append(all, string(hosts.Operation(h).Phase))
+		}
+		slices.Sort(all)
+		return all
+	}
+	scale := func(n int32) *metav1.Condition {
+		t.Helper()
+		w.deployments["workers"].Spec.Replicas = &n
+		w.settleDown()
+		return meta.FindStatusCondition(w.deployments["workers"].Status.Conditions, clusterv1.MachineDeploymentScalingUpCondition)
+	}
+	if scale(1); !slices.Equal(phases(), []string{"", "Off", "Off"}) || len(w.members) != 1 || len(w.machines) != 1 {
+		t.Fatalf("%v, %v", phases(), w.members)
+	}
+	if c := scale(2); c.Reason != reasonPowering || !strings.Contains(c.Message, "1 that match are not approved; 1 of them are switched on for this set") || !slices.Equal(phases(), []string{"", "Off", "Reported"}) {
+		t.Fatalf("%+v, %v", c, phases())
+	}
+	for _, h := range w.hosts {
+		if h.Spec.Claim == nil && waits(h) {
+			h.Spec.Approval = &machineapi.HostApproval{Fingerprint: h.Spec.Fingerprint}
+		}
+	}
+	if c := scale(2); c.Reason != reasonSatisfied || len(w.members) != 2 || !slices.Equal(phases(), []string{"", "", "Off"}) {
+		t.Fatalf("%+v, %v", c, phases())
+	}
+	// One more is off, and another one is missing: a stock-out.
+	if c := scale(4); c.Reason != reasonNoHost || !strings.Contains(c.Message, "2 more approved OrlopHosts") || !strings.Contains(c.Message, "1 of them are switched on") {
+		t.Fatalf("%+v, %v", c, phases())
+	}
+}
+
+// TestReturn checks that a machine is returned only after it has left the cluster, and before its
+// Machine is finalized. A machine that has never got its configuration keeps its approval.
+func TestReturn(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "")
+	h := w.host(1, true)
+	h.Spec.Power = &machineapi.MachinePower{Secret: "power"}
+	w.deployment("workers", 1)
+	w.settleDown()
+	w.deployments["workers"].Spec.Replicas = new(int32(0))
+	var r Result
+	for range 4 {
+		r = w.pass()
+		w.now = w.now.Add(settle)
+	}
+	if h = w.hosts[h.Name]; len(r.List.Removals) != 1 || h.Spec.Claim == nil || h.Spec.Standby != nil {
+		t.Fatalf("while it is a member: %+v, %+v", r.List, h.Spec)
+	}
+	w.machined(r.List, all)
+	r = w.pass()
+	if h = w.hosts[h.Name]; !r.Decides || h.Spec.Claim != nil || h.Spec.Approval != nil || hosts.Operation(h).Phase != standby.SwitchOff || len(w.machines) != 1 {
+		t.Fatalf("%+v, %v", h.Spec, r.Changes)
+	}
+	if w.pass(); len(w.machines) != 0 {
+		t.Errorf("the Machine stays: %v", w.machines)
+	}
+
+	w = newWorld(t)
+	w.template("workers", "")
+	h = w.host(1, true)
+	h.Spec.Power = &machineapi.MachinePower{Secret: "power"}
+	w.deployment("workers", 1)
+	for range 6 {
+		w.pass()
+	}
+	w.deployments["workers"].Spec.Replicas = new(int32(0))
+	for range 6 { // machined does not admit the machine
+		w.pass()
+		w.now = w.now.Add(settle)
+	}
+	if h = w.hosts[h.Name]; len(w.machines) != 0 || h.Spec.Claim != nil || !h.Approved() || h.Spec.Standby != nil {
+		t.Errorf("%+v", h.Spec)
+	}
+}
+
+// TestLate checks that a host that does not report in time does not keep a set from another host,
+// and that a set does not switch on the host of another set twice.
+func TestLate(t *testing.T) {
+	w := newWorld(t)
+	w.template("workers", "")
+	for n := 1; n <= 2; n++ {
+		h := w.host(n, false)
+		h.Spec.Power, h.Spec.Standby = &machineapi.MachinePower{Secret: "power"}, hosts.Standby(standby.Operation{Phase: standby.Off, Since: w.now})
+		w.waits(h.Name, false)
+	}
+	w.deployment("workers", 1)
+	orders := func() (n int) {
+		for range 4 {
+			w.pass()
+		}
+		for _, h := range w.hosts {
+			if hosts.Operation(h).Phase == standby.SwitchOn {
+				n++
+			}
+		}
+		return n
+	}
+	if n := orders(); n != 1 {
+		t.Errorf("%d hosts are switched on", n)
+	}
+	w.now = w.now.Add(standby.Patience + time.Second)
+	if n := orders(); n != 2 {
+		t.Errorf("%d hosts are switched on after one is late", n)
 	}
 }
 
@@ -439,7 +616,9 @@ func TestRandomWorlds(t *testing.T) {
 		for range 30 {
 			switch r.IntN(8) {
 			case 0:
-				w.host(next, r.IntN(3) > 0)
+				if h := w.host(next, r.IntN(3) > 0); r.IntN(2) == 0 {
+					h.Spec.Power = &machineapi.MachinePower{Secret: fmt.Sprint("power", next)}
+				}
 				next++
 			case 1:
 				w.deployments[names[r.IntN(2)]].Spec.Replicas = new(int32(r.IntN(4)))
@@ -460,6 +639,9 @@ func TestRandomWorlds(t *testing.T) {
 			default:
 				list := w.pass().List
 				w.machined(list, func(string) bool { return r.IntN(2) == 0 })
+				if r.IntN(2) == 0 {
+					w.switches()
+				}
 				w.now = w.now.Add(time.Duration(r.IntN(60)) * time.Second)
 			}
 		}
@@ -522,5 +704,40 @@ func TestRules(t *testing.T) {
 	delete(w.hosts, h.Name)
 	if pass(); len(r.List.Claims) != 1 || r.List.Claims[0].Rule != "rack" {
 		t.Errorf("without the object of the host: %+v", r.List)
+	}
+}
+
+// TestDemandCondition checks the condition of power on demand.
+func TestDemandCondition(t *testing.T) {
+	w := newWorld(t)
+	d := w.deployment("workers", 0)
+	find := func(v *ondemand.Verdict) *metav1.Condition {
+		t.Helper()
+		s := w.snapshot()
+		if v != nil {
+			s.Demand = map[string]ondemand.Verdict{"workers": *v}
+		}
+		for _, c := range Plan(s).Changes {
+			w.do(c)
+		}
+		return meta.FindStatusCondition(w.deployments["workers"].Status.Conditions, machineapi.ConditionOnDemand)
+	}
+	full := &ondemand.Verdict{State: ondemand.Full, Message: "the maximum is 1"}
+	if c := find(full); c != nil {
+		t.Errorf("without annotations: %+v", c)
+	}
+	w.deployments["workers"].Annotations = map[string]string{machineapi.MaxSizeAnnotation: "1"}
+	if c := find(full); c == nil || c.Status != metav1.ConditionFalse || c.Reason != "MaximumReached" || c.Message != "the maximum is 1" {
+		t.Errorf("%+v", c)
+	}
+	if c := find(nil); c == nil || c.Reason != "MaximumReached" {
+		t.Errorf("before the first decision of another leader: %+v", c)
+	}
+	if c := find(&ondemand.Verdict{State: ondemand.Steady}); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("%+v", c)
+	}
+	w.deployments["workers"].Annotations = nil
+	if c := find(full); c != nil {
+		t.Errorf("%+v of %s", c, d.Name)
 	}
 }

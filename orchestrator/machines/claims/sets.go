@@ -13,7 +13,10 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/orlop-os/orlop/orchestrator/machines/hosts"
 	"github.com/orlop-os/orlop/pkg/admission/claim"
+	"github.com/orlop-os/orlop/pkg/disruption/ondemand"
+	"github.com/orlop-os/orlop/pkg/disruption/standby"
 	"github.com/orlop-os/orlop/pkg/machineapi"
 )
 
@@ -21,6 +24,7 @@ import (
 const (
 	reasonSatisfied = "Satisfied" // the set has its machines
 	reasonNoHost    = "NoMatchingHost"
+	reasonPowering  = "PoweringOn" // enough hosts are switched on, and are not claimed yet
 	reasonTemplate  = "TemplateUnusable"
 	reasonJoining   = "MachinesJoining"
 	reasonLeaving   = "MachinesLeaving"
@@ -159,14 +163,14 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 			break
 		}
 		machine := claim.Name(t.prefix, h.Spec.Fingerprint)
-		if !t.takes(h) && h.Spec.Claim == nil && t.matches(h) {
+		if !t.takes(h) && h.Spec.Claim == nil && (h.Spec.Power == nil || waits(h)) && t.matches(h) {
 			unapproved++
 		}
 		if !p.available(h) || !t.takes(h) || p.used(machine) || !t.matches(h) {
 			continue
 		}
 		next := h.DeepCopy()
-		next.Spec.Claim = &machineapi.HostClaim{MachineSet: set.Name, Template: name, Machine: machine}
+		next.Spec.Claim, next.Spec.Standby = &machineapi.HostClaim{MachineSet: set.Name, Template: name, Machine: machine}, nil
 		p.taken[h.Name] = true
 		p.change(Claim, next)
 		missing--
@@ -178,7 +182,42 @@ func (p *plan) claim(set *clusterv1.MachineSet, missing int) (status metav1.Cond
 	if t.ruleOnly {
 		by = " by an OrlopApprovalRule, which the template demands"
 	}
-	return metav1.ConditionTrue, reasonNoHost, fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
+	reason = reasonNoHost
+	message = fmt.Sprintf("%d more approved OrlopHosts that wait and match OrlopMachineTemplate %s are needed; %d that match are not approved%s", missing, name, unapproved, by)
+	if coming := p.powerOn(set, t, missing); coming > 0 {
+		message += fmt.Sprintf("; %d of them are switched on for this set, and can be claimed after they have reported and are approved", coming)
+		if coming >= missing {
+			reason = reasonPowering
+		}
+	}
+	return metav1.ConditionTrue, reason, message
+}
+
+// powerOn orders that hosts that are off and match are switched on for a set, and returns how many
+// hosts are on the way. Together with the hosts of former orders, they are not more than missing. A
+// host that has reported counts until it is claimed, so an approval that is missing does not cause
+// further orders.
+func (p *plan) powerOn(set *clusterv1.MachineSet, t *template, missing int) (coming int) {
+	for _, h := range p.Hosts {
+		o := hosts.Operation(h)
+		if o.For == set.Name && h.Spec.Power != nil && h.Spec.Claim == nil && !p.taken[h.Name] && o.OnTheWay(p.Now) && t.matches(h) {
+			coming++
+		}
+	}
+	for _, h := range sorted(p.Hosts) {
+		if coming >= missing {
+			break
+		}
+		if h.DeletionTimestamp != nil || h.Spec.Power == nil || h.Spec.Claim != nil || p.taken[h.Name] || hosts.Operation(h).Phase != standby.Off || !t.matches(h) {
+			continue
+		}
+		next := h.DeepCopy()
+		next.Spec.Standby = hosts.Standby(standby.Operation{Phase: standby.SwitchOn, Since: p.Now, For: set.Name})
+		p.taken[h.Name] = true
+		p.change(PowerOn, next)
+		coming++
+	}
+	return coming
 }
 
 // create creates the Machine of a claimed host. infrastructure creates the OrlopMachine in a later
@@ -223,6 +262,7 @@ func (p *plan) infrastructure(h *machineapi.OrlopHost) {
 		},
 		Spec: machineapi.OrlopMachineSpec{
 			ProviderID: m.Spec.ProviderID, Role: machineapi.RoleWorker, Claim: &machineapi.MachineClaim{Fingerprint: h.Spec.Fingerprint, Template: c.Template, Rule: h.Spec.Approval.Rule},
+			Power: h.Spec.Power.DeepCopy(),
 		},
 	})
 }
@@ -319,9 +359,34 @@ func (p *plan) deploymentStatus(d *clusterv1.MachineDeployment, set *clusterv1.M
 		}
 		p.setConditions(&st.Conditions, d.Generation, conditions...)
 	}
+	p.demandCondition(d, &st.Conditions)
 	if !equality.Semantic.DeepEqual(d.Status, next.Status) {
 		p.change(Status, next)
 	}
+}
+
+// demandCondition sets the condition of power on demand, or removes it if the MachineDeployment has
+// no minimum and maximum. It keeps the condition until the first decision.
+func (p *plan) demandCondition(d *clusterv1.MachineDeployment, all *[]metav1.Condition) {
+	v, decided := p.Demand[d.Name]
+	switch {
+	case !OnDemand(d):
+		meta.RemoveStatusCondition(all, machineapi.ConditionOnDemand)
+	case decided:
+		status := metav1.ConditionTrue
+		if slices.Contains([]ondemand.State{ondemand.Invalid, ondemand.Full, ondemand.Unknown, ondemand.Held}, v.State) {
+			status = metav1.ConditionFalse
+		}
+		p.setConditions(all, d.Generation, metav1.Condition{Type: machineapi.ConditionOnDemand, Status: status, Reason: string(v.State), Message: v.Message})
+	}
+}
+
+// OnDemand reports whether the controllers scale a MachineDeployment by themselves: it has a
+// minimum or a maximum.
+func OnDemand(d *clusterv1.MachineDeployment) bool {
+	_, least := d.Annotations[machineapi.MinSizeAnnotation]
+	_, most := d.Annotations[machineapi.MaxSizeAnnotation]
+	return least || most
 }
 
 // setConditions adds or replaces conditions. generation is the observed generation of their object.

@@ -36,7 +36,7 @@ type Facts struct {
 	Switch fence.Switch
 }
 
-// Switches has the power switches of the machines.
+// Switches has the power switches of the machines of the cluster, and of hosts of the inventory.
 type Switches struct {
 	ctx  context.Context
 	read kubernetes.Interface
@@ -45,12 +45,13 @@ type Switches struct {
 	open func(redfish.Config) (machineprovider.Machine, error)
 
 	mu  sync.Mutex
-	all map[string]*entry // by the name of the machine
+	all map[string]*entry // by the name of the machine, or hostPrefix and the name of the host
 }
 
 // entry is the power switch of a machine.
 type entry struct {
 	version  string // of the Secret from which it was made
+	uuid     string // the UUID to which the Secret binds it; empty if the Secret names the machine
 	provider machineprovider.Machine
 	reading  fence.Reading
 	runs     bool      // a request runs
@@ -91,33 +92,43 @@ func (s *Switches) Facts(ctx context.Context, m *machineapi.OrlopMachine, pods b
 		f.Pods = PodsOf(all.Items)
 	}
 	var err error
-	f.Switch, err = s.find(ctx, m)
+	f.Switch, err = s.find(ctx, m.Name, m.Name, m.Spec.Power)
 	return f, err
 }
 
-// find returns the facts about the power switch of a machine, and prepares its use.
-func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) (fence.Switch, error) {
+// hostPrefix begins the keys of the power switches of hosts. The name of a machine has no slash.
+const hostPrefix = "host/"
+
+// Host returns the facts about the power switch of a host. A missing or wrong Secret is no error,
+// but a fact.
+func (s *Switches) Host(ctx context.Context, h *machineapi.OrlopHost) (fence.Switch, error) {
+	return s.find(ctx, hostPrefix+h.Name, "", h.Spec.Power)
+}
+
+// find returns the facts about a power switch, and prepares its use. machine is the name of the
+// machine; empty for a host.
+func (s *Switches) find(ctx context.Context, key, machine string, power *machineapi.MachinePower) (fence.Switch, error) {
 	without := func(format string, args ...any) (fence.Switch, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.all, m.Name)
+		delete(s.all, key)
 		return fence.Switch{Access: fmt.Sprintf(format, args...)}, nil
 	}
-	if m.Spec.Power == nil {
+	if power == nil {
 		return without("the machine has no power switch: set spec.power of its OrlopMachine (task 133)")
 	}
-	secret, err := s.read.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, m.Spec.Power.Secret, metav1.GetOptions{})
+	secret, err := s.read.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, power.Secret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return without("Secret %s/%s does not exist: create it (task 133)", metav1.NamespaceSystem, m.Spec.Power.Secret)
+		return without("Secret %s/%s does not exist: create it (task 133)", metav1.NamespaceSystem, power.Secret)
 	}
 	if err != nil {
-		return fence.Switch{}, fmt.Errorf("cannot read the Secret of the power switch of machine %s: %w", m.Name, err)
+		return fence.Switch{}, fmt.Errorf("cannot read the Secret of the power switch of machine %s: %w", key, err)
 	}
 	s.mu.Lock()
-	e := s.all[m.Name]
+	e := s.all[key]
 	s.mu.Unlock()
 	if version := string(secret.UID) + "/" + secret.ResourceVersion; e == nil || e.version != version {
-		config, err := configOf(m.Name, secret)
+		config, uuid, err := configOf(machine, secret)
 		if err != nil {
 			return without("%v", err)
 		}
@@ -125,23 +136,45 @@ func (s *Switches) find(ctx context.Context, m *machineapi.OrlopMachine) (fence.
 		if err != nil {
 			return without("Secret %s/%s: %v", secret.Namespace, secret.Name, err)
 		}
-		e = &entry{version: version, provider: provider}
+		e = &entry{version: version, uuid: uuid, provider: provider}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all[m.Name] = e
-	return fence.Switch{Reading: e.reading, KeepOff: m.Spec.Power.AfterFencing == machineapi.PowerOff}, nil
+	s.all[key] = e
+	return fence.Switch{Reading: e.reading, KeepOff: power.AfterFencing == machineapi.PowerOff}, nil
 }
 
-// Retain forgets the power switches of all other machines, with their passwords.
+// Retain forgets the power switches of all other machines of the cluster, with their passwords.
 func (s *Switches) Retain(machines map[string]Facts) {
+	s.forget(func(key string) bool {
+		_, keep := machines[key]
+		return !keep && !strings.HasPrefix(key, hostPrefix)
+	})
+}
+
+// RetainHosts forgets the power switches of all other hosts, with their passwords.
+func (s *Switches) RetainHosts(hosts map[string]fence.Switch) {
+	s.forget(func(key string) bool {
+		name, isHost := strings.CutPrefix(key, hostPrefix)
+		_, keep := hosts[name]
+		return isHost && !keep
+	})
+}
+
+func (s *Switches) forget(drop func(key string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name := range s.all {
-		if _, keep := machines[name]; !keep {
-			delete(s.all, name)
+	for key := range s.all {
+		if drop(key) {
+			delete(s.all, key)
 		}
 	}
+}
+
+// CallHost operates the power switch of a host, as Call does. uuid is the UUID in the inventory of
+// the host.
+func (s *Switches) CallHost(host, uuid string, action fence.Action) {
+	s.Call(hostPrefix+host, uuid, action)
 }
 
 // Call operates the power switch of a machine in the background, and reads its power afterwards. It
@@ -158,7 +191,7 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 	go func() {
 		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 		defer cancel()
-		power, at, err := s.operate(ctx, e.provider, uuid, action)
+		power, at, err := s.operate(ctx, e, uuid, action)
 		s.mu.Lock()
 		e.runs = false
 		if err != nil {
@@ -175,10 +208,13 @@ func (s *Switches) Call(machine, uuid string, action fence.Action) {
 
 // operate performs an action and returns the power after it, with the time at which it asked for
 // the power.
-func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid string, action fence.Action) (fence.Power, time.Time, error) {
-	at := s.now()
+func (s *Switches) operate(ctx context.Context, e *entry, uuid string, action fence.Action) (fence.Power, time.Time, error) {
+	at, m := s.now(), e.provider
 	d, err := m.Describe(ctx)
 	if err != nil {
+		return "", at, err
+	}
+	if err := e.bound(d.UUID, uuid); err != nil {
 		return "", at, err
 	}
 	if !sameUUID(d.UUID, uuid) {
@@ -200,6 +236,20 @@ func (s *Switches) operate(ctx context.Context, m machineprovider.Machine, uuid 
 		return "", at, err
 	}
 	return powerOf(d.Power), at, nil
+}
+
+// bound returns an error if the Secret binds the power switch to a UUID, and the controller or the
+// machine has another UUID, or none.
+func (e *entry) bound(controller, machine string) error {
+	switch {
+	case e.uuid == "":
+		return nil
+	case controller == "" || !sameUUID(controller, e.uuid):
+		return fmt.Errorf("the controller is that of another machine: its UUID is %q, and the Secret has %s: correct the Secret", controller, e.uuid)
+	case machine == "" || !sameUUID(machine, e.uuid):
+		return fmt.Errorf("the Secret is that of another machine: it has the UUID %s, and the machine states %q: correct spec.power", e.uuid, machine)
+	}
+	return nil
 }
 
 func powerOf(s machineprovider.State) fence.Power {

@@ -67,6 +67,9 @@ func TestSecret(t *testing.T) {
 		{map[string]string{"endpoint": "http://192.0.2.1"}, "the endpoint is not https://HOST"},
 		{map[string]string{"fingerprint": ""}, "set the fingerprint"},
 		{map[string]string{"ca.crt": "x"}, "expected either a fingerprint or a CA"},
+		{map[string]string{"uuid": uuid}, "both of the keys machine and uuid"},
+		{map[string]string{"uuid": uuid, "machine": ""}, ""},
+		{map[string]string{"uuid": "w1", "machine": ""}, "key uuid is no UUID"},
 	} {
 		s := New(t.Context(), fake.NewClientset(secretOf(c.changes)), func() {})
 		own := &machineapi.OrlopMachine{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopMachineSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
@@ -75,6 +78,58 @@ func TestSecret(t *testing.T) {
 			t.Errorf("%v: %q (%v), want %q", c.changes, got, err, c.want)
 		}
 	}
+}
+
+// TestHost checks the Secret of a host: it has to have the UUID of the machine, and the controller
+// and the inventory have to state the same UUID before anything is switched.
+func TestHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(t.Context(), fake.NewClientset(secretOf(nil)), func() {})
+		h := &machineapi.OrlopHost{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Spec: machineapi.OrlopHostSpec{Power: &machineapi.MachinePower{Secret: "w1-power"}}}
+		if f, err := s.Host(t.Context(), h); err != nil || !strings.Contains(f.Access, "key uuid is missing") {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		b := &board{uuid: uuid, state: machineprovider.StateOn}
+		s = New(t.Context(), fake.NewClientset(secretOf(map[string]string{"uuid": uuid, "machine": ""})), func() {})
+		s.open = func(redfish.Config) (machineprovider.Machine, error) { return b, nil }
+		call := func(stated string, a fence.Action) fence.Reading {
+			t.Helper()
+			f, err := s.Host(t.Context(), h)
+			if err != nil || f.Access != "" {
+				t.Fatalf("%+v, %v", f, err)
+			}
+			s.CallHost("w1", stated, a)
+			synctest.Wait()
+			time.Sleep(maxInterval)
+			f, err = s.Host(t.Context(), h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.Reading
+		}
+		other := strings.Replace(uuid, "6f", "7f", 1)
+		for stated, want := range map[string]string{"": "the machine states", other: "the machine states"} {
+			if r := call(stated, fence.TurnOff); !strings.Contains(r.Problem, want) || b.state != machineprovider.StateOn {
+				t.Errorf("stated %q: %+v", stated, r)
+			}
+		}
+		for _, b.uuid = range []string{"", other} {
+			if r := call(uuid, fence.TurnOff); !strings.Contains(r.Problem, "the controller is that of another machine") || b.state != machineprovider.StateOn {
+				t.Errorf("controller %q: %+v", b.uuid, r)
+			}
+		}
+		b.uuid = strings.ToUpper(uuid)
+		if r := call(uuid, fence.TurnOff); r.Power != fence.Off || r.Problem != "" || b.state != machineprovider.StateOff {
+			t.Errorf("%+v", r)
+		}
+		s.Retain(nil)
+		if len(s.all) != 1 {
+			t.Error("the switches of hosts are forgotten with those of machines")
+		}
+		if s.RetainHosts(nil); len(s.all) != 0 {
+			t.Error("the switch of the host is not forgotten")
+		}
+	})
 }
 
 // TestAccess checks the facts of a machine without a Secret, and that a machine that is forgotten

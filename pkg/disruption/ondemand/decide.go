@@ -17,7 +17,7 @@ const (
 	Bounded State = "OutOfBounds" // the replicas become the minimum or the maximum
 	Grows   State = "ScalesUp"    // machines are added for pods
 	Full    State = "MaximumReached"
-	Expects State = "PodsWait"     // machines that are on the way or empty are expected to take the pods
+	Expects State = "PodsWait"     // machines on the way, or empty machines, can take the pods
 	Unknown State = "ShapeUnknown" // it is unknown what a machine of the deployment could take
 	Marks   State = "Idle"         // a machine is marked for removal
 	Shrinks State = "ScalesDown"

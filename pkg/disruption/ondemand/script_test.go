@@ -16,9 +16,9 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, world: World{Now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}}
 	}, scripttest.Commands[*script]{
-		"deployment": (*script).deployment, // deployment rack min=0 max=3 replicas=1 cpu=4 taint=gpu label=zone=a
-		"machine":    (*script).machine,    // machine rack w1 empty: adds or changes a ready machine
-		"pod":        (*script).pod,        // pod a cpu=2 zone=b tolerates=gpu: a pod that waits; pod a gone
+		"deployment": (*script).deployment, // deployment rack min=0 max=3 replicas=1 cpu=4
+		"machine":    (*script).machine,    // machine rack w1 empty: a ready machine
+		"pod":        (*script).pod,        // pod a cpu=2 zone=b: a pod that waits; pod a gone
 		"wait":       (*script).wait,       // wait 10s
 		"restart":    (*script).restart,    // another leader decides
 		"decide":     (*script).decide,     // decide: store the verdicts, and print them

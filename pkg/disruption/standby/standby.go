@@ -236,7 +236,7 @@ func (h Host) boot(now time.Time) Verdict {
 // late changes the reason of a host that has not reported in time.
 func (h Host) late(now time.Time, v Verdict) Verdict {
 	if now.Sub(h.Since) > Patience && v.Reason != "NoPowerSwitch" {
-		v.Reason, v.Message = "NotReported", fmt.Sprintf("the machine was to be switched on %d minutes ago, and does not report: %s; see its console", now.Sub(h.Since)/time.Minute, v.Message)
+		v.Reason, v.Message = "NotReported", fmt.Sprintf("the machine was to be switched on more than %d minutes ago, and does not report: %s; see its console", Patience/time.Minute, v.Message)
 	}
 	return v
 }
