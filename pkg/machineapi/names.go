@@ -79,8 +79,8 @@ const (
 )
 
 // The annotations of a MachineDeployment with the properties of a machine that it would add:
-// quantities, and lists with commas of KEY=VALUE and KEY=VALUE:EFFECT. Cluster-autoscaler's provider
-// for Cluster API has the same annotations. Without them, the controllers use the properties of a
+// quantities, and lists with commas of KEY=VALUE and KEY=VALUE:EFFECT. The provider of
+// cluster-autoscaler for Cluster API has the same annotations. Without them, the controllers use the properties of a
 // ready machine, or estimate them from the inventory.
 const (
 	CapacityCPUAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/cpu"

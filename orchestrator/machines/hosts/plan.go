@@ -108,7 +108,7 @@ func Plan(s Snapshot) Result {
 	changes := append(decided.approvals, p.changes...)
 	byName, count := map[string]*machineapi.OrlopHost{}, 0
 	for _, o := range s.Objects {
-		if byName[o.Name] = o; o.Spec.Power == nil { // no attacker causes an object with a power switch
+		if byName[o.Name] = o; o.Spec.Power == nil { // an operator has chosen the others
 			count++
 		}
 	}

@@ -18,7 +18,7 @@ func TestScripts(t *testing.T) {
 	}, scripttest.Commands[*script]{
 		"deployment": (*script).deployment, // deployment rack min=0 max=3 replicas=1 cpu=4
 		"machine":    (*script).machine,    // machine rack w1 empty: a ready machine
-		"pod":        (*script).pod,        // pod a cpu=2 zone=b: a pod that waits; pod a gone
+		"pod":        (*script).pod,        // pod a cpu=2 zone=b; pod a gone
 		"wait":       (*script).wait,       // wait 10s
 		"restart":    (*script).restart,    // another leader decides
 		"decide":     (*script).decide,     // decide: store the verdicts, and print them

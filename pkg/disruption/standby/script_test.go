@@ -16,8 +16,8 @@ func TestScripts(t *testing.T) {
 	scripttest.Run(t, func(t *testing.T) *script {
 		return &script{t: t, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}
 	}, scripttest.Commands[*script]{
-		"host":   (*script).set,    // host phase=Off for=rack waiting twins=1: changes the host
-		"power":  (*script).power,  // power off: the answer of its power switch; power problem TEXT
+		"host":   (*script).set,    // host phase=Off for=rack twins=1
+		"power":  (*script).power,  // power off: an answer; power problem TEXT
 		"wait":   (*script).wait,   // wait 10s
 		"decide": (*script).decide, // decide: store the operation, and print the verdict
 	})

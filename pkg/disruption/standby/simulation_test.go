@@ -11,8 +11,8 @@ import (
 )
 
 // TestSimulation returns a machine and has it switched on again, in random worlds with a slow wipe,
-// an unreliable power switch, changes of the leader, persons who press the power button, and another
-// machine that states the same UUID. It checks that a wipe is not cut off during Grace, that no
+// an unreliable power switch, changes of the leader, uses of the power button, and another machine
+// that states the same UUID. It checks that a wipe is not cut off during Grace, that no
 // machine without an order is switched on, and that the other machine gets the power switch only
 // while the right machine is on. In a calm world the machine reports in the end.
 func TestSimulation(t *testing.T) {
@@ -77,7 +77,7 @@ func (w *simulation) run() error {
 			return err
 		}
 		if !w.ordered && w.host.Phase == Off && w.rand.IntN(100) == 0 || age > 2*time.Hour && w.host.Phase == Off {
-			w.host.Operation, w.ordered = Operation{Phase: SwitchOn, Since: w.now, For: "rack"}, true // the decision of a set
+			w.host.Operation, w.ordered = Operation{Phase: SwitchOn, Since: w.now, For: "rack"}, true
 		}
 	}
 	return nil

@@ -220,7 +220,7 @@ func (h Host) switchOn(now time.Time) Verdict {
 }
 
 func (h Host) boot(now time.Time) Verdict {
-	if h.reads(now, fence.Off) { // for example because it has ended its erasure and has powered off
+	if h.reads(now, fence.Off) { // it has ended its erasure
 		return h.enter(now, SwitchOn)
 	}
 	v := h.do(Verdict{Operation: h.Operation}, reasons[Boot], "the machine is on, and has not reported yet", fence.Read)
