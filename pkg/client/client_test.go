@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/orlop-os/orlop/pkg/pki"
 )
 
@@ -170,5 +174,22 @@ func TestAccepts(t *testing.T) {
 	e.Accepts = func(*x509.Certificate) error { return nil }
 	if _, err := Dial(ctx, e); errors.Is(err, ErrUntrusted) {
 		t.Errorf("accepted: %v", err)
+	}
+}
+
+// TestOver checks that a client over a connection of the caller returns this connection, and does
+// not close it.
+func TestOver(t *testing.T) {
+	conn, err := grpc.NewClient("passthrough:///machine", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := Over(conn)
+	if c.Conn() != conn || !c.Connected() {
+		t.Errorf("connection %v, connected %t", c.Conn(), c.Connected())
+	}
+	if err := c.Close(); err != nil || conn.GetState() == connectivity.Shutdown {
+		t.Errorf("the connection of the caller is closed: %v", err)
 	}
 }
