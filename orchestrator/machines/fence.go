@@ -70,7 +70,8 @@ func (s Snapshot) fences(r *Result, all []*machine) {
 		hardware = reporting(all)
 	}
 	for _, m := range all {
-		w.Machines = append(w.Machines, s.fenceFacts(m, hardware))
+		m.care.reused = m.reused(hardware)
+		w.Machines = append(w.Machines, s.fenceFacts(m))
 	}
 	var removals, changes []Change
 	for i, v := range fence.Decide(w) {
@@ -147,10 +148,8 @@ func (s Snapshot) available(m *machine) bool {
 }
 
 // fenceFacts are the facts about a machine. Without facts from its power switch, nothing begins.
-// hardware is the result of reporting.
-func (s Snapshot) fenceFacts(m *machine, hardware map[string][]string) fence.Machine {
+func (s Snapshot) fenceFacts(m *machine) fence.Machine {
 	facts, read := s.Power[m.name]
-	m.care.reused = m.reused(hardware)
 	in := fence.Machine{
 		Name: m.name, ControlPlane: m.controlPlane, Own: m.name == s.Settings.Own,
 		Care: fence.Care{
