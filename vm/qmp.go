@@ -103,17 +103,36 @@ func (q *qmp) ask(ctx context.Context, command string, arguments map[string]any)
 	if err != nil {
 		return nil, fmt.Errorf("qmp: cannot send %s: %w (%w)", command, errMonitorEnded, err)
 	}
+	return q.await(ctx, command, answer)
+}
+
+// await waits for the answer to a command. It fails if QEMU reports an error, or if QEMU or ctx ends
+// before the answer.
+func (q *qmp) await(ctx context.Context, command string, answer <-chan qmpMessage) (json.RawMessage, error) {
+	var err error
 	select {
 	case m := <-answer:
-		if m.Error != nil {
-			return nil, fmt.Errorf("qmp: %s: %s: %s", command, m.Error.Class, m.Error.Desc)
-		}
-		return m.Return, nil
+		return m.result(command)
 	case <-q.ended:
-		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, errMonitorEnded)
+		err = errMonitorEnded
 	case <-ctx.Done():
-		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
+	// select chooses at random when QEMU answers and then ends. The answer is valid.
+	select {
+	case m := <-answer:
+		return m.result(command)
+	default:
+		return nil, fmt.Errorf("qmp: cannot run %s: %w", command, err)
+	}
+}
+
+// result returns the result of the command that m answers.
+func (m qmpMessage) result(command string) (json.RawMessage, error) {
+	if m.Error != nil {
+		return nil, fmt.Errorf("qmp: %s: %s: %s", command, m.Error.Class, m.Error.Desc)
+	}
+	return m.Return, nil
 }
 
 func (q *qmp) log() []Event {

@@ -36,13 +36,13 @@ func bootBaseline(ctx context.Context, o options, files bootfiles.Files, dir str
 		QEMU:   vm.QEMU{NoReboot: true, TranslationMiB: translationMiB},
 	})
 	if err != nil {
-		return run, fmt.Errorf("baseline: %w", err)
+		return run, fmt.Errorf("baseline: %w; its console log is in %s", err, dir)
 	}
 	defer m.Close()
 	idle, err := idleBetween(ctx, m)
 	if err != nil {
 		if ctx.Err() != nil {
-			return run, fmt.Errorf("baseline: %w; its console is in %s", err, m.Console().Path())
+			return run, fmt.Errorf("baseline: %w; its console log is in %s", err, dir)
 		}
 		return run, fmt.Errorf("%w: the baseline: %w", errEarly, err)
 	}
