@@ -77,11 +77,11 @@ names such as kube-apiserver or kubelet, and the files of kubeadm. Therefore
 start, and writes this page. If a control is no longer met, the test fails.
 
 - *Met*: the test checks the setting that the benchmark wants.
-- *Met otherwise*: the purpose of the control is met by other means, which the row names and the test
-  checks.
+- *Met otherwise*: the purpose of the control is met by other means. The row names them,
+  and the test checks them.
 - *Met by design*: no setting exists that the test could check; the row gives the reason.
-- *Not met*: the row gives the reason. Only controls that the benchmark leaves to judgment (manual, a
-  WARN) can have this result.
+- *Not met*: the row gives the reason. Only manual controls can have this result: kube-bench prints
+  a WARN for them, and a person judges.
 `
 
 // described contains the components of a machine by name, and the files that it writes for them.
@@ -346,12 +346,12 @@ var benchmark = []struct {
 		{id: "1.2.20", wanted: "--request-timeout as appropriate", manual: true, check: unset(apiServer, "request-timeout")},
 		{id: "1.2.21", wanted: "--service-account-lookup is not disabled", check: unset(apiServer, "service-account-lookup")},
 		{id: "1.2.22", wanted: "--service-account-key-file", check: set(apiServer, "service-account-key-file")},
-		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to the etcd of its machine over a Unix socket, never over a network. The socket is in a directory with mode 0700 of the user of both"},
+		{id: "1.2.23", wanted: "--etcd-certfile, --etcd-keyfile", check: over, why: "the API server connects to the etcd of its machine over a Unix socket, never over a network. The socket is in a directory with mode 0700 that belongs to the user of their process"},
 		{id: "1.2.24", wanted: "--tls-cert-file, --tls-private-key-file", check: set(apiServer, "tls-cert-file", "tls-private-key-file")},
 		{id: "1.2.25", wanted: "--client-ca-file", check: set(apiServer, "client-ca-file")},
 		{id: "1.2.26", wanted: "--etcd-cafile", check: over, why: "see 1.2.23"},
 		{id: "1.2.27", wanted: "--encryption-provider-config", manual: true, check: set(apiServer, "encryption-provider-config")},
-		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "`machined/credentials` makes secretbox the first provider, which encrypts, with the key of the configuration; every cluster has such a key"},
+		{id: "1.2.28", wanted: "encryption by aescbc, kms or secretbox", manual: true, check: sealing("secretbox"), why: "the API server encrypts with the first provider in its list. `machined/credentials` puts secretbox there, with the key of the configuration, which every cluster has; with a key manager that encrypts, it puts kms there"},
 		{id: "1.2.29", wanted: "strong cipher suites", manual: true, check: suites(apiServer)},
 		{id: "1.2.30", wanted: "--service-account-extend-token-expiration=false", check: is(apiServer, "service-account-extend-token-expiration", "false")},
 	}},
@@ -378,7 +378,7 @@ var benchmark = []struct {
 		{id: "2.7", wanted: "a CA of its own", manual: true, check: in(store, "etcd.yaml", "client-transport-security.trusted-ca-file", equal("/run/orlop/kube/api/etcd-ca.crt"))},
 	}},
 	{"3 Configuration of the control plane", []control{
-		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "the configuration names token issuers (`Cluster.spec.kubernetes.authentication`); the certificate of `orlopctl kubeconfig` is only for the set-up, and expires"},
+		{id: "3.1.1", wanted: "users have no client certificates", manual: true, why: "users log in with tokens of the issuers that the configuration names (`Cluster.spec.kubernetes.authentication`); the certificate of `orlopctl kubeconfig` is only for the set-up, and expires"},
 		{id: "3.1.2", wanted: "users have no service accounts' tokens", manual: true, why: "no service accounts are created for users"},
 		{id: "3.1.3", wanted: "users have no bootstrap tokens", manual: true, check: unset(apiServer, "enable-bootstrap-token-auth")},
 		{id: "3.2.1", wanted: "an audit policy", manual: true, check: set(apiServer, "audit-policy-file")},
@@ -398,7 +398,7 @@ var benchmark = []struct {
 		{id: "4.2.4", wanted: "no read-only port", manual: true, check: in(agent, "kubelet.yaml", "readOnlyPort", equal(0))},
 		{id: "4.2.5", wanted: "idle streams end", manual: true, check: in(agent, "kubelet.yaml", "streamingConnectionIdleTimeout", absent)},
 		{id: "4.2.6", wanted: "the kubelet makes its iptables chains", check: in(agent, "kubelet.yaml", "makeIPTablesUtilChains", absent)},
-		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the flag gives the node the name that the machine has in its configuration and in its certificates"},
+		{id: "4.2.7", wanted: "no --hostname-override", manual: true, open: true, why: "the flag is set, because it gives the node the name that the machine has in its configuration and in its certificates"},
 		{id: "4.2.8", wanted: "events are not lost", manual: true, check: in(agent, "kubelet.yaml", "eventRecordQPS", absent)},
 		{id: "4.2.9", wanted: "a certificate of the cluster's CA", manual: true, check: all(in(agent, "kubelet.yaml", "tlsCertFile", given), in(agent, "kubelet.yaml", "tlsPrivateKeyFile", given))},
 		{id: "4.2.10", wanted: "client certificates are renewed", check: in(agent, "kubelet.yaml", "rotateCertificates", equal(false)), why: byMachined},
