@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -142,17 +143,51 @@ func Diff(have Have, want Want) []Op {
 
 // sameValue reports whether a kernel parameter with the value read was set to the value set. Blanks
 // do not matter, nor does the base of numbers, which the kernel parses as C does (0x10, 020) and
-// prints in decimal (proc_dointvec in kernel/sysctl.c).
+// prints in decimal (proc_dointvec in kernel/sysctl.c). The kernel prints lists of ports and of
+// processors as ranges, in ascending order (proc_do_large_bitmap).
 func sameValue(read, set string) bool {
 	a, b := strings.Fields(read), strings.Fields(set)
 	return slices.EqualFunc(a, b, func(x, y string) bool {
 		if x == y {
 			return true
 		}
+		if have, ok := ranges(x); ok && strings.ContainsAny(x+y, ",-") {
+			want, ok := ranges(y)
+			return ok && slices.Equal(have, want)
+		}
 		n, err := strconv.ParseInt(x, 10, 64)
 		m, other := strconv.ParseInt(y, 0, 64)
 		return err == nil && other == nil && n == m && !strings.ContainsAny(y, "_boBO")
 	})
+}
+
+// ranges parses a list of numbers and ranges, such as 1,5-7. It returns the ranges in ascending
+// order, with adjacent ranges joined; false if text is no such list.
+func ranges(text string) (all [][2]uint64, ok bool) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		a, err := strconv.ParseUint(first, 10, 31)
+		if err != nil {
+			return nil, false
+		}
+		b := a
+		if isRange {
+			if b, err = strconv.ParseUint(last, 10, 31); err != nil || b < a {
+				return nil, false
+			}
+		}
+		all = append(all, [2]uint64{a, b})
+	}
+	slices.SortFunc(all, func(x, y [2]uint64) int { return cmp.Compare(x[0], y[0]) })
+	merged := all[:1]
+	for _, r := range all[1:] {
+		if before := &merged[len(merged)-1]; r[0] <= before[1]+1 {
+			before[1] = max(before[1], r[1])
+		} else {
+			merged = append(merged, r)
+		}
+	}
+	return merged, true
 }
 
 func diffModules(have Have, want Want) []Op {

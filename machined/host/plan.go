@@ -7,10 +7,12 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/orlop-os/orlop/pkg/kernel/cgroup"
 	"github.com/orlop-os/orlop/pkg/kernel/mount"
 	"github.com/orlop-os/orlop/pkg/kernel/sysctl"
+	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
 // Config is the host part of the configuration. The zero Config is a machine without a
@@ -191,7 +193,7 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sysctls)) {
 		if !listed(name) {
-			list = append(list, Sysctl{Name: name, Value: roundedSysctl(name, c.Sysctls[name])})
+			list = append(list, Sysctl{Name: name, Value: operatorValue(name, c.Sysctls[name])})
 		}
 	}
 	for _, s := range systemValues(c, f) {
@@ -215,14 +217,40 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	return list
 }
 
+// operatorValue returns the value to set for a parameter of the configuration. The system's own ports
+// stay reserved.
+func operatorValue(name, value string) string {
+	if sysctl.Canonical(name) == reservedPortsName {
+		return strings.Trim(strings.TrimSpace(value)+","+reservedPorts(), ",")
+	}
+	return roundedSysctl(name, value)
+}
+
 // systemValues returns the parameters that the system sets and the operator may set to another
 // value.
 func systemValues(c Config, f Facts) []Sysctl {
-	list := []Sysctl{{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)}}
+	list := []Sysctl{{Name: minFreeName, Value: strconv.FormatInt(minFree(f.Memory), 10)}, {Name: reservedPortsName, Value: reservedPorts()}}
 	if c.Pods && c.ServiceProxy {
 		list = append(list, conntrack(c, f)...)
 	}
 	return list
+}
+
+// reservedPortsName is the parameter with the ports that the kernel never chooses itself for a
+// socket of the machine.
+const reservedPortsName = "net.ipv4.ip_local_reserved_ports"
+
+// reservedPorts returns the system's own ports. Without the reservation, an outgoing connection
+// could have one of them as its local port, and the process of the port could not listen until that
+// connection ends. Port 50000 and the port of WireGuard are in the kernel's default range.
+func reservedPorts() string {
+	ports := slices.Concat(nodespec.MachineTCP(), nodespec.MachineUDP(), nodespec.LoopbackTCP())
+	slices.Sort(ports)
+	var out []string
+	for _, port := range slices.Compact(ports) {
+		out = append(out, strconv.Itoa(port))
+	}
+	return strings.Join(out, ",")
 }
 
 // Names of the parameters of connection tracking.

@@ -77,6 +77,7 @@ func TestSameValue(t *testing.T) {
 	}{
 		{"16", "0x10", true}, {"16", "020", true}, {"16", "16", true}, {"16", "17", false}, {"1 2", "1  2", true}, {"1 2", "1\t2", true},
 		{"1", "1 2", false}, {"1", "+1", true}, {"bbr", "bbr", true}, {"bbr", "cubic", false}, {"1000", "1_000", false}, {"2", "0b10", false}, {"", "", true},
+		{"1,5-7", "1,5-7", true}, {"1,5-7", "7,6,5,1", true}, {"5-9", "5-7,6-9", true}, {"5-9", "5-7,9", false}, {"5", "5,5", true}, {"5", "5,", false}, {"5-6", "6-5", false}, {"-1", "1", false}, {"", "5", false},
 	} {
 		if got := sameValue(c.read, c.set); got != c.same {
 			t.Errorf("%q read, %q set: %v", c.read, c.set, got)

@@ -25,6 +25,13 @@ func TestGateways(t *testing.T) {
 		"{name: eth0, dhcp4: true, routes: [{to: 10.0.0.0/8, via: 172.31.1.1}]}":                                                "",
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 0.0.0.0/0, via: 172.31.1.1}]}":                                 "if it is on this link nevertheless, add a route to it: {to: 172.31.1.1/32}",
 		"{name: eth0, addresses: [203.0.113.7/32], routes: [{to: 172.31.2.0/24}, {to: 0.0.0.0/0, via: 172.31.1.1}]}":            "is on none of the link's networks",
+		// No router has the network or broadcast address.
+		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 0.0.0.0/0, via: 10.0.0.255}]}":              "10.0.0.255 is the network or broadcast address",
+		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 0.0.0.0/0, via: 10.0.0.0}]}":                "10.0.0.0 is the network or broadcast address",
+		"{name: eth0, addresses: [10.0.0.7/24, 10.0.0.9/23], routes: [{to: 0.0.0.0/0, via: 10.0.1.255}]}": "10.0.1.255 is the network or broadcast address",
+		"{name: eth0, addresses: [10.0.0.7/23], routes: [{to: 0.0.0.0/0, via: 10.0.0.255}]}":              "",
+		"{name: eth0, addresses: [192.0.2.1/31], routes: [{to: 0.0.0.0/0, via: 192.0.2.0}]}":              "",
+		"{name: eth0, addresses: ['2001:db8::7/64'], routes: [{to: '::/0', via: '2001:db8::'}]}":          "",
 		// A route with a gateway does not make another gateway reachable: the kernel requires the
 		// next hop to be on the link.
 		"{name: eth0, addresses: [10.0.0.7/24], routes: [{to: 172.31.1.1/32, via: 10.0.0.1}, {to: 0.0.0.0/0, via: 172.31.1.1}]}": "is on none of the link's networks",
@@ -96,13 +103,14 @@ func TestStacks(t *testing.T) {
 		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, bond: {mode: active-backup, members: [eth0]}}]":                                                               "a bond cannot belong to a bond",
 		"links: [{name: a, bond: {mode: active-backup, members: [b]}}, {name: b, vlan: {parent: eth0, id: 5}}]":                                                                                "",
 		// WireGuard.
-		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51822", "allowedIPs: [10.1.0.0/16]") + "]":                              "",
-		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51821", "allowedIPs: [10.1.0.0/16]") + "]":                              "UDP port 51821 is also in Network.spec.links[0].wireguard.listenPort",
-		"links: [" + tunnel("wg0", "51821", "allowedIPs: []") + "]":                                                                                                      "allowedIPs: is empty",
-		"links: [" + tunnel("wg0", "51821", "endpoint: '0.0.0.0:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                                "cannot be the address of a peer",
-		"links: [" + tunnel("wg0", "51821", "endpoint: '[fe80::1]:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                              "cannot be the address of a peer",
-		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821, peers: [{publicKey: '$OWN', allowedIPs: [10.1.0.0/16]}]}}]":              "the public key of privateKey",
-		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821}, routes: [{to: 10.50.0.0/16}]}, {name: eth0, addresses: [10.0.0.5/24]}]": "",
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51822", "allowedIPs: [10.1.0.0/16]") + "]":                                    "",
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: [10.1.0.0/16]") + ", " + tunnel("wg1", "51821", "allowedIPs: [10.1.0.0/16]") + "]":                                    "UDP port 51821 is also in Network.spec.links[0].wireguard.listenPort",
+		"links: [" + tunnel("wg0", "51821", "allowedIPs: []") + "]":                                                                                                            "allowedIPs: is empty",
+		"links: [" + tunnel("wg0", "51821", "endpoint: '0.0.0.0:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                                      "cannot be the address of a peer",
+		"links: [" + tunnel("wg0", "51821", "endpoint: '[fe80::1]:51821', allowedIPs: [10.1.0.0/16]") + "]":                                                                    "cannot be the address of a peer",
+		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821, peers: [{publicKey: '$OWN', allowedIPs: [10.1.0.0/16]}]}}]":                    "the public key of privateKey",
+		"links: [{name: wg0, wireguard: {privateKey: " + testPrivateKey + ", listenPort: 51821}, routes: [{to: 10.50.0.0/16}]}, {name: eth0, addresses: [10.0.0.5/24]}]":       "",
+		"links: [{name: eth0, addresses: [10.0.0.5/24]}, {name: eth1}], routes: [{to: 10.9.0.0/16, nextHops: [{link: eth0, via: 10.0.0.255}, {link: eth1, via: 10.0.1.255}]}]": "Network.spec.routes[0].nextHops[0].via: 10.0.0.255 is the network or broadcast address",
 		// A route and a rule are each once in the kernel, also if a default is written out.
 		"routes: [{to: 10.0.0.0/8, type: blackhole}, {to: 10.0.0.0/8, type: prohibit, metric: 512}]":                     "10.0.0.0/8 with metric 512 is also in routes[0]",
 		"rules: [{priority: 5, from: 10.0.0.0/8, table: 100}, {priority: 5, from: 10.1.0.0/16, table: 200}]":             "the same priority as rules[0]",

@@ -314,11 +314,14 @@ func TestTimeOfBundles(t *testing.T) {
 		const target = "Cluster.spec.etcd.snapshots.target.ca"
 		all := &Config{Cluster: &Cluster{}, Machine: Machine{}}
 		all.Machine.Spec.Registries = []ImageRegistry{{CA: c.ca}}
+		all.Machine.Spec.Egress.CA = c.ca
+		all.Network.Spec.NTP.NTS = &NTS{CA: c.ca}
+		all.Network.Spec.DNS.TLS = &DNSTLS{CA: c.ca}
 		all.Machine.Spec.Logging.Receivers = []Receiver{{CA: c.ca}}
 		all.Cluster.Spec.Etcd.Snapshots.Target = &SnapshotTarget{CA: c.ca}
 		all.Cluster.Spec.Kubernetes.Authentication.JWT = []JWTIssuer{{CA: c.ca}}
 		problems := all.CheckTime(time.Now())
-		want := 4
+		want := 7
 		if c.says == "" {
 			want = 0
 		}

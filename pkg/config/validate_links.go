@@ -183,6 +183,8 @@ func (v networkValidator) nextHop(path string, r TableRoute, h NextHop, before [
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
 	case v.ownGateway(h):
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
+	case slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return selects(h.Link, &l) && l.noHost(via) }):
+		v.on(path+".via", noGateway(via))
 	case slices.ContainsFunc(before, func(o NextHop) bool { return o.Link == h.Link && o.Via == h.Via }):
 		v.on(path+".via", wrong{reason: "the next hop is given twice"})
 	}

@@ -48,9 +48,14 @@ func (v networkValidator) ntp(at string, n NTP) {
 		if err := hostOrAddr(server); err != nil && server != "" {
 			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
 		} else if a, err := netip.ParseAddr(server); err == nil {
+			const want = "the address of a time server"
 			if w := serverProblem(a); w != nil {
-				w.expected = "the address of a time server"
+				w.expected = want
 				v.on(path, *w)
+			} else if own := v.cfg.ownAddress(a); own != "" {
+				v.on(path, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no time server runs", a, own), expected: want})
+			} else if v.noServer(a) {
+				v.on(path, wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", a), expected: want})
 			}
 		}
 		v.unique(path, "servers", server, i, seen)
@@ -364,6 +369,8 @@ func (v networkValidator) route(path string, l *Link, r Route) {
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is not of the family of %s", via, r.To), expected: "a gateway of the same family"})
 	case l.has(via):
 		v.on(path+".via", wrong{reason: fmt.Sprintf("%s is the machine's own address", via), expected: "the address of a router on this link"})
+	case l.noHost(via):
+		v.on(path+".via", noGateway(via))
 	case !l.reaches(via) && !v.addressesUnknown(path, l):
 		w := wrong{reason: fmt.Sprintf("the gateway %s is on none of the link's networks", via), expected: "a gateway that the link reaches directly"}
 		host := netip.PrefixFrom(via, via.BitLen())
@@ -414,6 +421,25 @@ func (l *Link) has(addr netip.Addr) bool {
 	return false
 }
 
+// noHost reports whether an IPv4 address is the network or broadcast address of a network of the
+// link, which no router has. The kernel rejects a route by a broadcast address. A /31 has two host
+// addresses (RFC 3021).
+func (l *Link) noHost(addr netip.Addr) bool {
+	return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool {
+		return a.IsValid() && a.Addr().Is4() && addr.Is4() && a.Bits() < 31 && (a.Masked().Addr() == addr || lastAddress(a) == addr)
+	})
+}
+
+// noServer reports whether no server can have an address, because noHost is true for a link.
+func (v networkValidator) noServer(addr netip.Addr) bool {
+	return slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return l.noHost(addr) })
+}
+
+// noGateway is the problem of a gateway for which noHost is true.
+func noGateway(via netip.Addr) wrong {
+	return wrong{reason: fmt.Sprintf("%s is the network or broadcast address of the link's network", via), expected: "the address of a router on this link"}
+}
+
 // reaches reports whether the link can reach a gateway directly. The gateway must be in a network
 // of the link, or in the destination of a route of the link without a gateway, or be link-local
 // (RFC 4291: every link has a link-local address). On a link with DHCP or router advertisements,
@@ -454,6 +480,8 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 			v.on(at, *w)
 		} else if own := v.cfg.ownAddress(server); own != "" {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
+		} else if v.noServer(server) {
+			v.on(at, wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", server), expected: "the address of a resolver"})
 		}
 		v.unique(at, "servers", server.String(), i, seen)
 	}

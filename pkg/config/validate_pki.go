@@ -214,6 +214,13 @@ func (c *Config) CheckTime(now time.Time) Problems {
 	for i, r := range c.Machine.Spec.Logging.Receivers {
 		hook(fmt.Sprintf("Machine.spec.logging.receivers[%d]", i), r.CA, r.Client)
 	}
+	v.validBundle("Machine.spec.egress.ca", c.Machine.Spec.Egress.CA)
+	if nts := c.Network.Spec.NTP.NTS; nts != nil {
+		v.validBundle("Network.spec.ntp.nts.ca", nts.CA)
+	}
+	if tls := c.Network.Spec.DNS.TLS; tls != nil {
+		v.validBundle("Network.spec.dns.tls.ca", tls.CA)
+	}
 	for i, r := range c.Machine.Spec.Registries {
 		v.validBundle(fmt.Sprintf("Machine.spec.registries[%d].ca", i), r.CA)
 	}

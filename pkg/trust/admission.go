@@ -51,7 +51,8 @@ func (l Ledger) Vote(m Member, hasCertificate bool, s *Session, now time.Time) (
 		if l.Members[at].Address != m.Address {
 			l.Members = slices.Clone(l.Members)
 			l.Members[at].Address = m.Address
-			l.Members[at].Generation++ // a merge takes the entry with the higher generation
+			// a merge takes the entry with the higher generation
+			l.Members[at].Generation = following(l.Members[at].Generation)
 		}
 		return l.normalize(), nil
 	case hasCertificate:
@@ -204,7 +205,7 @@ func (l Ledger) Admit(m Member, hasCertificate bool, votes, quorum int) (Ledger,
 		if old.Key != m.Key || old.Name != m.Name {
 			return l, ticketUsedError(old)
 		}
-		m.Joined, m.Generation = old.Joined, max(m.Generation, old.Generation+1)
+		m.Joined, m.Generation = old.Joined, max(m.Generation, following(old.Generation))
 		l.Members[at] = m
 	} else {
 		m.Generation = max(m.Generation, 1)

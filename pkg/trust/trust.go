@@ -21,6 +21,7 @@ package trust
 import (
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -130,7 +131,7 @@ func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 			}
 			r.At, r.By = old.At, old.By
 		}
-		r.Generation = l.Revoked[i].Generation + 1
+		r.Generation = following(l.Revoked[i].Generation)
 	}
 	list, ok := l.Revoked.set(r, l.pruneTime(r.At))
 	if !ok {
@@ -140,13 +141,17 @@ func (l Ledger) Revoke(r Revocation) (Ledger, Revocation, error) {
 	return l.normalize(), r, nil
 }
 
-// Restore returns the ledger with the name r.Name restored. It fails if the name is not revoked.
+// Restore returns the ledger with the name r.Name restored. It fails if the name is not revoked, or
+// if its entry has the highest generation, so that no restoration can replace the entry.
 func (l Ledger) Restore(r Revocation) (Ledger, error) {
 	i := l.Revoked.find(r)
 	if r.Name == "" || i < 0 || l.Revoked[i].Restored {
 		return l, fmt.Errorf("name %.80q: cannot restore: it is not revoked", r.Name)
 	}
-	r.Generation, r.Restored = l.Revoked[i].Generation+1, true
+	if l.Revoked[i].Generation == math.MaxUint64 {
+		return l, fmt.Errorf("name %.80q: cannot restore: its revocation has the highest generation; use another name", r.Name)
+	}
+	r.Generation, r.Restored = following(l.Revoked[i].Generation), true
 	// This call of set cannot fail, because r replaces an entry and the list does not grow.
 	l.Revoked, _ = l.Revoked.set(r, l.pruneTime(r.At))
 	return l, nil
@@ -301,6 +306,15 @@ func checkKey(k string) error {
 		return fmt.Errorf("key %.80q", k)
 	}
 	return nil
+}
+
+// following returns the generation after g. The highest generation has no successor, because a
+// lower one would lose against the entry of another machine, which can send any generation.
+func following(g uint64) uint64 {
+	if g == math.MaxUint64 {
+		return g
+	}
+	return g + 1
 }
 
 // checkTimes returns an error for a time with a year outside 1 to 9999, which RFC 3339 cannot

@@ -122,7 +122,11 @@ func addrs(b []byte, own netip.Addr, what string, note func(string)) []netip.Add
 	if len(b)%4 != 0 {
 		note(what + ": its length is not a multiple of 4")
 	}
-	for ; len(b) >= 4 && len(out) < maxAddresses; b = b[4:] {
+	for ; len(b) >= 4; b = b[4:] {
+		if len(out) == maxAddresses {
+			note(fmt.Sprintf("%s: more than %d addresses", what, maxAddresses))
+			break
+		}
 		a := netip.AddrFrom4([4]byte(b))
 		switch {
 		case !usable(a):
@@ -141,9 +145,16 @@ func usable(a netip.Addr) bool {
 	return a.Is4() && a.As4()[0] != 0 && !a.IsMulticast() && !a.IsLoopback() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// classless parses the routes of option 121 (RFC 3442) or 249. An invalid route makes the whole
-// option invalid.
-func classless(b []byte) ([]Route, error) {
+// usableRouter reports whether an address can be that of a router for a machine with the address
+// own. The kernel rejects a route by the machine's own address or by the broadcast address of its
+// subnet.
+func usableRouter(a netip.Addr, own netip.Prefix) bool {
+	return usable(a) && a != own.Addr() && (own.Bits() >= 31 || a != broadcast(own))
+}
+
+// classless parses the routes of option 121 (RFC 3442) or 249 for a machine with the address own.
+// An invalid route makes the whole option invalid.
+func classless(b []byte, own netip.Prefix) ([]Route, error) {
 	var out []Route
 	for len(b) > 0 {
 		bits := int(b[0])
@@ -161,7 +172,7 @@ func classless(b []byte) ([]Route, error) {
 		if r.Via.IsUnspecified() {
 			r.Via = netip.Addr{} // 0.0.0.0 means that the destination is on the link (RFC 3442)
 		}
-		if r.Via.IsValid() && !usable(r.Via) {
+		if r.Via.IsValid() && !usableRouter(r.Via, own) {
 			return nil, fmt.Errorf("%s is not an address of a router", r.Via)
 		}
 		if r.To.Addr().IsMulticast() || r.To.Addr().IsLoopback() {
@@ -178,7 +189,7 @@ func classless(b []byte) ([]Route, error) {
 // classful parses the routes of option 33 (RFC 2132 section 5.8), which are pairs of a destination
 // and a router. A destination is a network of its address class if its host bits are 0, and a host
 // otherwise. classful passes a line for each unusable route to note.
-func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
+func classful(b []byte, own netip.Prefix, note func(string)) (routes []Route) {
 	const what = "routes (option 33)"
 	if len(b)%8 != 0 {
 		note(what + ": its length is not a multiple of 8")
@@ -192,7 +203,7 @@ func classful(b []byte, own netip.Addr, note func(string)) (routes []Route) {
 		case !usable(to):
 			note(fmt.Sprintf("%s: %s cannot be a destination", what, to))
 			continue
-		case !usable(via) || via == own:
+		case !usableRouter(via, own):
 			note(fmt.Sprintf("%s: %s is not an address of a router", what, via))
 			continue
 		}

@@ -167,11 +167,17 @@ func readSettings(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 			note(fmt.Sprintf("host name (option 12): %.80q is not a name", name))
 		}
 	}
-	if b := get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+	switch b := get(dhcpv4.OptionInterfaceMTU); len(b) {
+	case 0:
+	case 2:
 		// a smaller MTU is ignored: every host accepts 576 (RFC 791)
 		if mtu := int(b[0])<<8 | int(b[1]); mtu >= 576 {
 			l.MTU = mtu
+		} else {
+			note(fmt.Sprintf("MTU (option 26): %d is less than 576", mtu))
 		}
+	default:
+		note(fmt.Sprintf("MTU (option 26): its length is %d, not 2", len(b)))
 	}
 	readRoutes(m, l, note)
 }
@@ -200,9 +206,13 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 	for d := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ' ' || r == '\t' || r == ',' }) {
 		if d = cleanDomain(d); !domains.Valid(d) {
 			note(fmt.Sprintf("domain (option 15): %.80q is not a name", d))
-		} else if !slices.Contains(found, d) && len(found) < maxDomains {
+		} else if !slices.Contains(found, d) {
 			found = append(found, d)
 		}
+	}
+	if len(found) > maxDomains {
+		note(fmt.Sprintf("domain (option 15): more than %d domains", maxDomains))
+		found = found[:maxDomains]
 	}
 	if len(found) > 0 {
 		l.Domain = found[0]
@@ -228,7 +238,7 @@ func readDomains(domain, search []byte, l *Lease, note func(string)) {
 // option 121 with options 3 and 33.
 func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionClasslessStaticRoute, classlessMicrosoft} {
-		routes, err := classless(m.Options.Get(code))
+		routes, err := classless(m.Options.Get(code), l.Address)
 		if err != nil {
 			note(fmt.Sprintf("routes (option %d): %v", code.Code(), err))
 			continue
@@ -238,11 +248,14 @@ func readRoutes(m *dhcpv4.DHCPv4, l *Lease, note func(string)) {
 			return
 		}
 	}
-	own := l.Address.Addr()
-	if routers := addrs(m.Options.Get(dhcpv4.OptionRouter), own, "routers (option 3)", note); len(routers) > 0 {
-		l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: routers[0]}}
+	for _, a := range addrs(m.Options.Get(dhcpv4.OptionRouter), l.Address.Addr(), "routers (option 3)", note) {
+		if usableRouter(a, l.Address) {
+			l.Routes = []Route{{To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: a}}
+			break
+		}
+		note(fmt.Sprintf("routers (option 3): %s is not an address of a router", a))
 	}
-	l.Routes = append(l.Routes, classful(m.Options.Get(dhcpv4.OptionStaticRoutingTable), own, note)...)
+	l.Routes = append(l.Routes, classful(m.Options.Get(dhcpv4.OptionStaticRoutingTable), l.Address, note)...)
 }
 
 // addr converts an IPv4 address. It returns an invalid address for any other value.

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"reflect"
@@ -95,6 +96,8 @@ func TestParseSettings(t *testing.T) {
 		{name: "host name, time, MTU", options: []dhcpv4.Option{
 			dhcpv4.OptHostName("Anchor.lan.test"), dhcpv4.OptNTPServers(net.IPv4(192, 0, 2, 123)), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x23, 0x28})},
 			want: with(func(l *Lease) { l.Hostname, l.NTP, l.MTU = "anchor", []netip.Addr{ip("192.0.2.123")}, 9000 })},
+		{name: "the second router, if the first is none", options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 255), net.IPv4(192, 0, 2, 1))},
+			want: with(func(l *Lease) { l.Routes = []Route{defaultRoute("192.0.2.1")} })},
 		{name: "an MTU that IPv4 cannot use", options: []dhcpv4.Option{dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0, 68})}, want: base},
 		{name: "times of its own", options: []dhcpv4.Option{dhcpv4.OptRenewTimeValue(time.Minute), dhcpv4.OptRebindingTimeValue(2 * time.Minute)},
 			want: with(func(l *Lease) { l.T1, l.T2 = time.Minute, 2*time.Minute })},
@@ -124,6 +127,11 @@ func TestParseSettings(t *testing.T) {
 
 // TestNotes checks that Reply.Notes names the parts of a message that the client does not use.
 func TestNotes(t *testing.T) {
+	manyDomains, manyServers := "", []byte{}
+	for i := range byte(33) {
+		manyDomains += fmt.Sprintf("d%d.test ", i)
+		manyServers = append(manyServers, 192, 0, 2, i+10)
+	}
 	for _, c := range []struct {
 		option dhcpv4.Option
 		want   string
@@ -136,6 +144,14 @@ func TestNotes(t *testing.T) {
 		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2}), "routes (option 33): its length is not a multiple of 8"},
 		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{0, 0, 0, 0, 192, 0, 2, 1}), "routes (option 33): 0.0.0.0 cannot be a destination"},
 		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2, 5}), "routes (option 33): 192.0.2.5 is not an address of a router"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionStaticRoutingTable, []byte{10, 0, 0, 0, 192, 0, 2, 255}), "routes (option 33): 192.0.2.255 is not an address of a router"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, []byte{0, 192, 0, 2, 5}), "routes (option 121): 192.0.2.5 is not an address of a router"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, []byte{0, 192, 0, 2, 255}), "routes (option 121): 192.0.2.255 is not an address of a router"},
+		{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 255)), "routers (option 3): 192.0.2.255 is not an address of a router"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0, 68}), "MTU (option 26): 68 is less than 576"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{5, 220, 0}), "MTU (option 26): its length is 3, not 2"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionDomainName, []byte(manyDomains)), "domain (option 15): more than 32 domains"},
+		{dhcpv4.OptGeneric(dhcpv4.OptionNTPServers, manyServers), "time servers (option 42): more than 16 addresses"},
 	} {
 		r, err := parseReply(overTheWire(t, ack(t, c.option)))
 		if err != nil || strings.Join(r.Notes, "; ") != c.want {
