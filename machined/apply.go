@@ -117,7 +117,7 @@ func (a *applier) applyLocked(ctx context.Context, filename string, r *api.Apply
 		return out, err
 	}
 	hardware, cutOff := facts.Warnings(next)
-	out.trialPlan, out.answer.Warnings = facts.Trial, slices.Concat(hardware, out.answer.Warnings, cutOff)
+	out.trialPlan, out.answer.Warnings, out.answer.CutOffWarnings = facts.Trial, slices.Concat(hardware, out.answer.Warnings), cutOff
 	lines, err := a.etcd.DropKeys(ctx, transition.DroppedKeys(before.Config, next), r.Mode == api.ApplyRequest_MODE_DRY_RUN)
 	if err != nil {
 		return outcome{}, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -172,7 +173,7 @@ func apply(ios *iostreams.Streams, conn *connect.Connector, r *api.ApplyRequest,
 		if err := trial.Confirm(ios, conn, r.TrialName, answer); err != nil {
 			return err
 		}
-		answer.Warnings = nil // the confirmed trial has shown that the operator is not cut off
+		answer.CutOffWarnings = nil // the confirmed trial has shown that the operator is not cut off
 		how, answer.Reboot = api.ApplyRequest_MODE_AUTO, false
 	}
 	if ios.Human() {
@@ -360,7 +361,7 @@ func printApplied(ios *iostreams.Streams, answer *api.ApplyResponse, how api.App
 	for _, f := range answer.Failures {
 		ios.Errorln("failed: " + format.CleanLines(f))
 	}
-	for _, w := range answer.Warnings {
+	for _, w := range slices.Concat(answer.Warnings, answer.CutOffWarnings) {
 		ios.Errorln("warning: " + format.CleanLines(w))
 	}
 	if answer.TrialDeadline != nil {

@@ -59,7 +59,7 @@ func suspendCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comm
 }
 
 func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Command {
-	var forget bool
+	var discard bool
 	c := &cobra.Command{
 		Use:               "resume KIND NAME",
 		Short:             "Resume a suspended object: create it again from the stored copy",
@@ -67,19 +67,19 @@ func resumeCommand(ios *iostreams.Streams, conn *connect.Connector) *cobra.Comma
 		ValidArgsFunction: completeSuspendKinds,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return conn.CallFor(suspendTimeout, func(ctx context.Context, c *client.Client) error {
-				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Discard: forget})
+				answer, err := c.Cluster.Resume(ctx, &api.ResumeRequest{Kind: args[0], Name: args[1], Discard: discard})
 				if err != nil {
 					return err
 				}
 				return ios.PrintNext(answer, func() error {
-					did := map[bool]string{true: "the stored copy is dropped", false: "is back"}[forget]
+					did := map[bool]string{true: "the stored copy is deleted", false: "is back"}[discard]
 					ios.Println(answer.Object.Kind + " " + answer.Object.Name + ": " + did)
 					return nil
 				})
 			})
 		},
 	}
-	c.Flags().BoolVar(&forget, "forget", false, "drop the stored copy of the object instead of restoring the object")
+	c.Flags().BoolVar(&discard, "discard", false, "delete the stored copy of the object, and do not create the object again")
 	return c
 }
 

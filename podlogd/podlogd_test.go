@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -15,10 +16,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 
@@ -220,6 +224,48 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
+// TestUnreadablePod checks that an unreadable directory of a pod is reported, that podlogd retains
+// the positions of the pod, and that it reads the logs of other pods.
+func TestUnreadablePod(t *testing.T) {
+	b := newBench(t)
+	r := b.reader(nodespec.PodLogs{})
+	b.write(container, "0.log", out(1, 3)...)
+	b.deliver(r)
+	b.want("the first lines", numbered(1, 3)...)
+	b.write("app_q_2c3d/c", "0.log", out(4, 5)...)
+	pod := filepath.Join(b.dir, "app_p_0a1b")
+	check(t, errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(filepath.Join(b.dir, "app_q_2c3d/c/0.log"), 0o644), os.Chmod(pod, 0)))
+	_, err := asNobody(t, func() (bool, error) { return r.pass(t.Context()) })
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "logs of pod app_p_0a1b") {
+		t.Errorf("an unreadable directory: %v", err)
+	}
+	check(t, r.deliver(t.Context()))
+	wantTexts(t, b, map[string][]string{"app/q/c": numbered(4, 5)})
+	check(t, os.Chmod(pod, 0o755))
+	b.write(container, "0.log", out(4, 4)...)
+	b.deliver(r)
+	wantTexts(t, b, map[string][]string{"app/p/c": numbered(4, 4)})
+}
+
+func wantTexts(t *testing.T, b *bench, want map[string][]string) {
+	t.Helper()
+	if got := b.texts(); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %.500q; want %q", got, want)
+	}
+}
+
+// asNobody calls do without the right of root to read all files.
+func asNobody[T any](t *testing.T, do func() (T, error)) (T, error) {
+	if os.Geteuid() != 0 {
+		return do()
+	}
+	runtime.LockOSThread() // Setfsuid changes the user of this thread only
+	defer runtime.UnlockOSThread()
+	check(t, unix.Setfsuid(65534))
+	defer func() { check(t, unix.Setfsuid(0)) }()
+	return do()
+}
+
 // TestPartial checks that the entries of a long line become one record, also after a restart of
 // podlogd, and that the memory for incomplete lines is limited.
 func TestPartial(t *testing.T) {
@@ -280,11 +326,7 @@ func TestHostile(t *testing.T) {
 	b.write("app_p_0a1b/c2", "x.log", "stdout F no")
 	r := b.reader(nodespec.PodLogs{})
 	b.deliver(r)
-	got := b.texts()
-	want := map[string][]string{"app/p/c": {"\ufffd", "", "tags!", "", "end"}, "app/p/other": {"file"}}
-	if !maps.EqualFunc(got, want, slices.Equal) {
-		t.Errorf("got %.500q; want %q", got, want)
-	}
+	wantTexts(t, b, map[string][]string{"app/p/c": {"\ufffd", "", "tags!", "", "end"}, "app/p/other": {"file"}})
 }
 
 // TestTooManyEntries checks that a directory of logs with more entries than podlogd reads is

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -120,10 +122,7 @@ func (r *reader) run(ctx context.Context) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
-	if r.deliver(last) == nil {
-		r.storedAt = time.Time{}
-	}
-	r.report(r.store(last))
+	r.report(errors.Join(r.deliver(last), r.store(last)))
 }
 
 // report logs a problem, if it differs from the last report.
@@ -165,18 +164,21 @@ func (r *reader) selects(namespace string) bool {
 // pass reads new lines of each container, one turn for each (log.turn). more is true if a container
 // has further lines.
 func (r *reader) pass(ctx context.Context) (more bool, err error) {
-	list, tooMany, err := containers(r.root, r.selects)
+	list, err := containers(r.root, r.selects)
 	if err != nil {
 		return false, fmt.Errorf("logs of pods: cannot list: %w", err)
 	}
 	var problems []error
-	if tooMany {
+	for _, pod := range slices.Sorted(maps.Keys(list.unreadable)) {
+		problems = append(problems, fmt.Errorf("logs of pod %s: cannot list: %w", pod, list.unreadable[pod]))
+	}
+	if list.more {
 		problems = append(problems, fmt.Errorf("logs of pods: there are more than %d containers; the others are not read", maxContainers))
 	}
 	if err := r.forget(ctx, list); err != nil {
 		return false, err
 	}
-	for _, c := range list {
+	for _, c := range list.containers {
 		l := r.logs[c]
 		if l == nil {
 			l = &log{limit: newLimiter(r.Settings.LinesPerSecond), position: r.delivered[c.dir()]}
@@ -217,15 +219,19 @@ func (r *reader) room(ctx context.Context) error {
 }
 
 // forget drops the containers without logs, because the kubelet has deleted them. It adds their
-// incomplete lines to the batch as records.
-func (r *reader) forget(ctx context.Context, present []Container) error {
-	is := map[Container]bool{}
-	names := map[string]bool{}
-	for _, c := range present {
-		is[c], names[c.dir()] = true, true
+// incomplete lines to the batch as records. The containers of a pod with an unreadable directory
+// may still exist, so forget retains them.
+func (r *reader) forget(ctx context.Context, present listing) error {
+	exists := map[string]bool{} // by the directory of the container
+	for _, c := range present.containers {
+		exists[c.dir()] = true
+	}
+	retained := func(dir string) bool {
+		pod, _, _ := strings.Cut(dir, "/")
+		return exists[dir] || present.unreadable[pod] != nil
 	}
 	for c, l := range r.logs {
-		if is[c] {
+		if retained(c.dir()) {
 			continue
 		}
 		l.flushStreams(&r.budget, func(one record) { r.add(c, l.position.Restart, one) })
@@ -238,11 +244,7 @@ func (r *reader) forget(ctx context.Context, present []Container) error {
 			return err
 		}
 	}
-	for name := range r.delivered {
-		if !names[name] {
-			delete(r.delivered, name)
-		}
-	}
+	maps.DeleteFunc(r.delivered, func(dir string, _ Position) bool { return !retained(dir) })
 	return nil
 }
 

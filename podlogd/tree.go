@@ -30,26 +30,38 @@ const (
 type Container struct{ Namespace, Pod, UID, Name string }
 
 // dir returns the directory of the container, relative to the directory of logs.
-func (c Container) dir() string {
-	return c.Namespace + "_" + c.Pod + "_" + c.UID + "/" + c.Name
-}
+func (c Container) dir() string { return c.podDir() + "/" + c.Name }
+
+// podDir returns the directory of the pod, relative to the directory of logs.
+func (c Container) podDir() string { return c.Namespace + "_" + c.Pod + "_" + c.UID }
 
 var (
-	podDir        = regexp.MustCompile(`^([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([A-Za-z0-9-]{1,64})$`)
+	podName       = regexp.MustCompile(`^([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([A-Za-z0-9-]{1,64})$`)
 	containerName = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 	fileName      = regexp.MustCompile(`^([0-9]{1,9})\.log(?:\.([0-9]{8}-[0-9]{6})(\.gz)?)?$`)
 )
 
-// containers returns the containers with logs in the selected namespaces, sorted by directory.
-// Symbolic links are ignored. more is true if there are more than maxContainers, or
-// if the directory of logs has more than maxEntries entries.
-func containers(root *os.Root, selects func(namespace string) bool) (list []Container, more bool, err error) {
+// listing is the result of containers.
+type listing struct {
+	containers []Container // sorted by directory
+	// more is true if there are more than maxContainers, or if the directory of logs has more than
+	// maxEntries entries.
+	more bool
+	// unreadable has the errors of the pods with an unreadable directory, by the directory of the
+	// pod. containers lacks the containers of these pods.
+	unreadable map[string]error
+}
+
+// containers lists the containers with logs in the selected namespaces. It ignores symbolic links.
+// It returns an error if the directory of logs is unreadable.
+func containers(root *os.Root, selects func(namespace string) bool) (l listing, err error) {
 	pods, more, err := entries(root, ".")
 	if err != nil {
-		return nil, false, err
+		return l, err
 	}
+	l.more, l.unreadable = more, map[string]error{}
 	for _, pod := range pods {
-		m := podDir.FindStringSubmatch(pod.Name())
+		m := podName.FindStringSubmatch(pod.Name())
 		if m == nil || !pod.IsDir() || !selects(m[1]) {
 			continue
 		}
@@ -58,19 +70,21 @@ func containers(root *os.Root, selects func(namespace string) bool) (list []Cont
 			continue // the pod has just been deleted
 		}
 		if err != nil {
-			return nil, false, err
+			l.unreadable[pod.Name()] = err
+			continue
 		}
 		for _, c := range of {
 			if !c.IsDir() || !containerName.MatchString(c.Name()) {
 				continue
 			}
-			if len(list) == maxContainers {
-				return list, true, nil
+			if len(l.containers) == maxContainers {
+				l.more = true
+				return l, nil
 			}
-			list = append(list, Container{m[1], m[2], m[3], c.Name()})
+			l.containers = append(l.containers, Container{m[1], m[2], m[3], c.Name()})
 		}
 	}
-	return list, more, nil
+	return l, nil
 }
 
 // entries returns at most four times maxContainers entries of a directory, sorted by name. more is

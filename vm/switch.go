@@ -346,12 +346,17 @@ func (p *port) drain() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	batch := make([]frame, 0, 64)
+	var next *queued // frame with a delay behind the last batch
 	for {
 		var q queued
-		select {
-		case q = <-p.queue:
-		case <-p.done:
-			return
+		if next != nil {
+			q, next = *next, nil
+		} else {
+			select {
+			case q = <-p.queue:
+			case <-p.done:
+				return
+			}
 		}
 		if wait := time.Until(q.due); !q.due.IsZero() && wait > 0 {
 			timer.Reset(wait)
@@ -363,7 +368,7 @@ func (p *port) drain() {
 		}
 		batch = append(batch[:0], q.f)
 		if q.due.IsZero() {
-			batch = p.more(batch)
+			batch, next = p.more(batch)
 		}
 		if err := p.write(batch); err != nil {
 			return
@@ -372,21 +377,20 @@ func (p *port) drain() {
 	}
 }
 
-// more adds queued frames to a batch. A frame with a due time ends the batch. This frame is written
-// early, which happens only if frames without a delay are directly before it in the queue.
-func (p *port) more(batch []frame) []frame {
+// more adds queued frames to a batch. It ends at a frame with a delay, which it returns in next.
+func (p *port) more(batch []frame) (full []frame, next *queued) {
 	for len(batch) < cap(batch) {
 		select {
 		case q := <-p.queue:
-			batch = append(batch, q.f)
 			if !q.due.IsZero() {
-				return batch
+				return batch, &q
 			}
+			batch = append(batch, q.f)
 		default:
-			return batch
+			return batch, nil
 		}
 	}
-	return batch
+	return batch, nil
 }
 
 // shut removes the port from the switch. It does not wait for the port's goroutines, so these

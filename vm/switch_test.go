@@ -82,6 +82,19 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestDelayBehindFrames checks that a frame keeps its delay behind frames without a delay.
+func TestDelayBehindFrames(t *testing.T) {
+	p := &port{queue: make(chan queued, 4)}
+	due := time.Now().Add(time.Minute)
+	for _, q := range []queued{{f: frame("b")}, {f: frame("c"), due: due}, {f: frame("d")}} {
+		p.queue <- q
+	}
+	batch, next := p.more(append(make([]frame, 0, 8), frame("a")))
+	if len(batch) != 2 || string(batch[1]) != "b" || next == nil || string(next.f) != "c" || !next.due.Equal(due) || len(p.queue) != 1 {
+		t.Errorf("%d frames, then %v, and %d remain", len(batch), next, len(p.queue))
+	}
+}
+
 // TestStoppedMachine checks that a machine that reads no frames does not stop the other machines,
 // and that its cable has the same faults after a power cut.
 func TestStoppedMachine(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -53,6 +54,8 @@ type Manager struct {
 	deps  Deps
 	mu    sync.Mutex
 	store store
+	// damaged is the text of the last event about damaged copies, a string.
+	damaged atomic.Value
 }
 
 // New returns a Manager.
@@ -92,11 +95,14 @@ func (m *Manager) Resume(ctx context.Context, by api.Caller, r *api.ResumeReques
 	return &api.ResumeResponse{Object: o.message()}, nil
 }
 
-// List returns the suspended objects of this machine.
+// List returns the suspended objects of this machine. It reports damaged copies once as an event.
 func (m *Manager) List() (*api.ListSuspendedResponse, error) {
-	all, err := m.store.list()
+	all, damaged, err := m.store.list()
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
+	}
+	if err := errors.Join(damaged...); err != nil && m.damaged.Swap(err.Error()) != err.Error() {
+		m.deps.Event("failure", "suspended objects: "+err.Error())
 	}
 	out := &api.ListSuspendedResponse{}
 	for _, o := range all {
@@ -132,9 +138,9 @@ func (m *Manager) suspend(ctx context.Context, kind, name, by string, now time.T
 	return o, nil
 }
 
-// resume creates an object again and deletes the stored copy. If forget is true, it only deletes
-// the stored copy.
-func (m *Manager) resume(ctx context.Context, kind, name string, forget bool, do step) (object, error) {
+// resume creates an object again and deletes the stored copy. If discard is true, it only deletes
+// the stored copy, also if the copy is damaged.
+func (m *Manager) resume(ctx context.Context, kind, name string, discard bool, do step) (object, error) {
 	if !m.mu.TryLock() {
 		return object{}, errSuspending
 	}
@@ -143,14 +149,15 @@ func (m *Manager) resume(ctx context.Context, kind, name string, forget bool, do
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, status.Errorf(codes.NotFound, "%s %s: was not suspended on this machine; `orlopctl kubernetes suspended` lists suspended objects, also of the other control-plane machines", kind, name)
 	}
-	if err != nil {
-		return o, err
+	if err != nil && !discard {
+		return o, fmt.Errorf("%w; `orlopctl kubernetes resume --discard` deletes the copy", err)
 	}
-	if !forget {
+	if !discard {
 		if _, err := do(ctx, nodespec.SuspendRequest{Action: nodespec.SuspendRestore, Kind: kind, Name: name, Object: o.Object}); err != nil {
 			return o, err
 		}
 	}
+	o.Kind, o.Name = kind, name
 	return o, m.store.drop(kind, name)
 }
 

@@ -55,13 +55,13 @@ func (s store) put(o object) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("suspended objects: cannot create their directory: %w", err)
 	}
-	stored, err := s.list()
+	files, err := os.ReadDir(s.dir) // unreadable files also use space
 	if err != nil {
-		return err
+		return fmt.Errorf("suspended objects: cannot list: %w", err)
 	}
-	same := func(k object) bool { return k.Kind == o.Kind && k.Name == o.Name }
-	if len(stored) >= maxSuspended && !slices.ContainsFunc(stored, same) {
-		return fmt.Errorf("suspended objects: %d are stored, and no more can be: resume or discard some (`orlopctl kubernetes suspended`)", len(stored))
+	same := func(f fs.DirEntry) bool { return f.Name() == filepath.Base(s.file(o.Kind, o.Name)) }
+	if len(files) >= maxSuspended && !slices.ContainsFunc(files, same) {
+		return fmt.Errorf("suspended objects: %d are stored, and no more can be: resume or discard some (`orlopctl kubernetes suspended`)", len(files))
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -99,25 +99,27 @@ func (s store) drop(kind, name string) error {
 	return safefile.SyncDir(s.dir)
 }
 
-// list returns all stored objects, sorted by kind and name. It skips unreadable files.
-func (s store) list() ([]object, error) {
+// list returns all readable objects, sorted by kind and name, and an error for each unreadable file
+// in damaged.
+func (s store) list() (out []object, damaged []error, err error) {
 	files, err := os.ReadDir(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("suspended objects: cannot list: %w", err)
+		return nil, nil, fmt.Errorf("suspended objects: cannot list: %w", err)
 	}
-	var out []object
 	for _, f := range files {
 		if o, err := readObject(filepath.Join(s.dir, f.Name())); err == nil {
 			out = append(out, o)
+		} else {
+			damaged = append(damaged, err)
 		}
 	}
 	slices.SortFunc(out, func(a, b object) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 	})
-	return out, nil
+	return out, damaged, nil
 }
 
 // undo reverts the put of o. It stores before again if had is nil, else it deletes the stored copy.

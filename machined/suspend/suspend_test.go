@@ -53,7 +53,7 @@ func TestSuspend(t *testing.T) {
 	s := New(Deps{Dir: filepath.Join(t.TempDir(), "suspended")})
 	kept := func(want int) []object {
 		t.Helper()
-		all, err := s.store.list()
+		all, _, err := s.store.list()
 		if err != nil || len(all) != want {
 			t.Fatalf("%d are kept, %v; want %d", len(all), err, want)
 		}
@@ -140,8 +140,27 @@ func TestSuspendedStore(t *testing.T) {
 	if err := os.WriteFile(path, []byte("half of a fi"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := s.list(); err != nil || len(all) != maxSuspended-1 || all[1].Name != "v1" || all[1].By != "again" {
-		t.Errorf("%d, %v", len(all), err)
+	if all, damaged, err := s.list(); err != nil || len(all) != maxSuspended-1 || len(damaged) != 1 || all[1].Name != "v1" || all[1].By != "again" {
+		t.Errorf("%d, %v, %v", len(all), damaged, err)
+	}
+	if err := s.put(object{Kind: "apiservice", Name: "more", Object: content}); err == nil {
+		t.Error("a damaged file makes room for another object")
+	}
+	var events []string
+	m := New(Deps{Dir: s.dir, Event: func(_, message string) { events = append(events, message) }})
+	for range 2 {
+		if all, err := m.List(); err != nil || len(all.Objects) != maxSuspended-1 {
+			t.Errorf("%d, %v", len(all.Objects), err)
+		}
+	}
+	if len(events) != 1 || !strings.Contains(events[0], filepath.Base(path)) {
+		t.Errorf("events: %q", events)
+	}
+	if _, err := m.resume(t.Context(), "apiservice", "v2", false, nil); err == nil || !strings.Contains(err.Error(), "--discard") {
+		t.Errorf("a damaged copy: %v", err)
+	}
+	if o, err := m.resume(t.Context(), "apiservice", "v2", true, nil); err != nil || o.Name != "v2" {
+		t.Errorf("%v, %v", o, err)
 	}
 	if name := filepath.Base(s.file("validatingadmissionpolicybinding", strings.Repeat("x", 253))); len(name) > 255 {
 		t.Errorf("%d bytes are no file's name", len(name))

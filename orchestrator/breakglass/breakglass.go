@@ -134,7 +134,7 @@ func restore(ctx context.Context, all dynamic.ResourceInterface, kind nodespec.S
 	}
 	made, err := all.Create(ctx, withoutServerFields(object), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("%s %s: cannot be restored: another object has this name; delete that object, or the stored copy with --forget", kind.Name, o.Name)
+		return nil, fmt.Errorf("%s %s: cannot be restored: another object has this name; delete that object, or the stored copy with --discard", kind.Name, o.Name)
 	}
 	return made, err
 }

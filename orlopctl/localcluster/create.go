@@ -306,7 +306,11 @@ func (c *creation) finish(ctx context.Context) error {
 		if _, err := kubeconfig.MergeFile(path, answer.Kubeconfig, false); err != nil {
 			return err
 		}
-		c.ios.Printf("\nThe cluster %s is up. Its context is in ~/.orlop/config, its kubeconfig in %s. Try:\n\n%s", c.name, path, nextSteps)
+		contextFile, err := contexts.Path()
+		if err != nil {
+			return err
+		}
+		c.ios.Printf("\nThe cluster %s is up. Its context is in %s, its kubeconfig in %s. Try:\n\n%s", c.name, contextFile, path, nextSteps)
 		return nil
 	})
 }

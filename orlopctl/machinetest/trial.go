@@ -58,9 +58,12 @@ func (s *configService) completed(answer *api.ApplyResponse, before, next *confi
 	if slices.Contains(next.Machine.Spec.KernelModules, "iscsi_tcp") {
 		answer.Operations = append(answer.Operations, "host: load kernel modules iscsi_tcp")
 	}
+	if r.Force {
+		answer.Warnings = []string{"accepted by force: the machine does not have the link"}
+	}
 	cuts := len(before.Network.Spec.Links) > 0 || len(next.Network.Spec.Links) > 0
 	if cuts {
-		answer.Warnings = []string{"this can cut you off: Network.spec.links"}
+		answer.CutOffWarnings = []string{"this can cut you off: Network.spec.links"}
 	}
 	switch {
 	case r.Mode == api.ApplyRequest_MODE_DRY_RUN:

@@ -1630,17 +1630,17 @@ type ApplyResponse struct {
 	// and MODE_NO_REBOOT if the change can cut off its caller. Not set if the trial begins with a
 	// boot.
 	TrialDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=trial_deadline,json=trialDeadline,proto3" json:"trial_deadline,omitempty"`
-	// Warnings: a field that can cut off the caller, or a failed check that force has overridden.
-	Warnings []string `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	Failures []string `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"` // failed operations; the machine repeats them
+	Warnings      []string               `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"` // failed checks that force has overridden, and drift that remains
+	Failures      []string               `protobuf:"bytes,7,rep,name=failures,proto3" json:"failures,omitempty"` // failed operations; the machine repeats them
 	// Static addresses of the configuration on trial. The caller may need one of them to reach the
 	// machine from now on.
 	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// The remaining duration of the trial. If the machine reboots, the trial begins with the boot;
 	// before the boot, Confirm returns UNAVAILABLE.
-	TrialDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TrialDuration  *durationpb.Duration `protobuf:"bytes,9,opt,name=trial_duration,json=trialDuration,proto3" json:"trial_duration,omitempty"`
+	CutOffWarnings []string             `protobuf:"bytes,10,rep,name=cut_off_warnings,json=cutOffWarnings,proto3" json:"cut_off_warnings,omitempty"` // the changes that can cut off the caller
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ApplyResponse) Reset() {
@@ -1732,6 +1732,13 @@ func (x *ApplyResponse) GetAddresses() []string {
 func (x *ApplyResponse) GetTrialDuration() *durationpb.Duration {
 	if x != nil {
 		return x.TrialDuration
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetCutOffWarnings() []string {
+	if x != nil {
+		return x.CutOffWarnings
 	}
 	return nil
 }
@@ -10076,7 +10083,7 @@ const file_orlop_proto_rawDesc = "" +
 	"\vMODE_STAGED\x10\x03\x12\f\n" +
 	"\bMODE_TRY\x10\x04\x12\x12\n" +
 	"\x0eMODE_NO_REBOOT\x10\x05\x12\x0f\n" +
-	"\vMODE_REBOOT\x10\x06\"\xd8\x02\n" +
+	"\vMODE_REBOOT\x10\x06\"\x82\x03\n" +
 	"\rApplyResponse\x12\x1e\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\tR\n" +
@@ -10088,7 +10095,9 @@ const file_orlop_proto_rawDesc = "" +
 	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12\x1a\n" +
 	"\bfailures\x18\a \x03(\tR\bfailures\x12\x1c\n" +
 	"\taddresses\x18\b \x03(\tR\taddresses\x12@\n" +
-	"\x0etrial_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rtrialDuration\"5\n" +
+	"\x0etrial_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rtrialDuration\x12(\n" +
+	"\x10cut_off_warnings\x18\n" +
+	" \x03(\tR\x0ecutOffWarnings\"5\n" +
 	"\x14ConfirmConfigRequest\x12\x1d\n" +
 	"\n" +
 	"trial_name\x18\x01 \x01(\tR\ttrialName\"3\n" +

@@ -40,23 +40,37 @@ func (v networkValidator) network(n *Network) {
 // maxClocks is the maximum number of PTP clocks. Usual machines have at most 2.
 const maxClocks = 4
 
+// timeServer returns the problem of a time server; nil if there is none.
+func (v networkValidator) timeServer(server string) *wrong {
+	const want = "the address of a time server"
+	if err := hostOrAddr(server); err != nil && server != "" {
+		return &wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"}
+	}
+	a, err := netip.ParseAddr(server)
+	switch own := v.cfg.ownAddress(a); {
+	case err != nil && (server == "localhost" || strings.HasSuffix(server, ".localhost")): // RFC 6761
+		return &wrong{reason: server + " is this machine, where no time server runs", expected: want}
+	case err != nil:
+		return nil
+	case serverProblem(a) != nil:
+		w := serverProblem(a)
+		w.expected = want
+		return w
+	case own != "":
+		return &wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no time server runs", a, own), expected: want}
+	case v.noServer(a):
+		return &wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", a), expected: want}
+	}
+	return nil
+}
+
 // ntp validates the time servers and the PTP clocks.
 func (v networkValidator) ntp(at string, n NTP) {
 	seen := map[string]int{}
 	for i, server := range n.Servers {
 		path := fmt.Sprintf("%s.servers[%d]", at, i)
-		if err := hostOrAddr(server); err != nil && server != "" {
-			v.on(path, wrong{reason: fmt.Sprintf("%s %v", quote(server), err), expected: "a DNS name in lower case or an IP address"})
-		} else if a, err := netip.ParseAddr(server); err == nil {
-			const want = "the address of a time server"
-			if w := serverProblem(a); w != nil {
-				w.expected = want
-				v.on(path, *w)
-			} else if own := v.cfg.ownAddress(a); own != "" {
-				v.on(path, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no time server runs", a, own), expected: want})
-			} else if v.noServer(a) {
-				v.on(path, wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", a), expected: want})
-			}
+		if w := v.timeServer(server); w != nil {
+			v.on(path, *w)
 		}
 		v.unique(path, "servers", server, i, seen)
 	}
@@ -258,12 +272,13 @@ func (v networkValidator) noPattern(path, name string) {
 }
 
 // virtualLinkPrefixes are the prefixes that names of virtual links usually have, by the defaults of
-// systemd, Debian and ip-link(8), with the type of link. Names of network cards have none of these
+// systemd, Debian, ip-link(8) and common programs, with the type of link. Names of network cards have none of these
 // prefixes (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
 var virtualLinkPrefixes = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
 	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
-	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"ppp", "a PPP session"},
+	{"tun", "a tunnel"}, {"tap", "a tap of a virtual machine"}, {"gre", "a GRE tunnel"}, {"sit", "a tunnel"}, {"tunl", "a tunnel"}, {"ip6tnl", "a tunnel"}, {"ppp", "a PPP session"},
+	{"vmbr", "a bridge"}, {"virbr", "a bridge"}, {"docker", "a bridge"},
 }
 
 // virtualLinkKind returns the type of virtual link that usually has this name; "" if the name can

@@ -32,6 +32,8 @@ var Bounds = []Bound{
 	{Name: "fs.mount-max", Least: 10000, Reason: "services of the system and each container have mounts of their own"},
 	{Name: "fs.epoll.max_user_watches", Least: 16384, Reason: openFiles},
 	{Name: "fs.pipe-user-pages-hard", Least: 16384, Zero: true, Reason: "services of the system have pipes"},
+	{Name: "fs.inotify.max_queued_events", Least: 1024, Reason: "programs of the system would miss changes of files"},
+	{Name: "net.core.somaxconn", Least: 128, Reason: "servers of the system have that many waiting connections"},
 	{Name: "kernel.threads-max", Least: 4096, Reason: "the system and the pods of one machine have that many threads"},
 	{Name: "net.netfilter.nf_conntrack_max", Least: 4096, Zero: true, Reason: "each connection of the machine and its pods takes an entry"},
 	{Name: "user.max_cgroup_namespaces", Least: 1024, Reason: namespaces},

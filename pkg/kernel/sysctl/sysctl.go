@@ -174,6 +174,10 @@ var Links = []LinkParameter{
 	{Family: "ipv4", Name: "rp_filter", Reason: allLinks},
 	{Family: "ipv4", Name: "accept_redirects", Reason: allLinks},
 	{Family: "ipv4", Name: "accept_source_route", Reason: allLinks},
+	// The link's own value is enough to enable these two (IN_DEV_ORCONF in
+	// include/linux/inetdevice.h).
+	{Family: "ipv4", Name: "send_redirects", Reason: routing},
+	{Family: "ipv4", Name: "secure_redirects", Reason: routing},
 }
 
 // ReservedReason returns the reason why a configuration cannot set the named parameter, or "" if it
