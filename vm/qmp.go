@@ -106,8 +106,8 @@ func (q *qmp) ask(ctx context.Context, command string, arguments map[string]any)
 	return q.await(ctx, command, answer)
 }
 
-// await waits for the answer to a command. It fails if QEMU reports an error, or if QEMU or ctx ends
-// before the answer.
+// await waits for the answer to a command. It fails if QEMU reports an error, or if QEMU or ctx
+// ends before the answer.
 func (q *qmp) await(ctx context.Context, command string, answer <-chan qmpMessage) (json.RawMessage, error) {
 	var err error
 	select {

@@ -217,8 +217,8 @@ func planSysctls(c Config, f Facts) []Sysctl {
 	return list
 }
 
-// operatorValue returns the value to set for a parameter of the configuration. The system's own ports
-// stay reserved.
+// operatorValue returns the value to set for a parameter of the configuration. The system's own
+// ports stay reserved.
 func operatorValue(name, value string) string {
 	if sysctl.Canonical(name) == reservedPortsName {
 		return strings.Trim(strings.TrimSpace(value)+","+reservedPorts(), ",")

@@ -272,8 +272,8 @@ func (v networkValidator) noPattern(path, name string) {
 }
 
 // virtualLinkPrefixes are the prefixes that names of virtual links usually have, by the defaults of
-// systemd, Debian, ip-link(8) and common programs, with the type of link. Names of network cards have none of these
-// prefixes (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
+// systemd, Debian, ip-link(8) and common programs, with the type of link. Names of network cards
+// have none of these prefixes (net.ifnames: eth0, eno1, ens3, enp0s3, enx…, usb0, ib0).
 var virtualLinkPrefixes = []struct{ prefix, kind string }{
 	{"bond", "a bond of several links"}, {"team", "a team of several links"}, {"vlan", "a VLAN"}, {"vxlan", "a VXLAN"}, {"br", "a bridge"},
 	{"wg", "a WireGuard tunnel"}, {"dummy", "a dummy link"}, {"veth", "one end of a veth pair"}, {"macvlan", "a MACVLAN"}, {"ipvlan", "an IPVLAN"},
