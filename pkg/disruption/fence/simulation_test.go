@@ -15,8 +15,8 @@ import (
 // recovered, each fence ends, and each machine that was switched off is on at the end.
 //
 // The writes of an operation, a cycle and a taint fail independently. Requests take effect late.
-// Power switches report the former state for some seconds. Kubelets report before they are ready. The
-// clocks of the leaders differ.
+// Power switches report the former state for some seconds. Kubelets report before they are ready.
+// The clocks of the leaders differ.
 func TestSimulation(t *testing.T) {
 	worlds := uint64(1000)
 	if testing.Short() {
