@@ -58,7 +58,7 @@ func (v networkValidator) timeServer(server string) *wrong {
 		return w
 	case own != "":
 		return &wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no time server runs", a, own), expected: want}
-	case v.noServer(a):
+	case noServer(v.cfg.Network.Spec.Links, a):
 		return &wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", a), expected: want}
 	}
 	return nil
@@ -446,8 +446,8 @@ func (l *Link) noHost(addr netip.Addr) bool {
 }
 
 // noServer reports whether no server can have an address, because noHost is true for a link.
-func (v networkValidator) noServer(addr netip.Addr) bool {
-	return slices.ContainsFunc(v.cfg.Network.Spec.Links, func(l Link) bool { return l.noHost(addr) })
+func noServer(links []Link, addr netip.Addr) bool {
+	return slices.ContainsFunc(links, func(l Link) bool { return l.noHost(addr) })
 }
 
 // noGateway is the problem of a gateway for which noHost is true.
@@ -495,7 +495,7 @@ func (v networkValidator) resolvers(path string, d *DNS) {
 			v.on(at, *w)
 		} else if own := v.cfg.ownAddress(server); own != "" {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the machine's own (%s), where no resolver runs", server, own), expected: "the address of a resolver"})
-		} else if v.noServer(server) {
+		} else if noServer(v.cfg.Network.Spec.Links, server) {
 			v.on(at, wrong{reason: fmt.Sprintf("%s is the network or broadcast address of a link's network", server), expected: "the address of a resolver"})
 		}
 		v.unique(at, "servers", server.String(), i, seen)
