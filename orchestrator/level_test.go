@@ -24,9 +24,10 @@ import (
 	"github.com/orlop-os/orlop/pkg/nodespec"
 )
 
-// TestLevels runs the control plane at the level before, which API server, controllers and
-// scheduler emulate, and raises the level: both processes end and start again with the own version.
-// The system's own API of certificates of pods is served at both levels.
+// TestLevels runs the control plane at the previous level, which API server, controllers and
+// scheduler emulate, and then raises the level. Both processes (API, controllers) then exit, and
+// serve their own version after the next start. The system's own API of certificates of pods is
+// served at both levels.
 func TestLevels(t *testing.T) {
 	if !rtnltest.Isolate(t) {
 		return
@@ -47,7 +48,8 @@ func TestLevels(t *testing.T) {
 	api, controllers, admin := start()
 	emulates(ctx, t, admin, level.Own())
 	old := emulation.BeforeLevels
-	storeLevel(ctx, t, m, old) // a process at the own version reads it only at its next start
+	// A process at the current level reads the stored level only at its next start.
+	storeLevel(ctx, t, m, old)
 	stopAll(t, api, controllers)
 	startsAgain(t, m.start(t, component.API, zero), m.start(t, component.Controllers, zero))
 

@@ -46,8 +46,8 @@ func (s imageService) Import(stream grpc.ClientStreamingServer[api.ImportImageRe
 	return stream.SendAndClose(&api.ImportImageResponse{Images: toImages(images)})
 }
 
-// importError returns the status of a failed import. The code blames the archive, unless the caller
-// has left, or containerd does not answer or has no space.
+// importError returns the status of a failed import. The gRPC code is InvalidArgument (the archive
+// is at fault), unless the caller has left or containerd does not answer or is out of space.
 func importError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

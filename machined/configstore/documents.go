@@ -43,7 +43,8 @@ func (s Store) revertFile() string { return filepath.Join(s.Dir, "return.json") 
 
 // revertRecord holds the configuration that follows an unconfirmed trial. It is valid only while
 // the active configuration is the configuration on trial. Therefore the activation of any other
-// configuration ends the trial, even if a version of the system without trials activates it.
+// configuration ends the trial, even if an older version of the system, which does not know trials,
+// performs the activation.
 type revertRecord struct {
 	// SHA-256 digests of the configuration on trial, and of earlier configurations of the trial
 	Tried []string `json:"tried"`
@@ -67,9 +68,10 @@ func (s Store) Put(documents []byte) error {
 	return s.ConfirmTrial()
 }
 
-// StartTrial makes documents the active configuration until ConfirmTrial. Without a confirmation,
-// RevertTrial, or Boot at the next boot, restores the configuration that is active now. If that
-// configuration is itself on trial, they restore the configuration from before its trial.
+// StartTrial makes documents the active configuration and starts their trial. If ConfirmTrial does
+// not confirm the trial, the configuration that is active now is restored: by RevertTrial, or by
+// Boot at the next boot. If the configuration that is active now is itself on trial, they restore
+// the configuration from before its trial.
 func (s Store) StartTrial(documents []byte) error {
 	present, err := read(s.current())
 	if err != nil {
@@ -202,7 +204,7 @@ func (s Store) StagedTrial() (t StagedTrial, trying bool, err error) {
 	return t, trying, err
 }
 
-// Staged returns the time at which the present configuration was staged; the zero time if no
+// Staged returns the time at which the staged configuration was stored; the zero time if no
 // configuration is staged.
 func (s Store) Staged() time.Time {
 	info, err := os.Stat(s.staged())
@@ -230,11 +232,11 @@ type Changed struct {
 	Overdue bool
 }
 
-// Boot performs the pending changes at boot and reports them, also together with an error: it
-// reverts an unconfirmed trial, and, if adopt is true, activates the staged configuration. If the
-// staged configuration has a trial that no client confirms, it is active in this boot only: the
-// next boot reverts it. After a power cut between the steps, the next boot performs the remaining
-// steps.
+// Boot performs the pending changes at boot: it reverts an unconfirmed trial, and it activates the
+// staged configuration if adopt is true. It reports the changes that it made, even if it also
+// returns an error. If the staged configuration has a trial that no client confirms, it is active
+// in this boot only: the next boot reverts it. After a power cut between the steps, the next boot
+// performs the remaining steps.
 func (s Store) Boot(adopt bool) (c Changed, err error) {
 	if c.Returned, err = s.RevertTrial(); err != nil {
 		c.Overdue = s.MaybeOnTrial()

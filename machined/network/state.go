@@ -121,8 +121,8 @@ func (s State) Addresses() []netip.Addr {
 }
 
 // NodeAddresses returns the addresses of the node, at most one per IP family, IPv4 first. It
-// prefers, in this order: an address of the list named, an address from the configuration or a
-// lease, the previous node address, an address that the kernel configured, any other address. The
+// prefers, in this order: an address in the parameter named; an address from the configuration or a
+// lease; the previous node address; an address that the kernel configured; any other address. The
 // previous address is preferred because processes restart when the node address changes.
 func (s State) NodeAddresses(named []netip.Addr) []netip.Addr {
 	rank := func(a AddressState) int {
@@ -173,7 +173,8 @@ type observation struct {
 // leaseGracePeriod is the time without a DHCP lease after which the State contains a problem.
 const leaseGracePeriod = 3 * time.Second
 
-// describe returns the State of an observation. now is the end of the durations in the problems.
+// describe returns the State of an observation. The durations in the problems, such as the time
+// without a lease, are computed up to now.
 func describe(o observation, now time.Time) State {
 	facts := Facts{Links: o.have.Links, Leases: o.leases, Leases6: o.six.leases, Routers: o.six.routers}
 	plan := Plan(o.config, facts)

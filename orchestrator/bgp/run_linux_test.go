@@ -73,8 +73,9 @@ func (r *router) await(t *testing.T, want ...string) {
 	}
 }
 
-// TestRun: a machine has a session with one router, and a problem with another. It announces the
-// addresses of the plan, follows its changes, and withdraws all at its end.
+// TestRun: a machine has a session with one router, and a problem with another. The machine
+// announces the addresses of the plan, applies changes of the plan, and withdraws all addresses
+// when it stops.
 func TestRun(t *testing.T) {
 	good, other := newRouter(t, 64513), newRouter(t, 64999)
 	spec := nodespec.Spec{Node: nodespec.Node{Name: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.11"), netip.MustParseAddr("2001:db8::11")}}}
@@ -133,7 +134,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestPartEnds: the component fails with its part.
+// TestPartEnds: if one of its parts (goroutines) fails, the component fails with the same error.
 func TestPartEnds(t *testing.T) {
 	a, ended := newAgent(nodespec.Spec{Network: nodespec.Network{BGP: &nodespec.BGP{}}}, "1", nil), make(chan error, 1)
 	ended <- errors.New("broken")
@@ -142,7 +143,8 @@ func TestPartEnds(t *testing.T) {
 	}
 }
 
-// TestOrder: the end of a part ends the others, and the ports stay closed until all have ended.
+// TestOrder: when a part ends, the other parts end. The unused ports of the announced addresses
+// stay closed until all parts have ended.
 func TestOrder(t *testing.T) {
 	a := newAgent(nodespec.Spec{Network: nodespec.Network{BGP: &nodespec.BGP{}}}, "1", nil)
 	steps := cell.New([]string(nil))

@@ -35,7 +35,8 @@ type Machine interface {
 }
 
 // PowerReader is implemented by a Machine that can read its power with fewer requests than
-// Describe, for callers that need the power soon, and for users without other rights.
+// Describe. It is for callers that need the state of the power quickly, and for users without other
+// rights.
 type PowerReader interface {
 	// ReadPower returns the serial number, the UUID and the power. The other fields may be zero.
 	ReadPower(context.Context) (Description, error)

@@ -104,7 +104,7 @@ func TestEndOfTheCall(t *testing.T) {
 	near := Conn(stream, cancel)
 	near.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := near.Read(make([]byte, 1)); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "no data was relayed for 50ms") {
-		t.Errorf("nothing goes over it: %v", err)
+		t.Errorf("error of an idle connection: %v", err)
 	}
 
 	stream, _, _, _ = start(t, time.Minute)

@@ -54,7 +54,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestTooLow checks the least values, by each name of a parameter, and values that are no number.
+// TestTooLow checks the minimum values, also under the second name of a parameter, and values that
+// are no number.
 func TestTooLow(t *testing.T) {
 	for _, c := range []struct {
 		name, value, reason string
